@@ -1,0 +1,71 @@
+"""Configuration: one frozen dataclass, environment variables read once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from smelt.errors import SmeltError
+
+MODES = ("default", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a graph is compiled. Every field is part of the cache key unless its comment says why not."""
+
+    mode: str = "default"
+    """``default`` decides by rules; ``max`` may spend compile time on measuring (later issues)."""
+
+    fusion: bool = True
+    """Whether nodes share loop nests at all (off: one nest per node, for finding errors)."""
+
+    vectorize: bool = True
+    parallel: bool = True
+
+    parallel_grain: int = 16384
+    """Least number of elementary operations for which a loop is worth a thread team."""
+
+    verify: bool = False  # not in the key: verifiers change nothing
+    """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""
+
+    keep_text: bool = True  # not in the key: reports only
+    """Keep what the report needs to print the stages later."""
+
+    def key(self) -> str:
+        """The part of the cache key that this configuration is."""
+        skipped = {"verify", "keep_text"}
+        return ",".join(
+            f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in skipped
+        )
+
+
+def from_options(options: dict[str, object]) -> Config:
+    """A Config from user options; environment defaults first.
+
+    Raises:
+        SmeltError: SM0101 unknown option, SM0102 a value of the wrong type or out of range.
+    """
+    fields = {f.name: f for f in dataclasses.fields(Config)}
+    values: dict[str, object] = {"verify": os.environ.get("SMELT_VERIFY", "0") not in ("", "0")}
+    for name, value in options.items():
+        if name not in fields:
+            raise SmeltError("SM0101", f"unknown option {name!r}", remedy="known options: " + ", ".join(sorted(fields)))
+        expected = type(fields[name].default)
+        if type(value) is not expected:
+            raise SmeltError("SM0102", f"option {name!r} takes {expected.__name__}, not {value!r}")
+        values[name] = value
+    config = Config(**values)  # type: ignore[arg-type]
+    if config.mode not in MODES:
+        raise SmeltError("SM0102", f"mode {config.mode!r}", remedy="modes: " + ", ".join(MODES))
+    return config
+
+
+def cache_dir() -> Path:
+    """Where compiled programs are kept: ``$SMELT_CACHE_DIR`` or the user's cache directory."""
+    import platformdirs
+
+    chosen = os.environ.get("SMELT_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("smelt", appauthor=False))

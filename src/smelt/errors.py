@@ -1,0 +1,58 @@
+"""What smelt says when something is wrong: a code, what, where, why, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class SmeltError(Exception):
+    """An error with a code (``SM0123``), the user's line, the cause and the remedy.
+
+    >>> print(SmeltError("SM0001", "no C++ compiler", remedy="install g++"))
+    SM0001: no C++ compiler
+      do: install g++
+    """
+
+    def __init__(
+        self, code: str, what: str, *, where: str | None = None, why: str | None = None, remedy: str | None = None
+    ) -> None:
+        self.code, self.what, self.where, self.why, self.remedy = code, what, where, why, remedy
+        lines = [f"{code}: {what}"]
+        lines += [f"  {label}: {text}" for label, text in (("at", where), ("why", why), ("do", remedy)) if text]
+        super().__init__("\n".join(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding of a verifier; verifiers collect all of them before they raise."""
+
+    what: str
+    where: str | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.where is None else f"{self.what}  (at {self.where})"
+
+
+class VerificationError(SmeltError):
+    """An IR broke its own rules. Holds every problem found, not only the first."""
+
+    def __init__(self, code: str, stage: str, problems: list[Problem]) -> None:
+        self.problems = problems
+        listed = "\n".join(f"    - {problem}" for problem in problems)
+        super().__init__(code, f"{stage}: {len(problems)} problem(s)\n{listed}")
+
+
+class Unsupported(Exception):  # noqa: N818  (not an error: the operator goes to ATen, and the reason is recorded)
+    """smelt has no lowering for this call; the reason goes into the report and ATen runs the operator."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class ToolchainError(SmeltError):
+    """No usable C++ compiler, or the compiler refused our code."""
+
+
+class CacheError(SmeltError):
+    """The on-disk cache cannot be used as it stands (owner, permissions)."""

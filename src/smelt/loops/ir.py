@@ -1,0 +1,165 @@
+"""The loop IR: what is computed, as functions from an index to a value. Nothing here says in which order.
+
+    Graph  = Buffer*, Node*, inputs, outputs, mutations
+    Node   = (outputs, body, origin)
+    Body   = Pointwise | Reduction | Scatter | Extern
+    Value  = inner_fn(index) run under an `ops` handler
+
+A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
+expressions, one per dimension of the buffer (never flattened here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+Index = Sequence[Expr]
+Value = Any
+Shape = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from: the ATen operator and the user's source line (``file.py:12 in forward``)."""
+
+    op: str
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A named, typed, shaped piece of memory; strides are in elements."""
+
+    name: str
+    dtype: torch.dtype
+    shape: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """``out[index] = inner_fn(index)`` for every index of ``shape``."""
+
+    shape: Shape
+    dtype: torch.dtype
+    inner_fn: Callable[[Index], Value]
+
+
+REDUCTIONS: dict[str, int] = {
+    "sum": 1,
+    "prod": 1,
+    "max": 1,
+    "min": 1,
+    "any": 1,
+    "all": 1,
+    "argmax": 1,
+    "argmin": 1,
+    "xor_sum": 1,
+    "welford": 3,
+    "online_softmax": 2,
+}
+"""Kind → number of outputs.
+
+``max``/``min`` propagate NaN; ``argmax``/``argmin`` (int64) give the first of equals as the row-major position
+in ``reduce_shape``, NaN counting as the extreme; ``welford`` gives (mean, sum of squared deviations, count);
+``online_softmax`` gives (max, sum of exp(x - max)).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``out[index] = kind over rindex of inner_fn(index, rindex)``.
+
+    ``dtype`` is the dtype of the value reduced and, save for argmax/argmin (int64), of every output.
+    """
+
+    kind: str
+    shape: Shape
+    reduce_shape: Shape
+    dtype: torch.dtype
+    inner_fn: Callable[[Index, Index], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A copy of ``base`` with ``out[*place(index)] (mode)= inner_fn(index)`` for every index of ``shape``, in order.
+
+    ``mode``: ``None`` stores (the last of duplicates wins), ``"add"`` accumulates.
+    ``place(index)`` may call ``ops.indirect_index``.
+    """
+
+    base: str
+    shape: Shape
+    dtype: torch.dtype
+    inner_fn: Callable[[Index], Value]
+    place: Callable[[Index], Index]
+    mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StridedView:
+    """A view of a buffer's memory as an ATen call can take it; strides and offset are in elements."""
+
+    buffer: str
+    shape: Shape
+    strides: Shape
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """An ATen operator called as it is.
+
+    ``target`` is the overload's name (``aten.addmm.default``). ``args``/``kwargs`` hold literals, SymPy sizes,
+    StridedViews, and lists of these. ``reason`` is None for calls that smelt chooses (matmul, convolution, attention)
+    and says why otherwise: then it is a fallback. ``symbol`` receives the result where the operator returns a number.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reason: str | None = None
+    symbol: Symbol | None = None
+
+
+Body = Pointwise | Reduction | Scatter | Extern
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One computation and the buffers it writes. Position ``i`` of ``outputs`` is the body's output ``i``;
+    None where an output is not used (or, for an Extern, is not a tensor)."""
+
+    outputs: tuple[str | None, ...]
+    body: Body
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """At the end, the input buffer ``target`` holds what ``source`` holds (same shape, strides may differ)."""
+
+    target: str
+    source: str
+
+
+@dataclass(slots=True)
+class Graph:
+    """A whole program at loop level, in an order in which it can run.
+
+    ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
+    ``symbols`` maps each dynamic size to the input it comes from; ``hints`` to the number seen while capturing.
+    """
+
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str | Symbol | None] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: list[StridedView | Expr | int | float | bool | None] = field(default_factory=list)
+    mutations: list[Mutation] = field(default_factory=list)
+    hints: dict[Symbol, int] = field(default_factory=dict)

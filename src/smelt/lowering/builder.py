@@ -1,0 +1,239 @@
+"""What a lowering row may ask for: new loop functions, extern calls, the result's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.loops.ir import (
+    REDUCTIONS,
+    Body,
+    Buffer,
+    Extern,
+    Graph,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scatter,
+    StridedView,
+)
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import as_expr, contiguous_strides, flatten, loop_var
+from smelt.symbolic.index import simplify
+
+
+class Builder:
+    """Adds nodes to a loop graph, one FX node at a time (``origin`` and ``result`` are those of the current one)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.origin = Origin("?")
+        self.result: Any = None
+        """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
+
+    # -- metadata -----------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """The shape of the current node's (only or first) result."""
+        return shape_of(self._first())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the current node's (only or first) result."""
+        return self._first().dtype
+
+    def _first(self) -> torch.Tensor:
+        return self.result if isinstance(self.result, torch.Tensor) else self.result[0]
+
+    # -- loop functions ------------------------------------------------------------------------------------
+
+    def pointwise(
+        self,
+        inner_fn: Callable[[Index], Any],
+        *,
+        shape: Sequence[Expr] | None = None,
+        dtype: torch.dtype | None = None,
+        strides: Sequence[Expr] | None = None,
+    ) -> Tensor:
+        """A new buffer computed element by element; shape and dtype default to the current node's result."""
+        shape = self.shape if shape is None else tuple(shape)
+        dtype = self.dtype if dtype is None else dtype
+        return self._add(Pointwise(shape, dtype, inner_fn), [dtype], [shape], [strides])[0]
+
+    def reduction(
+        self,
+        kind: str,
+        inner_fn: Callable[[Index, Index], Any],
+        *,
+        shape: Sequence[Expr],
+        reduce_shape: Sequence[Expr],
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, ...]:
+        """New buffers (one per output of ``kind``), each of ``shape``: reduce ``inner_fn(index, rindex)``."""
+        body = Reduction(kind, tuple(shape), tuple(reduce_shape), dtype, inner_fn)
+        out = torch.int64 if kind in ("argmax", "argmin") else dtype
+        count = REDUCTIONS[kind]
+        return self._add(body, [out] * count, [tuple(shape)] * count, [None] * count)
+
+    def scatter(
+        self,
+        base: Tensor,
+        inner_fn: Callable[[Index], Any],
+        place: Callable[[Index], Index],
+        *,
+        shape: Sequence[Expr],
+        mode: str | None = None,
+    ) -> Tensor:
+        """A copy of ``base`` with elements stored (or accumulated, ``mode="add"``) at ``place(index)``."""
+        source = self.realize(base)
+        body = Scatter(source.buffer, tuple(shape), base.dtype, inner_fn, place, mode)
+        return self._add(body, [base.dtype], [base.shape], [None])[0]
+
+    def realize(self, x: Tensor) -> Tensor:
+        """``x`` as a buffer of its own shape: itself where it is one, else a copy."""
+        buffer = self.graph.buffers[x.buffer]
+        probe = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
+        if buffer.shape == x.shape and tuple(x.transform(probe)) == probe:
+            return x
+        return self.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+
+    # -- ATen calls ----------------------------------------------------------------------------------------
+
+    def extern(
+        self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], reason: str | None = None
+    ) -> Any:
+        """Call ATen. Tensor arguments become strided views; results have the current node's metadata.
+
+        ``reason`` None: a call that smelt chooses (matmul …); a text: a fallback, recorded with it.
+        Returns a Tensor, a list of (Tensor or None), or a SymPy symbol where the operator returns a number.
+        """
+        encode = self._encode
+        body_args = tuple(encode(arg) for arg in args)
+        body_kwargs = {name: encode(value) for name, value in kwargs.items()}
+        symbol = None
+        if isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            expr = self.result.node.expr
+            if not isinstance(expr, sympy.Symbol):
+                raise Unsupported(f"{overload} returns the number {expr}")
+            symbol = expr
+        body = Extern(str(overload), body_args, body_kwargs, reason, symbol)
+        if symbol is not None:
+            self.graph.nodes.append(Node((), body, self.origin))
+            return symbol
+        single = isinstance(self.result, torch.Tensor)
+        results = [self.result] if single else list(self.result or ())
+        names: list[str | None] = []
+        tensors: list[Tensor | None] = []
+        for meta in results:
+            if not isinstance(meta, torch.Tensor):
+                names.append(None)
+                tensors.append(None)
+                continue
+            buffer = self._buffer(meta.dtype, shape_of(meta), strides_of(meta))
+            names.append(buffer.name)
+            tensors.append(Tensor(buffer.name, meta.dtype, buffer.shape))
+        self.graph.nodes.append(Node(tuple(names), body, self.origin))
+        return tensors[0] if single else tensors
+
+    def strided(self, x: Tensor) -> StridedView:
+        """``x`` as ATen can take it: a strided view of its buffer where the index is affine, else of a copy."""
+        return self.try_strided(x) or self.try_strided(self._copy(x)) or _unreachable()
+
+    def try_strided(self, x: Tensor) -> StridedView | None:
+        """The strided view of ``x``'s buffer that ``x`` is, or None where its index is not affine."""
+        buffer = self.graph.buffers[x.buffer]
+        variables = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
+        extents = dict(zip(variables, x.shape))
+        flat = sympy.expand(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
+        strides = []
+        for variable, size in zip(variables, x.shape):
+            stride = flat.coeff(variable, 1)
+            strides.append(sympy.Integer(1) if size == 1 else stride)
+            flat = sympy.expand(flat - stride * variable)
+        if flat.has(*variables) if variables else False:
+            return None
+        if any(stride.has(*variables) for stride in strides):
+            return None
+        return StridedView(x.buffer, x.shape, tuple(strides), flat)
+
+    def _copy(self, x: Tensor) -> Tensor:
+        return self.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=contiguous_strides(x.shape))
+
+    def _encode(self, arg: Any) -> Any:
+        if isinstance(arg, Tensor):
+            return self.strided(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self._encode(item) for item in arg]
+        return arg
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        body: Body,
+        dtypes: Sequence[torch.dtype],
+        shapes: Sequence[tuple[Expr, ...]],
+        strides: Sequence[Sequence[Expr] | None],
+    ) -> tuple[Tensor, ...]:
+        tensors = []
+        for dtype, shape, stride in zip(dtypes, shapes, strides):
+            buffer = self._buffer(dtype, shape, tuple(stride) if stride is not None else self._layout(shape))
+            tensors.append(Tensor(buffer.name, dtype, shape))
+        self.graph.nodes.append(Node(tuple(t.buffer for t in tensors), body, self.origin))
+        return tuple(tensors)
+
+    def _layout(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Eager's strides where the buffer has the result's shape (channels-last stays so), else row-major."""
+        if isinstance(self.result, torch.Tensor) and shape_of(self.result) == shape:
+            strides = strides_of(self.result)
+            if _is_dense(shape, strides):
+                return strides
+        return contiguous_strides(shape)
+
+    def _buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
+        buffer = Buffer(f"b{len(self.graph.buffers)}", dtype, shape, strides)
+        self.graph.buffers[buffer.name] = buffer
+        return buffer
+
+
+def shape_of(meta: torch.Tensor) -> tuple[Expr, ...]:
+    return tuple(as_expr(size) for size in meta.shape)
+
+
+def strides_of(meta: torch.Tensor) -> tuple[Expr, ...]:
+    return tuple(as_expr(stride) for stride in meta.stride())
+
+
+def _is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether the strides are a permutation of row-major ones: every element has its own place, no holes."""
+    dims = [d for d in range(len(shape)) if shape[d] != 1]
+    remaining = {strides[d]: d for d in dims}
+    if len(remaining) != len(dims):
+        return False
+    expected: Expr = sympy.Integer(1)
+    for _ in dims:
+        match = next((d for stride, d in remaining.items() if sympy.expand(stride - expected) == 0), None)
+        if match is None:
+            return False
+        del remaining[strides[match]]
+        expected = sympy.expand(expected * shape[match])
+    return True
+
+
+def _unreachable() -> StridedView:
+    raise AssertionError("a contiguous copy is always strided")
+
+
+def constant(value: float | int | bool, dtype: torch.dtype) -> Any:
+    """``ops.constant`` with the number brought into the dtype's kind first."""
+    if dtype is torch.bool:
+        return ops.constant(bool(value), dtype)
+    return ops.constant(float(value) if dtype.is_floating_point else int(value), dtype)

@@ -1,0 +1,30 @@
+"""The lowering table and the one way to add a row to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Row = Callable[..., Any]
+
+TABLE: dict[torch._ops.OpOverload, Row] = {}
+"""ATen overload → ``row(ctx, *args, **kwargs) -> Tensor | tuple[Tensor | None, ...]`` (filled by the modules beside this)."""
+
+
+def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
+    """Register a row for ATen overloads.
+
+    The row gets a `Builder` (see `smelt.lowering.builder`), then the call's arguments: tensors as
+    `smelt.lowering.tensor.Tensor`, SymInts as SymPy expressions, everything else as it stands in the graph.
+    It may raise `smelt.errors.Unsupported(reason)`: then ATen runs this call and the reason is recorded.
+    """
+
+    def add(row: Row) -> Row:
+        for overload in overloads:
+            assert overload not in TABLE, f"{overload} has a row already"
+            TABLE[overload] = row
+        return row
+
+    return add

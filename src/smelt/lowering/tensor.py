@@ -1,0 +1,40 @@
+"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform and costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.ops import ops
+
+Index = Sequence[Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Element ``index`` of this tensor is element ``transform(index)`` of ``buffer``.
+
+    >>> import sympy
+    >>> two, three = sympy.Integer(2), sympy.Integer(3)
+    >>> x = Tensor("x", torch.float32, (two, three))
+    >>> x.view((three, two), lambda index: (index[1], index[0])).transform((sympy.Integer(2), sympy.Integer(1)))
+    (1, 2)
+    """
+
+    buffer: str
+    dtype: torch.dtype
+    shape: tuple[Expr, ...]
+    transform: Callable[[Index], Index] = tuple
+
+    def load(self, index: Index) -> Any:
+        """The value at ``index`` under the current `ops` handler."""
+        return ops.load(self.buffer, tuple(self.transform(index)))
+
+    def view(self, shape: Sequence[Expr], transform: Callable[[Index], Index]) -> Tensor:
+        """A view of this view: ``transform`` maps an index of the new shape to one of the old."""
+        outer = self.transform
+        return Tensor(self.buffer, self.dtype, tuple(shape), lambda index: outer(transform(index)))

@@ -1,0 +1,186 @@
+"""The loop nest: in which order things are computed, and where values live. An explicit tree.
+
+    Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
+         | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
+
+Values are names bound by Let (single assignment, visible in the rest of its block and below). Index expressions are
+SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives` transforms these trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+Shape = tuple[Expr, ...]
+
+
+class LoopKind(Enum):
+    """How a loop runs."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    VECTOR = "vector"
+    UNROLL = "unroll"
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """``for var in range(begin, end, step)``.
+
+    A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once; ``end - begin``
+    need not be a multiple (the printer adds the tail).
+    """
+
+    var: Symbol
+    begin: Expr
+    end: Expr
+    body: Block
+    kind: LoopKind = LoopKind.SERIAL
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """``name: dtype = op(*args)``.
+
+    ``op`` is an elementwise operator (args: value names), or one of
+    ``load`` (buffer name, index tuple), ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype`` (value,),
+    ``bitcast`` (value,), ``indirect_index`` (value, size, wrap, check; binds ``index`` as the Symbol for it),
+    ``read`` (accumulator name, output position).
+    """
+
+    name: str
+    dtype: torch.dtype
+    op: str
+    args: tuple[Any, ...]
+    index: Symbol | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """``name = result of body where mask else other``; the body's loads happen only where the mask holds."""
+
+    name: str
+    dtype: torch.dtype
+    mask: str
+    body: Block
+    result: str
+    other: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``buffer[index] = value``; ``mode`` "add" accumulates, "atomic_add" does so between threads."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    value: str
+    mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Declares accumulator ``name`` (a reduction `kind` of `smelt.loops.ir.REDUCTIONS`) with its identity.
+
+    Visible in the rest of the block; Update adds to it, ``Let(op="read")`` after the loops reads it.
+    """
+
+    name: str
+    kind: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """``acc = kind(acc, value)``.
+
+    ``position`` is the row-major position among the reduced elements (argmax/argmin), None otherwise. For ``merge``
+    (second half of a split reduction) ``value`` names another accumulator that is folded in.
+    """
+
+    acc: str
+    value: str
+    position: Expr | None = None
+    merge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A scratch buffer that lives inside the enclosing block (per iteration, per thread)."""
+
+    buffer: str
+    dtype: torch.dtype
+    shape: Shape
+
+
+Stmt = For | Let | Masked | Store | Accumulate | Update | Alloc
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer that a kernel reads or writes: dtype, and shape and strides in elements (for flattening)."""
+
+    name: str
+    dtype: torch.dtype
+    shape: Shape
+    strides: Shape
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs."""
+
+    name: str
+    params: tuple[Param, ...]
+    sizes: tuple[Symbol, ...]
+    body: Block
+    origins: tuple[str, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InArena:
+    """A kernel's buffer lies in the arena, ``offset`` bytes from its start."""
+
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A kernel's buffer is the run's pointer argument number ``position``."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel on given buffers: ``args`` has one place for each of ``kernel.params``."""
+
+    kernel: Kernel
+    args: tuple[InArena | Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Kernels that run one after another in ONE native call.
+
+    Becomes ``extern "C" int64_t name(char* arena, void* p0, …, int64_t s0, …)`` with one pointer per name in ``arguments``
+    and one integer per symbol in ``sizes``. Returns 0, or k > 0 when the k-th (from 1) of ``checks`` failed.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    sizes: tuple[Symbol, ...]
+    calls: tuple[Call, ...]

@@ -1,0 +1,6 @@
+"""The `ops` protocol: what a loop function may do. See `smelt.ops.table` for the list of elementwise operators."""
+
+from smelt.ops.handler import Handler, ops, using
+from smelt.ops.table import TABLE, OpSpec, Rule, result_dtype
+
+__all__ = ["TABLE", "Handler", "OpSpec", "Rule", "ops", "result_dtype", "using"]

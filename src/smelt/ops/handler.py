@@ -1,0 +1,86 @@
+"""Handlers: who a loop function talks to. A new target is one subclass of `Handler`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from smelt.ops.table import TABLE
+from smelt.symbolic import Expr
+
+Value = Any
+"""What a handler's methods take and return: a tensor, a string, a recorded node, a dtype …"""
+
+
+class Handler:
+    """The protocol of a loop function's world. Eight methods; the elementwise table comes through one of them."""
+
+    def elementwise(self, name: str, *args: Value) -> Value:
+        """One row of `smelt.ops.table.TABLE`."""
+        raise NotImplementedError(f"{type(self).__name__} does not know elementwise {name}")
+
+    def load(self, buffer: str, index: Sequence[Expr]) -> Value:
+        """The element of ``buffer`` at a multi-dimensional index."""
+        raise NotImplementedError
+
+    def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
+        """A number."""
+        raise NotImplementedError
+
+    def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
+        """The value of an index or size expression as an element of integer (or floating) ``dtype``."""
+        raise NotImplementedError
+
+    def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
+        """Conversion with the semantics of ``Tensor.to``: rounding to nearest even, float to int by truncation."""
+        raise NotImplementedError
+
+    def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
+        """The same bits as another dtype of the same width."""
+        raise NotImplementedError
+
+    def masked(self, mask: Value, body: Callable[[], Value], other: float | int | bool) -> Value:
+        """``body()`` where ``mask``, else ``other``. Nothing in ``body`` is loaded where the mask is false."""
+        raise NotImplementedError
+
+    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+        """Turn an integer value into an index symbol for a dimension of ``size`` elements.
+
+        ``wrap``: negative values count from the end. ``check``: a value out of range raises IndexError at run time.
+        """
+        raise NotImplementedError
+
+
+_current = threading.local()
+
+
+class _Ops:
+    """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``."""
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        handler: Handler = _current.stack[-1]
+        if name in TABLE:
+            elementwise = handler.elementwise
+            return lambda *args: elementwise(name, *args)
+        return getattr(handler, name)
+
+
+ops: Any = _Ops()
+"""The one name that loop functions use."""
+
+
+@contextmanager
+def using(handler: Handler) -> Iterator[Handler]:
+    """Run loop functions under ``handler`` inside the block; scopes nest and are per thread."""
+    stack = getattr(_current, "stack", None)
+    if stack is None:
+        stack = _current.stack = []
+    stack.append(handler)
+    try:
+        yield handler
+    finally:
+        stack.pop()

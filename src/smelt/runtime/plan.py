@@ -1,0 +1,120 @@
+"""The plan of a compiled graph: plain data that the schedule writes, the cache stores (JSON) and the executor runs.
+
+Sizes are Python expressions over the symbols' names as text (``"s0*128"``, ``"(s0//2)"``), or plain ints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Size = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor to be made: dtype as ``"float32"``, shape and strides in elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaTensor:
+    """A tensor over the arena at ``offset`` bytes; only those that an ATen call touches become torch tensors."""
+
+    spec: TensorSpec
+    offset: Size
+
+
+@dataclass(frozen=True, slots=True)
+class AllocStep:
+    """Make a fresh tensor (an output, which outlives the call)."""
+
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """One native call: ``int64_t function(arena, pointers of buffers…, sizes…)``.
+
+    Returns 0, or k > 0: then ``errors[k - 1]`` = (exception name, message) is raised.
+    """
+
+    function: str
+    buffers: tuple[str, ...]
+    sizes: tuple[Size, ...]
+    errors: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """In an ExternStep's arguments: the tensor ``name`` as it is."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRef:
+    """In an ExternStep's arguments or the plan's outputs: ``as_strided`` of the tensor ``name``.
+
+    ``offset`` counts elements from the tensor's own first element.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRef:
+    """A size among arguments or outputs: a Python expression over the symbols."""
+
+    expr: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExternStep:
+    """Call the ATen overload ``target`` (``aten.addmm.default``) and bind its results.
+
+    ``out``: call the overload's ``.out`` variant into the arena tensor ``outputs[0]`` instead of binding a new one.
+    ``symbol``: the name that receives the result where that is a number.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[str | None, ...]
+    out: bool = False
+    symbol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreeStep:
+    """Drop the names of tensors that ATen made and nobody needs any more."""
+
+    names: tuple[str, ...]
+
+
+Step = AllocStep | NativeStep | ExternStep | FreeStep
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything the executor needs besides the shared library and the constants.
+
+    ``inputs``: the positional arguments; a tensor's name, a symbol's name for a size, or None for one that is unused.
+    ``outputs``: Ref, ViewRef, SizeRef, literal or None.
+    """
+
+    inputs: tuple[str | None, ...]
+    symbols: tuple[str, ...]
+    constants: tuple[str, ...]
+    arena_bytes: Size
+    arena: tuple[ArenaTensor, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    notes: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,40 @@
+"""Sizes and indices: SymPy expressions, how they come from PyTorch, and the rules that simplify them."""
+
+from smelt.symbolic.expr import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    as_expr,
+    evaluate,
+    free_symbols,
+    is_one,
+    is_zero,
+    loop_var,
+    numel,
+    same,
+    size_hint,
+)
+from smelt.symbolic.index import contiguous_strides, flatten, refine, reshape_index, simplify, unflatten
+
+__all__ = [
+    "Expr",
+    "FloorDiv",
+    "Mod",
+    "Symbol",
+    "as_expr",
+    "contiguous_strides",
+    "evaluate",
+    "flatten",
+    "free_symbols",
+    "is_one",
+    "is_zero",
+    "loop_var",
+    "numel",
+    "refine",
+    "reshape_index",
+    "same",
+    "simplify",
+    "size_hint",
+    "unflatten",
+]

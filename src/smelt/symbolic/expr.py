@@ -1,0 +1,129 @@
+"""Size expressions. A static size is a SymPy Integer; a dynamic one is built from ShapeEnv's symbols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+from torch.utils._sympy.functions import FloorDiv as FloorDiv
+from torch.utils._sympy.functions import Mod as Mod
+from torch.utils._sympy.functions import ModularIndexing, PythonMod
+
+Shape = tuple[Expr, ...]
+
+
+def as_expr(size: int | torch.SymInt | Expr) -> Expr:
+    """The SymPy expression of a size as PyTorch gives it.
+
+    >>> as_expr(3)
+    3
+    """
+    if isinstance(size, Expr):
+        return size
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return sympy.Integer(size)
+
+
+def loop_var(name: str) -> Symbol:
+    """A loop variable: an integer that is never negative."""
+    return Symbol(name, integer=True, nonnegative=True)
+
+
+def numel(sizes: Iterable[Expr]) -> Expr:
+    """How many elements a shape holds."""
+    return sympy.Mul(*sizes)
+
+
+def free_symbols(exprs: Iterable[Expr]) -> set[Symbol]:
+    """The symbols that occur in any of the expressions."""
+    found: set[Symbol] = set()
+    for expr in exprs:
+        found |= expr.free_symbols  # type: ignore[arg-type]
+    return found
+
+
+def is_zero(expr: Expr) -> bool:
+    return bool(expr == 0)
+
+
+def is_one(expr: Expr) -> bool:
+    return bool(expr == 1)
+
+
+def same(left: Expr, right: Expr) -> bool:
+    """Whether two sizes are equal whatever the symbols are; False where that cannot be shown."""
+    if left == right:
+        return True
+    if left.is_number and right.is_number:
+        return False
+    return bool(sympy.expand(left - right) == 0)
+
+
+def evaluate(expr: Expr | int, values: Mapping[Symbol, int]) -> int:
+    """The number that an integer expression has under ``values``.
+
+    >>> s = loop_var("s0")
+    >>> evaluate(FloorDiv(s, 2) + 1, {s: 7})
+    4
+    """
+    if isinstance(expr, int):
+        return expr
+    if expr.is_Integer:
+        return int(expr)
+    return int(expr.subs(values))
+
+
+def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int:
+    """A typical value of a size, for decisions (never for correctness).
+
+    ``hints`` are the sizes seen while capturing; a symbol without one counts as ``default``.
+    """
+    if expr.is_Integer:
+        return int(expr)
+    known = {symbol: hints.get(symbol, default) for symbol in expr.free_symbols}
+    value = expr.subs(known)
+    return int(value) if value.is_number else default
+
+
+def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:
+    """Evaluate an index expression where symbols stand for integers or integer tensors (the interpreter's way)."""
+    if expr.is_Integer:
+        return int(expr)
+    if isinstance(expr, Symbol):
+        return values[expr]
+    args = [evaluate_on(arg, values) for arg in expr.args]
+    return _apply(expr, args)
+
+
+def _apply(expr: Expr, args: Sequence[Any]) -> Any:
+    if isinstance(expr, sympy.Add):
+        return sum(args[1:], args[0])
+    if isinstance(expr, sympy.Mul):
+        return math.prod(args[1:], start=args[0])
+    if isinstance(expr, sympy.Pow):
+        return args[0] ** args[1]
+    if isinstance(expr, FloorDiv):
+        return args[0] // args[1]
+    if isinstance(expr, ModularIndexing):
+        return (args[0] // args[1]) % args[2]
+    if isinstance(expr, (Mod, PythonMod)) or expr.func.__name__ == "Mod":
+        return args[0] % args[1]
+    if expr.func.__name__ in ("Max", "Min"):
+        pick = max if expr.func.__name__ == "Max" else min
+        if any(isinstance(arg, torch.Tensor) for arg in args):
+            tensors = [torch.as_tensor(arg) for arg in args]
+            reduce = torch.maximum if pick is max else torch.minimum
+            result = tensors[0]
+            for tensor in tensors[1:]:
+                result = reduce(result, tensor)
+            return result
+        return pick(args)
+    value = expr.func(*args)
+    if getattr(value, "is_number", False):
+        return int(value)
+    raise NotImplementedError(f"no evaluation rule for {expr.func.__name__}")
