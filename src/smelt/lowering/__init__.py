@@ -1,5 +1,3 @@
 """One table: ATen overload → loop functions. `smelt.lowering.registry.TABLE` is it; each module fills in a family."""
 
-from smelt.lowering.lower import lower
 
-__all__ = ["lower"]
