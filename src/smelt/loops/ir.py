@@ -65,9 +65,9 @@ REDUCTIONS: dict[str, int] = {
 }
 """Kind → number of outputs.
 
-``max``/``min`` propagate NaN; ``argmax``/``argmin`` (int64) give the first of equals as the row-major position
-in ``reduce_shape``, NaN counting as the extreme; ``welford`` gives (mean, sum of squared deviations, count);
-``online_softmax`` gives (max, sum of exp(x - max)).
+``max``/``min`` propagate NaN; ``argmax``/``argmin`` (int64) give the first of equals as the row-major
+position in ``reduce_shape``, NaN counting as the extreme; ``welford`` gives (mean, sum of squared
+deviations, count); ``online_softmax`` gives (max, sum of exp(x - max)).
 """
 
 
@@ -87,10 +87,10 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A copy of ``base`` with ``out[*place(index)] (mode)= inner_fn(index)`` for every index of ``shape``, in order.
+    """A copy of ``base`` with ``out[*place(index)] (mode)= inner_fn(index)`` for every index of ``shape``.
 
-    ``mode``: ``None`` stores (the last of duplicates wins), ``"add"`` accumulates.
-    ``place(index)`` may call ``ops.indirect_index``.
+    The indices go in row-major order. ``mode``: ``None`` stores (the last of duplicates wins),
+    ``"add"`` accumulates. ``place(index)`` may call ``ops.indirect_index``.
     """
 
     base: str
@@ -115,9 +115,10 @@ class StridedView:
 class Extern:
     """An ATen operator called as it is.
 
-    ``target`` is the overload's name (``aten.addmm.default``). ``args``/``kwargs`` hold literals, SymPy sizes,
-    StridedViews, and lists of these. ``reason`` is None for calls that smelt chooses (matmul, convolution, attention)
-    and says why otherwise: then it is a fallback. ``symbol`` receives the result where the operator returns a number.
+    ``target`` is the overload's name (``aten.addmm.default``). ``args``/``kwargs`` hold literals, SymPy
+    sizes, StridedViews, and lists of these. ``reason`` is None for calls that smelt chooses (matmul,
+    convolution, attention) and says why otherwise: then it is a fallback. ``symbol`` receives the result
+    where the operator returns a number.
     """
 
     target: str
@@ -142,7 +143,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """At the end, the input buffer ``target`` holds what ``source`` holds (same shape, strides may differ)."""
+    """At the end, the input buffer ``target`` holds what ``source`` holds (shapes equal, strides may not)."""
 
     target: str
     source: str
@@ -153,7 +154,7 @@ class Graph:
     """A whole program at loop level, in an order in which it can run.
 
     ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
-    ``symbols`` maps each dynamic size to the input it comes from; ``hints`` to the number seen while capturing.
+    ``hints`` maps each dynamic size to the number seen while capturing.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

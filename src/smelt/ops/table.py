@@ -48,7 +48,7 @@ _ALL = [
         1,
         neg=(1, "-x; integers wrap"),
         abs=(1, "|x|; the least integer stays as it is"),
-        sign=(2, "-1, 0 or 1; NaN stays NaN, as torch.sgn does"),
+        sign=(2, "-1, 0 or 1; +0 for NaN and -0.0, as torch.sgn gives"),
     ),
     *_rows(
         Rule.SAME,

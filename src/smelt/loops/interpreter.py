@@ -1,0 +1,356 @@
+"""The reference interpreter: loop functions over torch tensors. It is the oracle: exact before fast.
+
+A loop variable is an ``arange`` that broadcasts over the whole iteration domain, so one call of a loop
+function computes every element. Sums accumulate in float64 and round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import SmeltError
+from smelt.loops.elementwise import apply
+from smelt.loops.ir import Body, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.reductions import reduce
+from smelt.ops import Handler, using
+from smelt.symbolic import evaluate, loop_var
+from smelt.symbolic.expr import evaluate_on
+
+Tensor = torch.Tensor
+
+
+class Interpreter(Handler):
+    """Computes a loop function for its whole domain at once.
+
+    ``buffers`` are the tensors that loads see; ``values`` gives what each symbol stands for: a number, or a
+    tensor for a loop variable. An index out of range where the mask holds is the compiler's error.
+    """
+
+    def __init__(
+        self, buffers: Mapping[str, Tensor], values: Mapping[Symbol, Any], origin: Origin | None = None
+    ) -> None:
+        self.buffers = buffers
+        self.values: dict[Symbol, Any] = dict(values)
+        self.origin = origin or Origin("?")
+        self._masks: list[Tensor] = []
+
+    # -- the protocol ---------------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Tensor) -> Tensor:
+        if self._masks and name in _DIVIDES and not args[1].dtype.is_floating_point:
+            # a division by zero counts only where the mask holds
+            args = (args[0], torch.where(self._mask(), args[1], torch.ones_like(args[1])))
+        return apply(name, args)
+
+    def load(self, buffer: str, index: Sequence[Expr]) -> Tensor:
+        tensor = self.buffers[buffer]
+        if len(index) != tensor.ndim:
+            self._fail(f"load of {buffer} with {len(index)} indices, it has {tensor.ndim} dimensions")
+        positions = [self._in_range(buffer, d, expr, tensor.shape[d]) for d, expr in enumerate(index)]
+        if tensor.numel() == 0:  # every element of the domain is masked out, or the domain is empty
+            shape = torch.broadcast_shapes(*(p.shape for p in positions)) if positions else ()
+            return torch.zeros(shape, dtype=tensor.dtype)
+        return tensor[tuple(positions)] if positions else tensor
+
+    def constant(self, value: float | int | bool, dtype: torch.dtype) -> Tensor:
+        wide = torch.float64 if dtype.is_floating_point else torch.int64
+        return torch.tensor(value, dtype=wide).to(dtype)
+
+    def index_expr(self, expr: Expr, dtype: torch.dtype) -> Tensor:
+        return self._evaluate(expr).to(dtype)
+
+    def to_dtype(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.to(dtype)
+
+    def bitcast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.contiguous().view(dtype)
+
+    def masked(self, mask: Tensor, body: Callable[[], Tensor], other: float | int | bool) -> Tensor:
+        self._masks.append(mask)
+        try:
+            value = body()
+        finally:
+            self._masks.pop()
+        return torch.where(mask, value, self.constant(other, value.dtype))
+
+    def indirect_index(self, x: Tensor, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+        extent = self._evaluate(size)
+        position = x.to(torch.int64)
+        if wrap:
+            position = torch.where(position < 0, position + extent, position)
+        if check and self._holds_somewhere((position < 0) | (position >= extent)):
+            raise IndexError("index out of range in self")
+        symbol = Symbol(f"indirect{len(self.values)}", integer=True)
+        self.values[symbol] = position
+        return symbol
+
+    # -- helpers --------------------------------------------------------------------------------------------
+
+    def _evaluate(self, expr: Expr) -> Tensor:
+        return torch.as_tensor(evaluate_on(expr, self.values))
+
+    def _mask(self) -> Tensor:
+        mask = self._masks[0]
+        for inner in self._masks[1:]:
+            mask = mask & inner
+        return mask
+
+    def _holds_somewhere(self, condition: Tensor) -> bool:
+        return bool((condition & self._mask()).any() if self._masks else condition.any())
+
+    def _in_range(self, buffer: str, dim: int, expr: Expr, size: int) -> Tensor:
+        position = self._evaluate(expr)
+        outside = (position < 0) | (position >= size)
+        if self._holds_somewhere(outside):
+            self._fail(f"{buffer}: index {expr} of dimension {dim} leaves [0, {size})")
+        return position.clamp(0, max(size - 1, 0))
+
+    def _fail(self, what: str) -> None:
+        raise SmeltError(
+            "SM0501", what, where=self.origin.where, why=f"the loop function of {self.origin.op} is wrong"
+        )
+
+
+_DIVIDES = ("fmod", "remainder", "floordiv", "truncdiv")
+
+
+# -- bodies ---------------------------------------------------------------------------------------------
+
+
+def evaluate_body(
+    body: Body,
+    buffers: Mapping[str, Tensor],
+    sizes: Mapping[Symbol, int] | None = None,
+    origin: Origin | None = None,
+) -> list[Any]:
+    """What a body computes, one entry per output: contiguous tensors (an Extern's are as ATen gives them).
+
+    Args:
+        body: the body to run.
+        buffers: the tensors it may load, by name; each has its buffer's shape.
+        sizes: the number that each size symbol stands for.
+        origin: for messages.
+
+    Raises:
+        IndexError: a checked indirect index was out of range.
+        SmeltError: SM0501, the loop function loads outside of a buffer.
+
+    >>> from smelt.ops import ops
+    >>> two = sympy.Integer(2)
+    >>> double = Pointwise((two,), torch.float32, lambda i: ops.add(ops.load("x", i), ops.load("x", i)))
+    >>> evaluate_body(double, {"x": torch.tensor([1.0, 2.0])})
+    [tensor([2., 4.])]
+    """
+    sizes = dict(sizes or {})
+    if isinstance(body, Extern):
+        return _call(body, buffers, sizes)
+    if isinstance(body, Pointwise):
+        return [_pointwise(body, buffers, sizes, origin)]
+    if isinstance(body, Reduction):
+        return _reduction(body, buffers, sizes, origin)
+    return [_scatter(body, buffers, sizes, origin)]
+
+
+@contextmanager
+def _domain(
+    shape: Sequence[Expr], buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> Iterator[tuple[Interpreter, list[Symbol], list[int]]]:
+    extents = [evaluate(size, sizes) for size in shape]
+    variables = [loop_var(f"i{d}") for d in range(len(shape))]
+    values: dict[Symbol, Any] = dict(sizes)
+    for d, (variable, extent) in enumerate(zip(variables, extents)):
+        values[variable] = torch.arange(extent).view([-1 if e == d else 1 for e in range(len(shape))])
+    handler = Interpreter(buffers, values, origin)
+    with using(handler):
+        yield handler, variables, extents
+
+
+def _pointwise(
+    body: Pointwise, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> Tensor:
+    with _domain(body.shape, buffers, sizes, origin) as (handler, variables, extents):
+        value = body.inner_fn(tuple(variables))
+        _expect(handler, value, body.dtype)
+        return value.expand(extents).clone(memory_format=torch.contiguous_format)
+
+
+def _reduction(
+    body: Reduction, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> list[Tensor]:
+    rank = len(body.shape)
+    with _domain([*body.shape, *body.reduce_shape], buffers, sizes, origin) as (handler, variables, extents):
+        value = body.inner_fn(tuple(variables[:rank]), tuple(variables[rank:]))
+        _expect(handler, value, body.dtype)
+        return reduce(body.kind, value.expand(extents).reshape(*extents[:rank], _product(extents[rank:])))
+
+
+def _scatter(
+    body: Scatter, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> Tensor:
+    out = buffers[body.base].clone(memory_format=torch.contiguous_format)
+    with _domain(body.shape, buffers, sizes, origin) as (handler, variables, extents):
+        value = body.inner_fn(tuple(variables))
+        _expect(handler, value, body.dtype)
+        place = body.place(tuple(variables))
+        positions = [
+            handler._in_range("the scatter's result", d, e, out.shape[d]) for d, e in enumerate(place)
+        ]
+    if _product(extents) == 0:
+        return out
+    flat = torch.zeros((), dtype=torch.int64)
+    for position, size in zip(positions, out.shape):
+        flat = flat * size + position
+    source, where = value.expand(extents).reshape(-1), flat.expand(extents).reshape(-1)
+    target = out.view(-1)
+    if body.mode is None:
+        order = torch.full_like(target, -1, dtype=torch.int64)
+        order.scatter_reduce_(0, where, torch.arange(len(where)), "amax")  # the last of duplicates wins
+        written = order >= 0
+        target[written] = source[order[written]]
+        return out
+    if body.mode != "add":
+        raise SmeltError(
+            "SM0502", f"a scatter has no mode {body.mode!r}", where=origin.where if origin else None
+        )
+    wide = torch.float64 if body.dtype.is_floating_point else torch.int64
+    target.copy_(target.to(wide).index_add_(0, where, source.to(wide)).to(body.dtype))
+    return out
+
+
+def _product(sizes: Sequence[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+def _expect(handler: Interpreter, value: Tensor, dtype: torch.dtype) -> None:
+    if value.dtype != dtype:
+        handler._fail(f"the loop function gives {value.dtype}, the node says {dtype}")
+
+
+def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Any]:
+    args = [_argument(arg, buffers, sizes) for arg in body.args]
+    kwargs = {name: _argument(value, buffers, sizes) for name, value in body.kwargs.items()}
+    result = resolve(body.target)(*args, **kwargs)
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def resolve(target: str) -> Any:
+    """The ATen overload of a name.
+
+    >>> resolve("aten.mm.default")
+    <OpOverload(op='aten.mm', overload='default')>
+    """
+    namespace, name, overload = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _argument(arg: Any, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> Any:
+    if isinstance(arg, StridedView):
+        return view_of(arg, buffers, sizes)
+    if isinstance(arg, (list, tuple)):
+        return [_argument(item, buffers, sizes) for item in arg]
+    return number(arg, sizes)
+
+
+def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:
+    """The Python number of a SymPy expression; anything else as it is."""
+    if not isinstance(value, (Expr, sympy.logic.boolalg.Boolean)):
+        return value
+    if isinstance(value, Expr) and value.is_integer is not False:
+        return evaluate(value, sizes)
+    known = value.subs(sizes)
+    return bool(known) if isinstance(known, sympy.logic.boolalg.Boolean) else float(known)
+
+
+def view_of(view: StridedView, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> Tensor:
+    """The view as a torch tensor that shares the buffer's memory."""
+    tensor = buffers[view.buffer]
+    shape = [evaluate(size, sizes) for size in view.shape]
+    strides = [evaluate(stride, sizes) for stride in view.strides]
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + evaluate(view.offset, sizes))
+
+
+# -- graphs ---------------------------------------------------------------------------------------------
+
+
+def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
+    """Run a whole graph on the given inputs, one for each of ``graph.inputs``; mutations change them.
+
+    Returns:
+        One entry per output: tensors (views of their buffers) and numbers.
+
+    Raises:
+        SmeltError: SM0502, the inputs do not fit the graph.
+    """
+    values = bind_sizes(graph, inputs)
+    buffers: dict[str, Tensor] = dict(graph.constants)
+    for name, value in zip(graph.inputs, inputs):
+        if isinstance(name, str) and isinstance(value, Tensor):
+            buffers[name] = value
+    for node in graph.nodes:
+        _run(graph, node, buffers, values)
+    outputs = [
+        view_of(out, buffers, values) if isinstance(out, StridedView) else out for out in graph.outputs
+    ]
+    fresh = [buffers[mutation.source].clone() for mutation in graph.mutations]
+    for mutation, source in zip(graph.mutations, fresh):
+        buffers[mutation.target].copy_(source)
+    return [number(out, values) for out in outputs]
+
+
+def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symbol, Any]) -> None:
+    results = evaluate_body(node.body, buffers, values, node.origin)
+    if isinstance(node.body, Extern) and node.body.symbol is not None:
+        values[node.body.symbol] = results[0]
+        return
+    for name, result in zip(node.outputs, results):
+        if name is None:
+            continue
+        buffer = graph.buffers[name]
+        shape = [evaluate(size, values) for size in buffer.shape]
+        strides = [evaluate(stride, values) for stride in buffer.strides]
+        if list(result.shape) != shape or result.dtype != buffer.dtype:
+            what = f"{name} is {buffer.dtype} {shape}, computed was {result.dtype} {list(result.shape)}"
+            raise SmeltError(
+                "SM0501", what, where=node.origin.where, why=f"the node of {node.origin.op} is wrong"
+            )
+        buffers[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype).copy_(result)
+
+
+def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symbol, Any]:
+    """The number of each size symbol: from integer inputs, shapes and strides where it stands alone.
+
+    Raises:
+        SmeltError: SM0502, the number of inputs differs, or a shape does not fit.
+    """
+    if len(inputs) != len(graph.inputs):
+        raise SmeltError("SM0502", f"the graph takes {len(graph.inputs)} inputs, {len(inputs)} were given")
+    values: dict[Symbol, Any] = {}
+    tensors: list[tuple[str, Tensor]] = []
+    for name, value in zip(graph.inputs, inputs):
+        if isinstance(name, Symbol):
+            values[name] = value
+        elif isinstance(name, str):
+            if not isinstance(value, Tensor):
+                raise SmeltError("SM0502", f"input {name} is a tensor, given was {type(value).__name__}")
+            tensors.append((name, value))
+    for name, value in tensors:
+        buffer = graph.buffers[name]
+        for expr, seen in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride())):
+            if isinstance(expr, Symbol):
+                values.setdefault(expr, seen)
+    for name, value in tensors:
+        buffer = graph.buffers[name]
+        shape = [evaluate(size, values) for size in buffer.shape]
+        if list(value.shape) != shape or value.dtype != buffer.dtype:
+            what = f"input {name} is {buffer.dtype} {shape}, given was {value.dtype} {list(value.shape)}"
+            raise SmeltError("SM0502", what)
+    return values
