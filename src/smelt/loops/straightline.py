@@ -1,0 +1,151 @@
+"""Straight-line code: what a recorder leaves, in the vocabulary of `smelt.nest.ir` (Let, Masked)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.ops import Handler
+
+RAISING = frozenset(("fmod", "remainder", "floordiv", "truncdiv"))
+"""Operators that raise where an integer divisor is 0: never moved, never dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """``name: dtype = op(*args)``, as `smelt.nest.ir.Let` has it."""
+
+    name: str
+    dtype: torch.dtype
+    op: str
+    args: tuple[Any, ...]
+    index: Symbol | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedInstruction:
+    """``name = result of body where mask else other``, as `smelt.nest.ir.Masked` has it."""
+
+    name: str
+    dtype: torch.dtype
+    mask: str
+    body: tuple[Instruction | MaskedInstruction, ...]
+    result: str
+    other: float | int | bool
+
+
+Recordable = Instruction | MaskedInstruction
+
+
+def canonical(steps: Iterable[Recordable], result: str) -> tuple[Any, ...]:
+    """Straight-line code without its choice of names: equal for code that computes the same."""
+    names: dict[Any, Any] = {}
+    return (_canonical(steps, names), names.get(result, result))
+
+
+def _canonical(steps: Iterable[Recordable], names: dict[Any, Any]) -> tuple[Any, ...]:
+    shape: list[Any] = []
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            body = _canonical(step.body, names)
+            mask, result = names.get(step.mask, step.mask), names.get(step.result, step.result)
+            shape.append(("masked", mask, body, result, repr(step.other)))
+        else:
+            shape.append((step.op, step.dtype, tuple(_rename(arg, names) for arg in step.args)))
+            if step.index is not None:
+                names[step.index] = Symbol(f"local{len(names)}", integer=True, nonnegative=True)
+        names[step.name] = len(names)
+    return tuple(shape)
+
+
+def _rename(arg: Any, names: Mapping[Any, Any]) -> Any:
+    if isinstance(arg, str):
+        return names.get(arg, arg)
+    if isinstance(arg, tuple):
+        return tuple(_rename(item, names) for item in arg)
+    if isinstance(arg, Expr):
+        local = {old: new for old, new in names.items() if isinstance(old, Symbol)}
+        return arg.xreplace(local) if local else arg
+    return repr(arg) if isinstance(arg, float) else (type(arg), arg)
+
+
+def used_names(step: Recordable) -> set[str]:
+    """The values that an instruction needs (for a masked one, from outside as well as from inside)."""
+    if isinstance(step, MaskedInstruction):
+        names = {step.mask, step.result}
+        return names.union(*(used_names(inner) for inner in step.body))
+    return {arg for arg in (step.args[1:] if step.op == "load" else step.args) if isinstance(arg, str)}
+
+
+def prune(steps: Iterable[Recordable], roots: Iterable[str]) -> tuple[Recordable, ...]:
+    """Drop what neither a root nor a check needs (recorded instructions only, no statements)."""
+    needed = set(roots)
+    kept: list[Recordable] = []
+    symbols: set[Symbol] = set()
+    for step in reversed(list(steps)):
+        raises = step.op == "indirect_index" and step.args[3] if isinstance(step, Instruction) else False
+        wanted = step.name in needed or raises
+        if isinstance(step, Instruction):
+            raises = raises or (step.op in RAISING and not step.dtype.is_floating_point)
+            wanted = wanted or raises or step.index in symbols
+        if wanted:
+            kept.append(step)
+            needed |= used_names(step)
+            symbols |= _symbols(step)
+    return tuple(reversed(kept))
+
+
+def _symbols(step: Recordable) -> set[Symbol]:
+    if isinstance(step, MaskedInstruction):
+        return set().union(*(_symbols(inner) for inner in step.body))
+    exprs = [*step.args[1]] if step.op == "load" else [arg for arg in step.args if isinstance(arg, Expr)]
+    return set().union(*(expr.free_symbols for expr in exprs))  # type: ignore[arg-type]
+
+
+def replay(steps: Iterable[Recordable], handler: Handler) -> dict[str, Any]:
+    """Run recorded code under another handler; returns the handler's value of every name.
+
+    >>> from smelt.loops.interpreter import Interpreter
+    >>> steps = [Instruction("v0", torch.float32, "constant", (2.0,)),
+    ...          Instruction("v1", torch.float32, "mul", ("v0", "v0"))]
+    >>> replay(steps, Interpreter({}, {}))["v1"]
+    tensor(4.)
+    """
+    values: dict[str, Any] = {}
+    _replay(steps, handler, values, {})
+    return values
+
+
+def _replay(
+    steps: Iterable[Recordable], handler: Handler, values: dict[str, Any], symbols: dict[Symbol, Expr]
+) -> None:
+    def place(expr: Expr) -> Expr:
+        return expr.xreplace(symbols) if symbols else expr
+
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            inner = step
+
+            def body(inner: MaskedInstruction = inner) -> Any:
+                _replay(inner.body, handler, values, symbols)
+                return values[inner.result]
+
+            values[step.name] = handler.masked(values[step.mask], body, step.other)
+        elif step.op == "load":
+            values[step.name] = handler.load(step.args[0], tuple(place(expr) for expr in step.args[1]))
+        elif step.op == "constant":
+            values[step.name] = handler.constant(step.args[0], step.dtype)
+        elif step.op == "index_expr":
+            values[step.name] = handler.index_expr(place(step.args[0]), step.dtype)
+        elif step.op == "indirect_index":
+            x, size, wrap, check = step.args
+            assert step.index is not None
+            symbols[step.index] = handler.indirect_index(values[x], size, wrap=wrap, check=check)
+        elif step.op in ("to_dtype", "bitcast"):
+            values[step.name] = getattr(handler, step.op)(values[step.args[0]], step.dtype)
+        else:
+            values[step.name] = handler.elementwise(step.op, *(values[arg] for arg in step.args))
