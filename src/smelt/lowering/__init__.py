@@ -1,3 +1,15 @@
-"""One table: ATen overload → loop functions. `smelt.lowering.registry.TABLE` is it; each module fills in a family."""
+"""Contract operators → loop functions: one table, one row per operator."""
 
+from importlib import import_module
 
+from smelt.lowering.lower import lower
+from smelt.lowering.registry import TABLE, lowers
+from smelt.lowering.tensor import Tensor
+
+ROW_MODULES: tuple[str, ...] = ("convert",)
+"""The modules beside this one that hold rows; importing them fills the table."""
+
+for _name in ROW_MODULES:
+    import_module(f"smelt.lowering.{_name}")
+
+__all__ = ["ROW_MODULES", "TABLE", "Tensor", "lower", "lowers"]

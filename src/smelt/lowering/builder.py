@@ -30,7 +30,7 @@ from smelt.symbolic.index import simplify
 
 
 class Builder:
-    """Adds nodes to a loop graph, one FX node at a time (``origin`` and ``result`` are those of the current one)."""
+    """Adds nodes to a loop graph, one FX node at a time; ``origin`` and ``result`` are the current one's."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -108,7 +108,11 @@ class Builder:
     # -- ATen calls ----------------------------------------------------------------------------------------
 
     def extern(
-        self, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], reason: str | None = None
+        self,
+        overload: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        reason: str | None = None,
     ) -> Any:
         """Call ATen. Tensor arguments become strided views; results have the current node's metadata.
 
@@ -144,7 +148,7 @@ class Builder:
         return tensors[0] if single else tensors
 
     def strided(self, x: Tensor) -> StridedView:
-        """``x`` as ATen can take it: a strided view of its buffer where the index is affine, else of a copy."""
+        """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
         return self.try_strided(x) or self.try_strided(self._copy(x)) or _unreachable()
 
     def try_strided(self, x: Tensor) -> StridedView | None:
@@ -191,11 +195,22 @@ class Builder:
         return tuple(tensors)
 
     def _layout(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Eager's strides where the buffer has the result's shape (channels-last stays so), else row-major."""
-        if isinstance(self.result, torch.Tensor) and shape_of(self.result) == shape:
-            strides = strides_of(self.result)
-            if _is_dense(shape, strides):
-                return strides
+        """Eager's strides where the buffer has a result's shape (channels-last stays so), else row-major.
+
+        A shape that differs from a result's by size-1 dimensions only (as before ``keepdim``) counts too.
+        """
+        results = self.result if isinstance(self.result, (list, tuple)) else [self.result]
+        metas = [meta for meta in results if isinstance(meta, torch.Tensor)]
+        for meta in metas:
+            if shape_of(meta) == shape and is_dense(shape, strides_of(meta)):
+                return strides_of(meta)
+        for meta in metas:
+            wide = [(size, stride) for size, stride in zip(shape_of(meta), strides_of(meta)) if size != 1]
+            if [size for size, _ in wide] == [size for size in shape if size != 1]:
+                left = iter(stride for _, stride in wide)
+                strides = tuple(sympy.Integer(1) if size == 1 else next(left) for size in shape)
+                if is_dense(shape, strides):
+                    return strides
         return contiguous_strides(shape)
 
     def _buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
@@ -212,7 +227,7 @@ def strides_of(meta: torch.Tensor) -> tuple[Expr, ...]:
     return tuple(as_expr(stride) for stride in meta.stride())
 
 
-def _is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+def is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
     """Whether the strides are a permutation of row-major ones: every element has its own place, no holes."""
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     remaining = {strides[d]: d for d in dims}

@@ -2,19 +2,284 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from sympy import Expr, Symbol
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-from smelt.errors import Unsupported
+from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Buffer, Graph, Mutation, Origin, StridedView
-from smelt.lowering.builder import Builder, shape_of, strides_of
+from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
+from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE
 from smelt.lowering.tensor import Tensor
-from smelt.symbolic import as_expr
+from smelt.symbolic import contiguous_strides, free_symbols, is_one, is_zero, same
 
-_CHOSEN_EXTERNS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "_scaled_dot_product")
-"""Operators (by name prefix) that smelt calls in ATen by choice: these are no fallbacks."""
+_CHOSEN_EXTERNS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+_CHOSEN_PREFIX = "_scaled_dot_product"
+"""Operators that smelt calls in ATen by choice: these are no fallbacks."""
+
+_COPY_BACK = torch.ops.aten.copy_.default
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_FUNCTIONALIZE = "functionalize the graph first"
+_RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
+
+
+def lower(program: GraphModule | FxGraph) -> Graph:
+    """The loop graph of a contract graph.
+
+    Args:
+        program: functional ATen with FakeTensor metadata on every node; the only mutation is a final
+            ``aten.copy_(placeholder, value)``. ``node.meta["where"]`` is the user's line, if known.
+
+    Raises:
+        SmeltError: SM0401 an operator mutates its arguments, SM0402 a node without metadata,
+            SM0403 a node that is no ATen call.
+        Unsupported: the graph holds a higher order operator (a branch or a loop).
+
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> traced = make_fx(lambda x: torch.ops.aten.t(x), tracing_mode="fake")(torch.ones(2, 3))
+    >>> lower(traced).outputs
+    [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
+    """
+    return _Lowering(program.graph if isinstance(program, GraphModule) else program).run()
+
+
+class _Lowering:
+    """The walk: ``values`` holds what each FX node became: a Tensor, a size, a tuple of these, a constant."""
+
+    def __init__(self, program: FxGraph) -> None:
+        self.program = program
+        self.graph = Graph()
+        self.builder = Builder(self.graph)
+        self.values: dict[FxNode, Any] = {}
+        self.mutated = {
+            node.args[0] for node in program.nodes if node.op == "call_function" and node.target is _COPY_BACK
+        }
+
+    def run(self) -> Graph:
+        for node in self.program.nodes:
+            self.builder.origin = Origin(str(node.target), node.meta.get("where"))
+            self.builder.result = node.meta.get("val")
+            getattr(self, f"_{node.op}")(node)
+        self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
+        return self.graph
+
+    # -- one method for each kind of FX node ----------------------------------------------------------------
+
+    def _placeholder(self, node: FxNode) -> None:
+        meta = node.meta.get("val")
+        if isinstance(meta, torch.Tensor):
+            buffer = Buffer(self._name(str(node.target)), meta.dtype, shape_of(meta), strides_of(meta))
+            self.graph.buffers[buffer.name] = buffer
+            self.graph.inputs.append(buffer.name)
+            self.values[node] = Tensor(buffer.name, buffer.dtype, buffer.shape)
+            return
+        value = meta.node.expr if isinstance(meta, _SYMBOLIC) else meta
+        self.values[node] = value
+        self.graph.inputs.append(value if isinstance(value, Symbol) else None)
+
+    def _get_attr(self, node: FxNode) -> None:
+        value: Any = self.program.owning_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        name = self._name(str(node.target))
+        buffer = Buffer(name, value.dtype, shape_of(value), strides_of(value))
+        self.graph.buffers[name] = buffer
+        self.graph.constants[name] = value.detach()
+        self.values[node] = Tensor(name, buffer.dtype, buffer.shape)
+
+    def _call_function(self, node: FxNode) -> None:
+        args = [self._argument(arg) for arg in node.args]
+        kwargs = {key: self._argument(value) for key, value in node.kwargs.items()}
+        target, meta = node.target, node.meta.get("val")
+        if isinstance(target, HigherOrderOperator):
+            raise Unsupported(f"higher order operator {target}")
+        if not isinstance(target, OpOverload):
+            self.values[node] = self._python(node, args)
+        elif target is _COPY_BACK:
+            self.values[node] = self._copy_back(node, args)
+        elif target._schema.is_mutable:
+            raise self._error("SM0401", node, f"{target} mutates its arguments", _FUNCTIONALIZE)
+        elif "val" not in node.meta and target._schema.returns:
+            raise self._error("SM0402", node, f"{target} has no metadata", "trace with fake tensors")
+        elif isinstance(meta, _SYMBOLIC) and not _reads_memory(target):
+            self.values[node] = meta.node.expr
+        else:
+            self.values[node] = self._call(target, args, kwargs)
+
+    def _output(self, node: FxNode) -> None:
+        results = node.args[0]
+        for result in results if isinstance(results, (list, tuple)) else [results]:
+            value = self._argument(result)
+            if isinstance(value, Tensor) and isinstance(result, FxNode):
+                self.builder.origin = Origin("output", result.meta.get("where"))
+                value = self._output_view(result, value)
+            self.graph.outputs.append(value)
+
+    def _call_method(self, node: FxNode) -> None:
+        raise self._error("SM0403", node, f"method call {node.target}", "decompose to ATen first")
+
+    _call_module = _call_method
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    def _call(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
+        name = target._schema.name.split("::")[1]
+        if name in _CHOSEN_EXTERNS or name.startswith(_CHOSEN_PREFIX):
+            return self._extern(target, args, kwargs, None)
+        row = TABLE.get(target)
+        reason = f"no lowering for {target}" if row is None else _foreign([args, kwargs, self.builder.result])
+        if row is not None and reason is None:
+            before = len(self.graph.nodes)
+            buffers = len(self.graph.buffers)
+            try:
+                return row(self.builder, *args, **kwargs)
+            except Unsupported as refusal:
+                reason = refusal.reason
+                del self.graph.nodes[before:]
+                for added in list(self.graph.buffers)[buffers:]:
+                    del self.graph.buffers[added]
+        return self._extern(target, args, kwargs, reason)
+
+    def _extern(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str | None) -> Any:
+        """Call ATen. A view would alias memory behind the planner's back, so its copying twin is called."""
+        if any(arg.alias_info is not None for arg in target._schema.arguments):
+            twin = getattr(torch.ops.aten, f"{target._schema.name.split('::')[1]}_copy", None)
+            if twin is not None and target._overloadname in twin.overloads():
+                target = getattr(twin, target._overloadname)
+                self.builder.result = _contiguous(self.builder.result)
+        return self.builder.extern(target, args, kwargs, reason)
+
+    def _python(self, node: FxNode, args: list[Any]) -> Any:
+        """``getitem`` on several results; arithmetic on sizes, whose value the metadata holds."""
+        if getattr(node.target, "__name__", "") == "getitem" and isinstance(args[0], (list, tuple)):
+            return args[0][args[1]]
+        meta = node.meta.get("val")
+        if isinstance(meta, _SYMBOLIC):
+            return meta.node.expr
+        if isinstance(meta, (int, float, bool)):
+            return meta
+        raise self._error("SM0403", node, f"{node.target} is no ATen operator", "decompose to ATen first")
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, FxNode):
+            return self.values[arg]
+        if isinstance(arg, (list, tuple)):
+            return [self._argument(item) for item in arg]
+        return arg.node.expr if isinstance(arg, _SYMBOLIC) else arg
+
+    # -- mutations and outputs ------------------------------------------------------------------------------
+
+    def _copy_back(self, node: FxNode, args: list[Any]) -> Tensor:
+        """An input's new content: a buffer of its shape and dtype, written back at the end."""
+        target, source = args[0], args[1]
+        if not (isinstance(node.args[0], FxNode) and node.args[0].op == "placeholder"):
+            raise self._error("SM0401", node, "copy_ to something that is no input", _FUNCTIONALIZE)
+        fresh = source.buffer not in self.graph.inputs and source.buffer not in self.graph.constants
+        if not (fresh and source.dtype == target.dtype and source.shape == target.shape):
+            source = TABLE[torch.ops.aten.copy.default](self.builder, target, source)
+        source = self.builder.realize(source)
+        self.graph.mutations.append(Mutation(target.buffer, source.buffer))
+        return source
+
+    def _output_view(self, node: FxNode, x: Tensor) -> StridedView:
+        """The output with eager's strides. A view stays one, save of an input's content from before."""
+        wanted = strides_of(node.meta["val"])
+        if node.target is _COPY_BACK:
+            x = self.values[node.args[0]]  # type: ignore[index]
+        stale = x.buffer in {self._input_name(n) for n in self.mutated} and node.target is not _COPY_BACK
+        view = None if stale else self.builder.try_strided(x)
+        if view is None or not _same_layout(x.shape, view.strides, wanted):
+            strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
+            view = self.builder.strided(
+                self.builder.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
+            )
+        if not _same_layout(x.shape, view.strides, wanted):
+            return view
+        return StridedView(view.buffer, view.shape, wanted, view.offset)
+
+    def _input_name(self, node: Any) -> str | None:
+        value = self.values.get(node)
+        return value.buffer if isinstance(value, Tensor) else None
+
+    # -- small things ---------------------------------------------------------------------------------------
+
+    def _name(self, wanted: str) -> str:
+        """A C identifier that no other buffer has; short ones are kept for loop variables and sizes."""
+        name = re.sub(r"\W", "_", wanted)
+        if _RESERVED.fullmatch(name) or not name or name[0].isdigit():
+            name = f"in_{name}"
+        while name in self.graph.buffers:
+            name += "_"
+        return name
+
+    def _error(self, code: str, node: FxNode, what: str, remedy: str) -> SmeltError:
+        return SmeltError(code, what, where=node.meta.get("where"), remedy=remedy)
+
+
+def _reads_memory(target: OpOverload) -> bool:
+    """Whether an operator that returns a number takes it from a tensor's elements (``item``) or its sizes."""
+    return target._schema.name.split("::")[1] in ("_local_scalar_dense", "item")
+
+
+def _foreign(values: Any) -> str | None:
+    """Why loop functions cannot compute on these (arguments or metadata), or None."""
+    if isinstance(values, dict):
+        return _foreign(list(values.values()))
+    if isinstance(values, (list, tuple)):
+        return next((reason for reason in map(_foreign, values) if reason is not None), None)
+    if isinstance(values, Tensor):
+        return None if supported(values.dtype) else f"{values.dtype} has no loop functions"
+    if isinstance(values, torch.Tensor):
+        if values.layout is not torch.strided:
+            return f"layout {values.layout}"
+        if values.device.type != "cpu":
+            return f"device {values.device}"
+        return None if supported(values.dtype) else f"{values.dtype} has no loop functions"
+    return None
+
+
+def _contiguous(meta: Any) -> Any:
+    if isinstance(meta, torch.Tensor):
+        return meta.clone(memory_format=torch.contiguous_format)
+    return [_contiguous(item) for item in meta] if isinstance(meta, (list, tuple)) else meta
+
+
+def _same_layout(shape: Sequence[Expr], left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+    """Whether two strides reach the same elements: they may differ where a dimension has one element."""
+    if any(is_zero(size) for size in shape):
+        return True
+    return all(is_one(size) or same(a, b) for size, a, b in zip(shape, left, right))
+
+
+def _symbols(graph: Graph) -> set[Symbol]:
+    exprs: list[Expr] = [symbol for symbol in graph.inputs if isinstance(symbol, Symbol)]
+    for buffer in graph.buffers.values():
+        exprs += [*buffer.shape, *buffer.strides]
+    return free_symbols(exprs)
+
+
+def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
+    """The numbers that the symbols had while capturing, from the ShapeEnv that any symbolic size knows."""
+    environment = next((env for env in map(_environment, program.nodes) if env is not None), None)
+    if environment is None:
+        return {}
+    seen = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
+    return {symbol: int(seen[symbol]) for symbol in symbols if symbol in seen and seen[symbol].is_Integer}
+
+
+def _environment(node: FxNode) -> Any:
+    meta = node.meta.get("val")
+    sizes = (meta, *(meta.shape if isinstance(meta, torch.Tensor) else ()))
+    return next((size.node.shape_env for size in sizes if isinstance(size, _SYMBOLIC)), None)

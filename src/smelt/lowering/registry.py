@@ -10,7 +10,10 @@ import torch
 Row = Callable[..., Any]
 
 TABLE: dict[torch._ops.OpOverload, Row] = {}
-"""ATen overload → ``row(ctx, *args, **kwargs) -> Tensor | tuple[Tensor | None, ...]`` (filled by the modules beside this)."""
+"""ATen overload → ``row(ctx, *args, **kwargs) -> Tensor | tuple[Tensor | None, ...]``.
+
+Filled by the modules beside this one.
+"""
 
 
 def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:

@@ -1,4 +1,4 @@
-"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform and costs nothing."""
+"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Tensor:
     >>> import sympy
     >>> two, three = sympy.Integer(2), sympy.Integer(3)
     >>> x = Tensor("x", torch.float32, (two, three))
-    >>> x.view((three, two), lambda index: (index[1], index[0])).transform((sympy.Integer(2), sympy.Integer(1)))
+    >>> transposed = x.view((three, two), lambda index: (index[1], index[0]))
+    >>> transposed.transform((sympy.Integer(2), sympy.Integer(1)))
     (1, 2)
     """
 

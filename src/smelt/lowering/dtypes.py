@@ -1,0 +1,23 @@
+"""Which dtypes loop functions compute on."""
+
+from __future__ import annotations
+
+import torch
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_SUPPORTED = frozenset((*FLOATS, *INTEGERS, torch.bool))
+
+
+def supported(dtype: torch.dtype) -> bool:
+    """Whether loop functions can hold values of this dtype (complex, quantized, float8 … they cannot).
+
+    >>> supported(torch.bfloat16), supported(torch.complex64)
+    (True, False)
+    """
+    return dtype in _SUPPORTED
+
+
+def is_low(dtype: torch.dtype) -> bool:
+    """Whether values of the dtype are computed in float32 and rounded back after each ATen operator."""
+    return dtype in (torch.float16, torch.bfloat16)

@@ -1,0 +1,142 @@
+"""Trace a function, lower it, run its loop graph with the interpreter, compare with eager and float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from smelt.loops.interpreter import run_graph
+from smelt.loops.ir import Extern, Graph
+from smelt.lowering import lower
+
+Function = Callable[..., Any]
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+
+
+def lowered(
+    function: Function,
+    *inputs: Any,
+    symbolic: bool = False,
+    functionalize: bool = False,
+    decompositions: dict[Any, Any] | None = None,
+) -> Graph:
+    """The loop graph of a function on these inputs (as traced by make_fx)."""
+    traced = make_fx(
+        torch.func.functionalize(function) if functionalize else function,
+        tracing_mode="symbolic" if symbolic else "fake",
+        decomposition_table=decompositions or {},
+    )(*copies(inputs))
+    traced.graph.eliminate_dead_code()
+    return lower(traced)
+
+
+def check(
+    function: Function,
+    *inputs: Any,
+    symbolic: bool = False,
+    functionalize: bool = False,
+    decompositions: dict[Any, Any] | None = None,
+    fallbacks: Sequence[str] = (),
+    slack: float = 0.0,
+    strides: bool = True,
+    others: Sequence[Sequence[Any]] = (),
+) -> Graph:
+    """Assert that the lowered function does what eager does; returns the loop graph.
+
+    Numbers: each element within ``4 * eager's error + 8 ulp`` of float64; ``slack`` adds that many ulp of the
+    largest result (for sums, where a small result may come from large terms). Integers and booleans exact.
+    ``fallbacks``: the ATen overloads that are expected to go to ATen with a reason, no others.
+    ``others``: more inputs (of other sizes) to run the same graph on.
+    """
+    graph = lowered(
+        function, *inputs, symbolic=symbolic, functionalize=functionalize, decompositions=decompositions
+    )
+    assert fallen_back(graph) == sorted(fallbacks), [n.body.reason for n in graph.nodes if _fell_back(n.body)]
+    for given in (inputs, *others):
+        compare_run(graph, function, given, slack=slack, strides=strides)
+    return graph
+
+
+def fallen_back(graph: Graph) -> list[str]:
+    """The overloads that went to ATen with a reason."""
+    return sorted(node.body.target for node in graph.nodes if _fell_back(node.body))
+
+
+def _fell_back(body: Any) -> bool:
+    return isinstance(body, Extern) and body.reason is not None
+
+
+def copies(inputs: Sequence[Any]) -> list[Any]:
+    """Copies with the same strides (an expanded tensor stays expanded)."""
+    return [copy.deepcopy(x.detach()) if isinstance(x, torch.Tensor) else x for x in inputs]
+
+
+def compare_run(
+    graph: Graph, function: Function, inputs: Sequence[Any], *, slack: float = 0.0, strides: bool = True
+) -> None:
+    """Run the graph and eager on copies of the inputs; results and mutated inputs must agree."""
+    mine, theirs, wide = copies(inputs), copies(inputs), [_widened(x) for x in copies(inputs)]
+    expected = _flat(function(*theirs))
+    got = run_graph(graph, mine)
+    try:
+        reference = _flat(function(*wide))
+    except (RuntimeError, TypeError, IndexError):
+        reference = [x.double() if _is_float(x) else x for x in expected]
+    assert len(got) == len(expected)
+    pairs = [*zip(got, expected, reference)]
+    pairs += [(a, b, c) for a, b, c in zip(mine, theirs, wide) if isinstance(a, torch.Tensor)]
+    for value, eager, exact in pairs:
+        compare(value, eager, exact, slack=slack, strides=strides)
+
+
+def compare(value: Any, eager: Any, exact: Any, *, slack: float = 0.0, strides: bool = True) -> None:
+    """One result against eager's and against the float64 reference."""
+    if not isinstance(eager, torch.Tensor):
+        assert value == eager
+        return
+    assert value.dtype == eager.dtype
+    assert value.shape == eager.shape
+    if strides and eager.numel():
+        sizes = eager.shape
+        mine = [stride for size, stride in zip(sizes, value.stride()) if size > 1]
+        theirs = [stride for size, stride in zip(sizes, eager.stride()) if size > 1]
+        assert mine == theirs, f"strides {value.stride()}, eager has {eager.stride()}"
+    if not _is_float(eager):
+        assert torch.equal(value, eager), f"got {value}, eager has {eager}"
+        return
+    assert torch.equal(value.isnan(), eager.isnan()), f"NaN: got {value}, eager has {eager}"
+    special = eager.isinf() | value.isinf()
+    assert torch.equal(value[special], eager[special]), f"inf: got {value}, eager has {eager}"
+    zeros = (eager == 0) & (value == 0)
+    assert torch.equal(value[zeros].signbit(), eager[zeros].signbit()), "the sign of a zero differs"
+    exact = exact.double() if exact.shape == eager.shape else eager.double()
+    usual = eager.isfinite() & exact.isfinite()
+    if not usual.any():
+        return
+    info = torch.finfo(eager.dtype)
+    value, eager, exact = value[usual].double(), eager[usual].double(), exact[usual]
+    error, theirs = (value - exact).abs(), (eager - exact).abs()
+    allowed = 4 * theirs + 8 * info.eps * exact.abs() + slack * info.eps * exact.abs().max() + info.tiny
+    worst = int((error - allowed).argmax())
+    assert (error <= allowed).all(), (
+        f"error {error[worst]:.3g}, allowed {allowed[worst]:.3g}, eager's {theirs[worst]:.3g}: "
+        f"got {value[worst]!r}, eager {eager[worst]!r}, exact {exact[worst]!r}"
+    )
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype.is_floating_point
+
+
+def _widened(x: Any) -> Any:
+    return x.double() if _is_float(x) else x
+
+
+def _flat(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]
