@@ -82,6 +82,8 @@ class ExternStep:
 
     ``out``: call the overload's ``.out`` variant into the arena tensor ``outputs[0]`` instead of binding a new one.
     ``symbol``: the name that receives the result where that is a number.
+    ``specs``: for each of ``outputs`` the layout that the steps after this one rely on, or None (the default: for all).
+    A result that ATen lays out in another way is copied into that layout; one of another shape or dtype raises SM0406.
     """
 
     target: str
@@ -90,6 +92,7 @@ class ExternStep:
     outputs: tuple[str | None, ...]
     out: bool = False
     symbol: str | None = None
+    specs: tuple[TensorSpec | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,466 @@
+"""The cache on disk: content-addressed, safe under races, kill -9 and bit rot. No pickle.
+
+    root/v1/entries/<key>/{manifest.json, unit.so, …}   one directory per entry
+    root/v1/tmp/<who>-<random>/                         being written, or being thrown away
+    root/v1/locks/<two letters>.lock                    one compile per key at a time
+    root/v1/failed/<key>.cpp                            sources that the compiler refused
+
+An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees half of
+it and its files always belong together (a plan with the library it was written for). A rename cannot replace a
+directory that is not empty; two writers of one key therefore settle it like this: the first wins if its entry holds
+the same bytes, else the older directory is renamed away first. ``manifest.json`` holds the sha256 digest of each file
+and of itself; what does not match counts as missing and is removed. A process that is killed leaves at most a
+directory in ``tmp``, which the next process to open the cache removes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import filelock
+
+from smelt.config import cache_dir
+from smelt.errors import CacheError
+
+FORMAT = "v1"
+STALE_SECONDS = 24 * 3600.0
+_KEY = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}")
+_MANIFEST = "manifest.json"
+_KEEPERS = ("entries", "tmp", "locks", "failed")
+
+
+def key_of(*parts: str | bytes) -> str:
+    """A key for content: the sha256 of the parts, each with its length so that no two lists collide.
+
+    >>> key_of("a", "bc") == key_of("ab", "c")
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored entry whose digests held when it was read. ``digests``: file name → sha256."""
+
+    key: str
+    folder: Path
+    digests: Mapping[str, str]
+
+    def path(self, name: str) -> Path:
+        """Where the file is."""
+        if name not in self.digests:
+            raise KeyError(name)
+        return self.folder / name
+
+    def read(self, name: str) -> bytes:
+        """The file's bytes, checked again.
+
+        Raises:
+            CacheError: SM0304, the file has gone or changed since the entry was looked up; treat it as a miss.
+        """
+        try:
+            data = self.path(name).read_bytes()
+        except OSError as error:
+            raise CacheError("SM0304", f"cache entry {self.key[:12]} has gone: {error}") from error
+        if hashlib.sha256(data).hexdigest() != self.digests[name]:
+            raise CacheError(
+                "SM0304", f"cache entry {self.key[:12]}: {name} has changed since it was looked up"
+            )
+        return data
+
+
+class Cache:
+    """Entries by key under ``root``.
+
+    A root that cannot be written (read-only, disk full) is still read; what is new then goes to a private temporary
+    directory that lives as long as the process, and one warning says so.
+
+    >>> import tempfile
+    >>> cache = Cache(tempfile.mkdtemp())
+    >>> cache.get("k") is None
+    True
+    >>> cache.put("k", {"plan.json": b"{}"}).read("plan.json")
+    b'{}'
+
+    Raises:
+        CacheError: SM0301 the directory belongs to someone else, SM0302 others may write to it, SM0303 it is no
+            directory of ours.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self._home = self.root / FORMAT
+        self._private: Path | None = None
+        try:
+            self._prepare()
+            self._clean()
+        except OSError as error:
+            self._degrade(error)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether new entries go to a private temporary directory."""
+        return self._private is not None
+
+    def get(self, key: str) -> Entry | None:
+        """The entry, if there is one and every digest holds. A damaged one is removed."""
+        _check_key(key)
+        for home in self._homes():
+            folder = home / "entries" / key
+            entry = _load(key, folder)
+            if entry is None and folder.is_dir():
+                entry = _load(
+                    key, folder
+                )  # another process may just have replaced it: look again before judging
+                if entry is None:
+                    _discard(folder, home)
+            if entry is not None:
+                return entry
+        return None
+
+    def put(self, key: str, files: Mapping[str, bytes | Path]) -> Entry:
+        """Store an entry and return it. A Path is hard-linked into the entry where that works, else copied:
+        nobody may write to it afterwards.
+
+        If the directory cannot be written, the entry goes to the private directory instead.
+
+        Raises:
+            ValueError: a key or a file name with other characters than letters, digits, ``_``, ``-`` and ``.``.
+        """
+        _check_key(key)
+        for name in files:
+            if not _NAME.fullmatch(name) or name == _MANIFEST:
+                raise ValueError(f"not a file name for a cache entry: {name!r}")
+        if self._private is None:
+            try:
+                return _put(self._home, key, files)
+            except FileNotFoundError:
+                return self._put_again(key, files)
+            except OSError as error:
+                self._degrade(error)
+        assert self._private is not None
+        return _put(self._private, key, files)
+
+    def _put_again(self, key: str, files: Mapping[str, bytes | Path]) -> Entry:
+        """Somebody removed the directories under us: make them anew, once."""
+        try:
+            self._prepare()
+            return _put(self._home, key, files)
+        except OSError as error:
+            self._degrade(error)
+        assert self._private is not None
+        return _put(self._private, key, files)
+
+    def remove(self, key: str) -> None:
+        """Drop one entry; nothing happens where there is none."""
+        _check_key(key)
+        for home in self._homes():
+            _discard(home / "entries" / key, home)
+
+    def scratch(self) -> Path:
+        """A fresh directory on the cache's file system, for a compiler to work in. The caller removes it."""
+        if self._private is None:
+            try:
+                self._prepare()
+                return _temporary(self._home)
+            except OSError as error:
+                self._degrade(error)
+        assert self._private is not None
+        return _temporary(self._private)
+
+    def lock(self, key: str) -> filelock.BaseFileLock:
+        """A lock between processes (and threads) that vanishes with its holder; keys share some hundred files."""
+        home = self._private or self._home
+        return filelock.FileLock(home / "locks" / f"{key_of(key)[:2]}.lock", thread_local=False)
+
+    def keep_failed(self, key: str, text: str) -> Path:
+        """Keep a source that the compiler refused, for people to look at."""
+        home = self._private or self._home
+        path = home / "failed" / f"{key}.cpp"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            self._degrade(error)
+            assert self._private is not None
+            path = self._private / "failed" / f"{key}.cpp"
+            path.write_text(text)
+        return path
+
+    def entries(self) -> Iterator[str]:
+        """The keys that are stored, checked or not."""
+        for home in self._homes():
+            try:
+                names = sorted(os.listdir(home / "entries"))
+            except OSError:
+                continue
+            yield from (name for name in names if _KEY.fullmatch(name))
+
+    def size(self) -> int:
+        """How many bytes the stored files hold, temporary ones too."""
+        total = 0
+        for home in self._homes():
+            for folder, _, names in os.walk(home):
+                for name in names:
+                    try:
+                        total += os.lstat(os.path.join(folder, name)).st_size
+                    except OSError:
+                        continue
+        return total
+
+    def clear(self) -> None:
+        """Remove all entries, and sources that failed. Libraries that are loaded stay usable."""
+        for home in self._homes():
+            for key in list(self.entries()):
+                _discard(home / "entries" / key, home)
+            for path in (home / "failed").glob("*.cpp"):
+                path.unlink(missing_ok=True)
+
+    def _homes(self) -> list[Path]:
+        return [self._home] if self._private is None else [self._home, self._private]
+
+    def _prepare(self) -> None:
+        if not self.root.is_dir():
+            os.makedirs(self.root, mode=0o700, exist_ok=True)
+        _check_folder(self.root, ours=False)
+        for folder in (self._home, *(self._home / name for name in _KEEPERS)):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                _check_folder(folder, ours=True)
+
+    def _clean(self) -> None:
+        """Remove what dead processes left behind."""
+        machine = _machine()
+        now = time.time()
+        for name in os.listdir(self._home / "tmp"):
+            path = self._home / "tmp" / name
+            who, _, rest = name.partition("-")
+            process = rest.partition("-")[0]
+            try:
+                old = now - path.lstat().st_mtime > STALE_SECONDS
+            except OSError:
+                continue
+            if old or (who == machine and process.isdigit() and not _alive(int(process))):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _degrade(self, error: OSError) -> None:
+        if self._private is not None:
+            return
+        self._private = Path(tempfile.mkdtemp(prefix="smelt-"))
+        for name in _KEEPERS:
+            os.mkdir(self._private / name, 0o700)
+        atexit.register(_remove_private, str(self._private), os.getpid())
+        reason = error.strerror or str(error)
+        warnings.warn(
+            f"smelt: the cache {self.root} cannot be written ({reason}); this process keeps what it compiles in a "
+            "temporary directory. Set SMELT_CACHE_DIR to a directory of yours with free space.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+@lru_cache(maxsize=16)
+def _open(root: str) -> Cache:
+    return Cache(root)
+
+
+def open_cache() -> Cache:
+    """The cache of `smelt.config.cache_dir`, opened once per process and directory.
+
+    Raises:
+        CacheError: see `Cache`.
+    """
+    return _open(str(cache_dir()))
+
+
+def _check_key(key: str) -> None:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"not a cache key: {key!r}")
+
+
+def _check_folder(folder: Path, *, ours: bool) -> None:
+    """The user's directory must be safe from others' writing; those that smelt made must be 0700."""
+    found = os.lstat(folder) if ours else os.stat(folder)
+    elsewhere = "or set SMELT_CACHE_DIR to a directory of yours"
+    if not stat.S_ISDIR(found.st_mode):
+        raise CacheError("SM0303", f"cache: {folder} is not a directory", remedy=f"remove it, {elsewhere}")
+    if found.st_uid != os.geteuid():
+        shared = not ours and found.st_mode & stat.S_ISVTX
+        if not shared:
+            raise CacheError(
+                "SM0301",
+                f"cache: {folder} belongs to user {found.st_uid}, not to you ({os.geteuid()})",
+                why="whoever owns it could make smelt run code of theirs",
+                remedy=f"chown it, {elsewhere}",
+            )
+    mode = stat.S_IMODE(found.st_mode)
+    open_to_others = mode & 0o077 if ours else mode & 0o022 and not mode & stat.S_ISVTX
+    if open_to_others:
+        raise CacheError(
+            "SM0302",
+            f"cache: {folder} has mode {mode:04o}",
+            why="other users could change what smelt loads and runs",
+            remedy=f"chmod 700 {folder}, {elsewhere}",
+        )
+
+
+def _load(key: str, folder: Path) -> Entry | None:
+    """The entry in ``folder`` if manifest and digests hold."""
+    try:
+        seal, _, body = (folder / _MANIFEST).read_bytes().partition(b"\n")
+        if seal != hashlib.sha256(body).hexdigest().encode():
+            return None
+        manifest = json.loads(body)
+        digests: dict[str, str] = manifest["files"]
+        if manifest["key"] != key:
+            return None
+        for name, digest in digests.items():
+            if _digest(folder / name) != digest:
+                return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Entry(key, folder, digests)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _put(home: Path, key: str, files: Mapping[str, bytes | Path]) -> Entry:
+    folder = _temporary(home)
+    try:
+        digests = {name: _write(folder / name, data) for name, data in files.items()}
+        body = json.dumps({"key": key, "files": digests}, sort_keys=True).encode()
+        _write(folder / _MANIFEST, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        _sync(folder)
+        return _publish(home, key, folder, digests)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(home: Path, key: str, folder: Path, digests: dict[str, str]) -> Entry:
+    """Rename the finished directory to its place; see the module's docstring for who wins."""
+    target = home / "entries" / key
+    for _ in range(100):
+        try:
+            os.rename(folder, target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            present = _load(key, target)
+            if present is not None and present.digests == digests:
+                return present
+            _discard(target, home)
+            continue
+        _sync(target.parent)
+        return Entry(key, target, digests)
+    raise OSError(errno.EBUSY, f"cannot replace {target}")
+
+
+def _write(path: Path, data: bytes | Path) -> str:
+    """Write (or link, or copy) a file into place and to the disk; its digest."""
+    if isinstance(data, Path):
+        try:
+            os.link(data, path)
+        except OSError:  # another file system, or one without hard links
+            shutil.copyfile(data, path)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return _digest(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _discard(folder: Path, home: Path) -> None:
+    """Take a directory (or a stray file) out of the way by one rename, then delete it."""
+    grave = home / "tmp" / f"{_who()}-{secrets.token_hex(8)}"
+    try:
+        os.rename(folder, grave)
+    except OSError:
+        return  # another process was faster, or the directory is read-only
+    if grave.is_dir():
+        shutil.rmtree(grave, ignore_errors=True)
+    else:
+        grave.unlink(missing_ok=True)
+
+
+def _temporary(home: Path) -> Path:
+    folder = home / "tmp" / f"{_who()}-{secrets.token_hex(8)}"
+    os.mkdir(folder, 0o700)
+    return folder
+
+
+def _who() -> str:
+    return f"{_machine()}-{os.getpid()}"
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """Tells machines and process namespaces apart, so that a process number means something."""
+    parts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        try:
+            parts.append(os.readlink(path) if "ns" in path else Path(path).read_text().strip())
+        except OSError:
+            continue
+    return key_of(*parts)[:12]
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remove_private(folder: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,154 @@
+"""Running a plan: its Python source is written once, and bound to the library, the constants and ATen."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError
+from smelt.runtime.arena import ArenaPool, tensor_at
+from smelt.runtime.externs import find_overload
+from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.plan import Plan
+from smelt.runtime.source import Source, write_source
+
+Call = Callable[[list[Any]], tuple[Any, ...]]
+Strides = tuple[int, ...]
+
+
+def render(plan: Plan) -> str:
+    """The Python source that runs the plan.
+
+    >>> from smelt.runtime.plan import AllocStep, NativeStep, Ref, TensorSpec
+    >>> out = AllocStep(TensorSpec("out", "float32", ("s0",), (1,)))
+    >>> run = NativeStep("run0", ("x", "out"), ("s0",))
+    >>> print(render(Plan(("x", "s0"), ("s0",), (), 0, (), (out, run), (Ref("out"),))))
+    def call(args):
+        x, s0 = args
+        args.clear()
+        out = _empty((s0,), (1,), _float32)
+        if _status := _run0(0, x.data_ptr(), out.data_ptr(), s0):
+            _fail(0, _status)
+        return (out,)
+    <BLANKLINE>
+
+    Raises:
+        VerificationError: SM0405, the plan contradicts itself.
+        SmeltError: SM0403/SM0404, this torch lacks an operator or its out variant.
+    """
+    return write_source(plan).text
+
+
+def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[str, torch.Tensor]) -> Call:
+    """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (boxed calling convention).
+
+    ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A plan without
+    native steps takes None. The function may be called from several threads, and re-entered.
+
+    Raises:
+        VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
+    """
+    source = write_source(plan)
+    missing = [name for name in plan.constants if name not in constants]
+    if missing:
+        raise SmeltError("SM0407", f"the plan needs constants that were not given: {', '.join(missing)}")
+    namespace: dict[str, Any] = {
+        "_empty": _empty,
+        "_view": _view,
+        "_grad_enabled": torch.is_grad_enabled,
+        "_no_grad": torch.no_grad,
+        "_tensor_at": tensor_at,
+        "_laid_out": _laid_out,
+        "_fail": _raiser(source),
+        **source.literals,
+        **{name: find_overload(target, out).call for name, (target, out) in source.externs.items()},
+        **{name: constants[constant] for name, constant in source.constants.items()},
+        **{name: constants[constant].data_ptr() for name, constant in source.pointers.items()},
+    }
+    exec(compile(source.text, "<smelt plan>", "exec"), namespace)
+    if source.has_arena:
+        pool = ArenaPool(namespace["_arena_bytes"], namespace.get("_arena_views"))
+        namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
+    if isinstance(library, Library):
+        _bind(source, library, namespace)
+    else:
+        _bind_late(source, library, namespace)
+    call: Call = namespace["call"]
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
+    for name, (function, pointers, sizes) in source.natives.items():
+        native = library.function(function)
+        native.argtypes = [ctypes.c_void_p] * (pointers + 1) + [ctypes.c_int64] * sizes
+        namespace[name] = native
+
+
+def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:
+    """Put functions in the natives' place that wait for the library, put the natives there, and go on."""
+
+    def waiting(name: str) -> Callable[..., int]:
+        def first(*args: int) -> int:
+            if job is None:
+                raise SmeltError(
+                    "SM0408", f"the plan calls {name.removeprefix('_')}, and was built without a library"
+                )
+            _bind(source, job.result(), namespace)
+            return namespace[name](*args)
+
+        return first
+
+    namespace.update({name: waiting(name) for name in source.natives})
+
+
+def _raiser(source: Source) -> Callable[[int, int], None]:
+    kinds: dict[str, type[Exception]] = {}
+    for kind, _ in {error for errors in source.errors for error in errors}:
+        found = getattr(builtins, kind, None)
+        if not (isinstance(found, type) and issubclass(found, Exception)):
+            raise SmeltError("SM0409", f"a check of the plan raises {kind!r}, which is no built-in exception")
+        kinds[kind] = found
+
+    def fail(step: int, status: int) -> None:
+        errors = source.errors[step]
+        if not 0 < status <= len(errors):
+            raise SmeltError("SM0410", f"native step {step} returned {status}, for which it has no message")
+        kind, message = errors[status - 1]
+        raise kinds[kind](message)
+
+    return fail
+
+
+def _plain_empty(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+def _plain_view(tensor: torch.Tensor, shape: Sequence[int], strides: Strides, offset: int) -> torch.Tensor:
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+
+# PyTorch's own short cuts (a third of the price of empty_strided and as_strided), where this version has them
+_guards = getattr(torch._C._dynamo, "guards", None)
+_empty: Callable[..., torch.Tensor] = getattr(_guards, "_empty_strided_cpu", _plain_empty)
+_view: Callable[..., torch.Tensor] = getattr(_guards, "_reinterpret_tensor", _plain_view)
+
+
+def _laid_out(
+    tensor: torch.Tensor, shape: Sequence[int], strides: Strides, dtype: torch.dtype, target: str
+) -> torch.Tensor:
+    """The tensor in the layout that the steps to come rely on; a copy where ATen chose another one."""
+    if tuple(tensor.shape) != tuple(shape) or tensor.dtype is not dtype:
+        raise SmeltError(
+            "SM0406",
+            f"{target} gave {tuple(tensor.shape)} {tensor.dtype}, and {tuple(shape)} {dtype} was expected",
+            remedy="report this as a bug of smelt",
+        )
+    differs = any(size > 1 and a != b for size, a, b in zip(shape, tensor.stride(), strides))
+    if tensor.numel() == 0 or not differs:
+        return _plain_view(tensor, shape, strides, 0)
+    return _plain_empty(shape, strides, dtype).copy_(tensor)

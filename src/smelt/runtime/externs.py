@@ -1,0 +1,108 @@
+"""ATen overloads by name: what the executor calls, and which of them can write into memory that smelt gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """How an overload is called and what it gives back.
+
+    ``call``: the callable with the least overhead. ``returns``: ``"one"`` a single value, ``"none"`` nothing, ``"many"`` a
+    tuple or list. ``out``: the name of the output argument of an out variant, else None.
+    """
+
+    call: Callable[..., Any]
+    returns: str
+    out: str | None = None
+
+
+def resolve(target: str) -> torch._ops.OpOverload:
+    """``aten.addmm.default`` → the overload itself.
+
+    Raises:
+        SmeltError: SM0403, this torch has no such operator.
+    """
+    parts = target.split(".")
+    try:
+        namespace, name = parts[0], parts[1]
+        return getattr(
+            getattr(getattr(torch.ops, namespace), name), parts[2] if len(parts) > 2 else "default"
+        )
+    except (AttributeError, IndexError) as error:
+        raise SmeltError("SM0403", f"this torch has no operator {target}", why=str(error)) from error
+
+
+@lru_cache(maxsize=1024)
+def find_overload(target: str, out: bool = False) -> Overload:
+    """The overload ``target``, or its out variant.
+
+    Raises:
+        SmeltError: SM0403 there is no such operator, SM0404 it has no out variant.
+    """
+    overload = resolve(target)
+    name = None
+    if out:
+        variant = _out_variant(overload)
+        if variant is None:
+            raise SmeltError("SM0404", f"{target} has no out variant")
+        overload, name = variant
+    results = overload._schema.returns
+    returns = (
+        "none" if not results else "one" if len(results) == 1 and not _is_list(results[0].type) else "many"
+    )
+    # the bound C function: same dispatch as the overload itself, without a Python frame
+    return Overload(getattr(overload, "_op", overload), returns, name)
+
+
+@lru_cache(maxsize=1024)
+def has_out_variant(target: str) -> bool:
+    """Whether ``ExternStep(target, …, out=True)`` works and writes straight into the memory that it is given.
+
+    True for an operator with one tensor result, an overload with the same arguments and one output argument, and a
+    kernel of its own behind it on the CPU (those that PyTorch generates run the functional one and copy).
+
+    >>> has_out_variant("aten.addmm.default"), has_out_variant("aten.convolution.default")
+    (True, False)
+    """
+    try:
+        variant = _out_variant(resolve(target))
+    except SmeltError:
+        return False
+    if variant is None:
+        return False
+    name = variant[0]._schema.name
+    full = f"{name}.{variant[0]._schema.overload_name}".removesuffix(".")
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"))
+
+
+def _out_variant(overload: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, str] | None:
+    """The overload of the same operator that takes the same arguments and one tensor to write to."""
+    schema = overload._schema
+    if (
+        len(schema.returns) != 1
+        or str(schema.returns[0].type) != "Tensor"
+        or schema.returns[0].alias_info is not None
+    ):
+        return None
+    wanted = [(arg.name, str(arg.type)) for arg in schema.arguments]
+    packet = overload.overloadpacket
+    for name in packet.overloads():
+        candidate = getattr(packet, name)
+        outs = [arg for arg in candidate._schema.arguments if arg.is_out]
+        rest = [(arg.name, str(arg.type)) for arg in candidate._schema.arguments if not arg.is_out]
+        if len(outs) == 1 and str(outs[0].type) == "Tensor" and rest == wanted:
+            return candidate, outs[0].name
+    return None
+
+
+def _is_list(kind: Any) -> bool:
+    return kind.kind() == "ListType"

@@ -1,0 +1,257 @@
+"""C++ text → shared library, compiled beside Python's own work and loaded with ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from smelt.errors import CacheError, ToolchainError
+from smelt.runtime.cache import Cache, Entry
+from smelt.runtime.toolchain import Toolchain
+
+SOURCE, BINARY = "unit.cpp", "unit.so"
+LOCK_SECONDS = 300.0
+"""How long to wait for another process that compiles the same key, before compiling it here as well."""
+
+_SHOWN_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded shared library. It stays loaded for the life of the process."""
+
+    path: Path
+    handle: ctypes.CDLL = field(repr=False)
+
+    def function(self, name: str) -> Any:
+        """A fresh ctypes function; it returns int64 and gives up the GIL while it runs.
+
+        Raises:
+            ToolchainError: SM0206, the library has no such function.
+        """
+        try:
+            found = self.handle[name]
+        except AttributeError as error:
+            raise ToolchainError("SM0206", f"{self.path} has no function {name}", why=str(error)) from error
+        found.restype = ctypes.c_int64
+        return found
+
+    def address(self, name: str) -> int:
+        """Where the function is in memory."""
+        return ctypes.cast(self.function(name), ctypes.c_void_p).value or 0
+
+
+def load(path: Path) -> Library:
+    """Load a shared library: all symbols now, none of them visible to others.
+
+    Raises:
+        ToolchainError: SM0205, the dynamic linker refused it.
+    """
+    import torch  # noqa: F401  (its OpenMP runtime must be there first)
+
+    try:
+        return Library(path, ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
+    except OSError as error:
+        refusal = error
+    with tempfile.TemporaryDirectory(
+        prefix="smelt-"
+    ) as folder:  # the cache may lie where nothing may be executed
+        try:
+            copy = shutil.copy(path, folder)
+            return Library(path, ctypes.CDLL(copy, mode=os.RTLD_NOW | os.RTLD_LOCAL))
+        except OSError:
+            raise ToolchainError(
+                "SM0205",
+                "a compiled library cannot be loaded",
+                why=str(refusal),
+                remedy="if the cache lies on a file system mounted noexec, set SMELT_CACHE_DIR elsewhere",
+            ) from refusal
+
+
+class CompileJob:
+    """A compilation that runs while Python goes on. ``result()`` waits for it.
+
+    ``seconds`` is how long it took, from the start to the loaded library; ``cached`` whether no compiler was run.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        toolchain: Toolchain,
+        cache: Cache,
+        key: str,
+        extra: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.text, self.toolchain, self.cache, self.key = text, toolchain, cache, key
+        self.extra = dict(extra or {})
+        self.seconds = 0.0
+        self.cached = False
+        self._library: Library | None = None
+        self._error: BaseException | None = None
+        self._start()
+
+    def done(self) -> bool:
+        """Whether ``result()`` would not wait."""
+        return not self._thread.is_alive() and self._process == os.getpid()
+
+    def result(self) -> Library:
+        """The library.
+
+        Raises:
+            ToolchainError: SM0204 the compiler refused the source or died, SM0205 the library cannot be loaded.
+        """
+        if self._library is None and self._process != os.getpid():
+            self._start()  # we are in a fork: the thread stayed in the parent
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._library is not None
+        return self._library
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="smelt-compile", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.perf_counter()
+        try:
+            self._library = self._from_cache() or self._compile_once()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.seconds = time.perf_counter() - began
+
+    def _from_cache(self) -> Library | None:
+        entry = self.cache.get(self.key)
+        if entry is None:
+            return None
+        try:
+            if entry.read(SOURCE) != self.text.encode() or not set(self.extra) <= set(entry.digests):
+                return None  # the key was too short a description: what we were given now is right
+            library = load(entry.path(BINARY))
+        except (CacheError, KeyError, ToolchainError):
+            self.cache.remove(self.key)
+            return None
+        self.cached = True
+        return library
+
+    def _compile_once(self) -> Library:
+        with _held(self.cache.lock(self.key)) as waited:
+            library = self._from_cache() if waited else None
+            return library or self._compile()
+
+    def _compile(self) -> Library:
+        folder = self.cache.scratch()
+        try:
+            binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key)
+            files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), BINARY: binary}
+            entry = self.cache.put(self.key, files)
+            try:
+                return load(entry.path(BINARY))
+            except ToolchainError:
+                return load(binary)  # the entry was cleared or damaged under us
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def compile_unit(
+    text: str, toolchain: Toolchain, cache: Cache, key: str, extra: Mapping[str, bytes] | None = None
+) -> CompileJob:
+    """Start compiling ``text``; ``job.result()`` gives the `Library`.
+
+    ``key`` names the cache entry (see `smelt.runtime.cache.key_of`) and should cover the text and
+    ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are stored in the
+    same entry, so that a later process finds them with ``cache.get(key)`` and goes on with `load_entry`.
+    """
+    return CompileJob(text, toolchain, cache, key, extra)
+
+
+def load_entry(entry: Entry) -> Library:
+    """The library of an entry that `compile_unit` stored.
+
+    Raises:
+        CacheError: SM0304, the entry has gone or its library cannot be loaded: treat it as a miss.
+    """
+    try:
+        return load(entry.path(BINARY))
+    except (KeyError, ToolchainError) as error:
+        raise CacheError(
+            "SM0304", f"cache entry {entry.key[:12]} has no library that loads", why=str(error)
+        ) from error
+
+
+def compile_to(folder: Path, text: str, toolchain: Toolchain, cache: Cache, key: str) -> Path:
+    """Compile ``text`` in ``folder`` and return the shared library's path.
+
+    Raises:
+        ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told.
+    """
+    source, binary = folder / SOURCE, folder / BINARY
+    source.write_text(text)
+    command = toolchain.build_command(str(source), str(binary))
+    try:
+        run = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+        )
+        _, output = run.communicate()
+    except OSError as error:
+        raise ToolchainError(
+            "SM0204", f"the C++ compiler {command[0]} cannot be started", why=str(error)
+        ) from error
+    if run.returncode == 0 and binary.exists():
+        return binary
+    kept = cache.keep_failed(key, text)
+    lines = output.decode(errors="replace").replace(str(source), kept.name).splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    shown = errors[:_SHOWN_LINES] or [f"exit status {run.returncode}"]
+    killed = run.returncode < 0 or any("Killed" in line for line in lines)
+    raise ToolchainError(
+        "SM0204",
+        "the C++ compiler refused a generated source",
+        where=str(kept),
+        why="\n       ".join(shown),
+        remedy="it was killed: give it more memory"
+        if killed
+        else "report this as a bug of smelt, with the file above",
+    )
+
+
+@contextmanager
+def _held(lock: filelock.BaseFileLock) -> Any:
+    """Hold the lock if it can be had; yields whether another held it first (its work may be done now)."""
+    try:
+        lock.acquire(timeout=0)
+        waited = False
+    except filelock.Timeout:
+        waited = True
+        try:
+            lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.02)
+        except filelock.Timeout:
+            pass
+    except (
+        OSError,
+        NotImplementedError,
+    ):  # no locks on this file system: two may compile, the cache sorts it out
+        waited = False
+    try:
+        yield waited
+    finally:
+        if lock.is_locked:
+            lock.release()

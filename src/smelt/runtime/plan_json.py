@@ -1,0 +1,215 @@
+"""Plans as JSON and back: what the cache stores. No pickle; a version; every literal that ATen arguments can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError
+from smelt.runtime.plan import (
+    AllocStep,
+    ArenaTensor,
+    ExternStep,
+    FreeStep,
+    NativeStep,
+    Plan,
+    Ref,
+    SizeRef,
+    Step,
+    TensorSpec,
+    ViewRef,
+)
+
+VERSION = 1
+_TAG = "$"
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as text.
+
+    >>> plan = Plan(("x",), (), (), 0, (), (), (Ref("x"),))
+    >>> from_json(to_json(plan)) == plan
+    True
+
+    Raises:
+        SmeltError: SM0401, an argument is of a kind that a plan cannot hold.
+    """
+    return json.dumps(
+        {
+            "smelt_plan": VERSION,
+            "inputs": list(plan.inputs),
+            "symbols": list(plan.symbols),
+            "constants": list(plan.constants),
+            "arena_bytes": plan.arena_bytes,
+            "arena": [{**_spec_out(item.spec), "offset": item.offset} for item in plan.arena],
+            "steps": [_step_out(step) for step in plan.steps],
+            "outputs": [encode(value) for value in plan.outputs],
+            "notes": encode(plan.notes),
+        },
+        allow_nan=False,
+        separators=(",", ":"),
+    )
+
+
+def from_json(text: str | bytes) -> Plan:
+    """The plan that `to_json` wrote.
+
+    Raises:
+        SmeltError: SM0402, the text is not a plan of this version.
+    """
+    try:
+        data = json.loads(text)
+        if data["smelt_plan"] != VERSION:
+            raise ValueError(f"plan version {data['smelt_plan']}, this smelt reads {VERSION}")
+        return Plan(
+            inputs=tuple(data["inputs"]),
+            symbols=tuple(data["symbols"]),
+            constants=tuple(data["constants"]),
+            arena_bytes=data["arena_bytes"],
+            arena=tuple(ArenaTensor(_spec_in(item), item["offset"]) for item in data["arena"]),
+            steps=tuple(_step_in(item) for item in data["steps"]),
+            outputs=tuple(decode(value) for value in data["outputs"]),
+            notes=decode(data["notes"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SmeltError(
+            "SM0402", "not a plan that this version of smelt can read", why=repr(error)
+        ) from error
+
+
+def encode(value: Any) -> Any:
+    """One literal, reference or nest of lists as JSON data; what JSON lacks becomes ``{"$": kind, …}``."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    for kind, (matches, fields, _) in _KINDS.items():
+        if isinstance(value, matches):
+            return {_TAG: kind, "v": fields(value)}
+    raise SmeltError("SM0401", f"a plan cannot hold a {type(value).__name__}: {value!r}")
+
+
+def decode(data: Any) -> Any:
+    """What `encode` was given."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    return _KINDS[data[_TAG]][2](data["v"])
+
+
+def _torch_name(kind: type) -> Callable[[str], Any]:
+    def read(name: str) -> Any:
+        value = getattr(torch, name.removeprefix("torch."), None)
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is not a {kind.__name__}")
+        return value
+
+    return read
+
+
+def _size(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"not a size: {value!r}")
+    return value
+
+
+def _sizes(values: Any) -> tuple[int | str, ...]:
+    return tuple(_size(value) for value in values)
+
+
+def _view(fields: list[Any]) -> ViewRef:
+    name, shape, strides, offset = fields
+    return ViewRef(name, _sizes(shape), _sizes(strides), _size(offset))
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "ref": (Ref, lambda ref: ref.name, Ref),
+    "view": (ViewRef, lambda view: [view.name, list(view.shape), list(view.strides), view.offset], _view),
+    "size": (SizeRef, lambda size: size.expr, SizeRef),
+    "dtype": (torch.dtype, str, _torch_name(torch.dtype)),
+    "layout": (torch.layout, str, _torch_name(torch.layout)),
+    "memory_format": (torch.memory_format, str, _torch_name(torch.memory_format)),
+    "device": (torch.device, str, torch.device),
+    "float": ((), repr, float),
+    "complex": (
+        complex,
+        lambda value: [repr(value.real), repr(value.imag)],
+        lambda v: complex(float(v[0]), float(v[1])),
+    ),
+    "tuple": (
+        tuple,
+        lambda items: [encode(item) for item in items],
+        lambda v: tuple(decode(item) for item in v),
+    ),
+    "dict": (
+        dict,
+        lambda items: [[encode(key), encode(item)] for key, item in items.items()],
+        lambda v: {decode(key): decode(item) for key, item in v},
+    ),
+}
+"""Tag → (Python types, value to JSON data, JSON data to value)."""
+
+
+def _spec_out(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides)}
+
+
+def _spec_in(data: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(data["name"], data["dtype"], _sizes(data["shape"]), _sizes(data["strides"]))
+
+
+def _step_out(step: Step) -> dict[str, Any]:
+    if isinstance(step, AllocStep):
+        return {"step": "alloc", **_spec_out(step.spec)}
+    if isinstance(step, NativeStep):
+        return {
+            "step": "native",
+            "function": step.function,
+            "buffers": list(step.buffers),
+            "sizes": list(step.sizes),
+            "errors": [list(error) for error in step.errors],
+        }
+    if isinstance(step, ExternStep):
+        return {
+            "step": "extern",
+            "target": step.target,
+            "args": [encode(arg) for arg in step.args],
+            "kwargs": [[name, encode(arg)] for name, arg in step.kwargs.items()],
+            "outputs": list(step.outputs),
+            "out": step.out,
+            "symbol": step.symbol,
+            "specs": [spec and _spec_out(spec) for spec in step.specs],
+        }
+    return {"step": "free", "names": list(step.names)}
+
+
+def _step_in(data: dict[str, Any]) -> Step:
+    match data["step"]:
+        case "alloc":
+            return AllocStep(_spec_in(data))
+        case "native":
+            errors = tuple((kind, message) for kind, message in data["errors"])
+            return NativeStep(data["function"], tuple(data["buffers"]), _sizes(data["sizes"]), errors)
+        case "extern":
+            return ExternStep(
+                data["target"],
+                tuple(decode(arg) for arg in data["args"]),
+                {name: decode(arg) for name, arg in data["kwargs"]},
+                tuple(data["outputs"]),
+                data["out"],
+                data["symbol"],
+                tuple(spec and _spec_in(spec) for spec in data["specs"]),
+            )
+        case "free":
+            return FreeStep(tuple(data["names"]))
+        case kind:
+            raise ValueError(f"unknown step {kind!r}")

@@ -1,0 +1,236 @@
+"""Which C++ compiler there is, what it can do, and with which flags smelt calls it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from smelt.errors import CacheError, ToolchainError
+from smelt.runtime.cache import key_of, open_cache
+
+COMPILERS = ("g++", "clang++")
+INSTALL = "install g++ (apt install g++, dnf install gcc-c++) or set CXX to a C++17 compiler"
+
+FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-pipe",
+    "-w",
+    "-fPIC",
+    "-fno-math-errno",  # sqrt becomes one instruction; nobody reads errno
+    "-fno-trapping-math",  # nobody reads the floating-point exception flags
+    "-ffp-contract=off",  # eager rounds after each operator; a fused multiply-add is `ops.fma`, never the compiler's
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-plt",
+    "-fno-semantic-interposition",
+    "-fvisibility=hidden",
+    "-nostdinc++",
+)
+"""For compiling. No ``-ffast-math``: NaN, inf and signed zero are eager's."""
+
+LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed")
+LIBRARIES = ("-lm", "-lc", "-lgcc")
+_TUNING = ("-march=native", "-mcpu=native")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C++ compiler that answered, and how to call it.
+
+    ``command``: the program and what ``$CXX`` adds; ``isa``: ``avx512``, ``avx2``, ``avx``, ``sse2``, ``neon`` or
+    ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp`` makes threads on the OpenMP runtime that
+    torch has loaded (``openmp_runtime``, a path; None where torch has none).
+    """
+
+    command: tuple[str, ...]
+    family: str
+    version: str
+    isa: str
+    vector_bytes: int
+    tuning: tuple[str, ...]
+    cpu: str
+    openmp: bool
+    openmp_runtime: str | None
+
+    @property
+    def compile_flags(self) -> tuple[str, ...]:
+        """The flags that turn a source into an object."""
+        return (*FLAGS, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
+
+    @property
+    def identity(self) -> str:
+        """All that decides what the compiler makes of a source: belongs in every cache key."""
+        parts = (*self.command, self.family, self.version, *self.compile_flags, *LINK_FLAGS, *LIBRARIES)
+        return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}"))
+
+    def build_command(self, source: str, output: str) -> list[str]:
+        """The command line that makes the shared library ``output`` of the file ``source``."""
+        runtime = (self.openmp_runtime,) if self.openmp_runtime else (("-fopenmp",) if self.openmp else ())
+        return [*self.command, *self.compile_flags, source, "-o", output, *LINK_FLAGS, *runtime, *LIBRARIES]
+
+
+def find() -> Toolchain:
+    """The compiler of this process: ``$CXX`` where it is set, else the first of g++ and clang++ in ``$PATH``.
+
+    Cheap after the first time: a process remembers by ``$CXX`` and ``$PATH``, the disk by the compiler's own file.
+
+    Raises:
+        ToolchainError: SM0201 there is no compiler, SM0202 ``$CXX`` names none, SM0203 it does not run.
+    """
+    return _find(os.environ.get("CXX", "").strip(), os.environ.get("PATH", os.defpath))
+
+
+@lru_cache(maxsize=16)
+def _find(cxx: str, path: str) -> Toolchain:
+    command = _command(cxx, path)
+    found = _remembered(command)
+    runtime = openmp_runtime()
+    # GCC calls GOMP_*, which libgomp, libomp and libiomp5 all have; Clang calls __kmpc_*, which libgomp lacks.
+    openmp = found.family == "gcc" or (runtime is not None and "gomp" not in Path(runtime).name)
+    return replace(found, openmp=openmp, openmp_runtime=runtime)
+
+
+def _command(cxx: str, path: str) -> tuple[str, ...]:
+    if cxx:
+        words = shlex.split(cxx)
+        program = shutil.which(words[0], path=path)
+        if program is None:
+            raise ToolchainError(
+                "SM0202",
+                f"CXX is set to {cxx!r}, and there is no such program",
+                remedy="correct CXX or unset it",
+            )
+        return (program, *words[1:])
+    for name in COMPILERS:
+        program = shutil.which(name, path=path)
+        if program is not None:
+            return (program,)
+    raise ToolchainError(
+        "SM0201", "no C++ compiler found", why=f"no {' or '.join(COMPILERS)} in PATH", remedy=INSTALL
+    )
+
+
+def _remembered(command: tuple[str, ...]) -> Toolchain:
+    """`_probe`, kept on disk by path, size and time of the compiler's file, so that a warm process starts no program."""
+    file = os.stat(os.path.realpath(command[0]))
+    cpu = _cpu()
+    key = key_of("toolchain", *command, str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
+    try:
+        cache = open_cache()
+        entry = cache.get(key)
+        if entry is not None:
+            fields = json.loads(entry.read("toolchain.json"))
+            return Toolchain(
+                **{**fields, "command": tuple(fields["command"]), "tuning": tuple(fields["tuning"])}
+            )
+    except (CacheError, ValueError, KeyError, TypeError):
+        return _probe(command, cpu)
+    found = _probe(command, cpu)
+    cache.put(key, {"toolchain.json": json.dumps(asdict(found)).encode()})
+    return found
+
+
+def _probe(command: tuple[str, ...], cpu: str) -> Toolchain:
+    """Ask the compiler for its predefined macros: version and instruction set in one run."""
+    refusal = ""
+    for tuning in (*((flag,) for flag in _TUNING), ()):
+        words = [*command, *tuning, "-std=c++17", "-dM", "-E", "-x", "c++", os.devnull]
+        try:
+            run = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ToolchainError(
+                "SM0203", f"the C++ compiler {command[0]} does not run", why=str(error), remedy=INSTALL
+            )
+        if run.returncode == 0 and "__VERSION__" in run.stdout:
+            return _describe(command, tuning, run.stdout, cpu)
+        refusal = run.stderr.strip() or run.stdout.strip()
+    first = refusal.splitlines()[0] if refusal else "it printed nothing"
+    raise ToolchainError("SM0203", f"the C++ compiler {command[0]} does not work", why=first, remedy=INSTALL)
+
+
+def _describe(command: tuple[str, ...], tuning: tuple[str, ...], text: str, cpu: str) -> Toolchain:
+    macros = dict(line.split(" ", 2)[1:] for line in text.splitlines() if line.count(" ") >= 2)
+    isa, width = isa_of(set(macros))
+    return Toolchain(
+        command=command,
+        family="clang" if "__clang__" in macros else "gcc",
+        version=macros["__VERSION__"].strip('"'),
+        isa=isa,
+        vector_bytes=width,
+        tuning=tuning,
+        cpu=cpu,
+        openmp=False,
+        openmp_runtime=None,
+    )
+
+
+def isa_of(macros: set[str]) -> tuple[str, int]:
+    """Name and vector width in bytes of the instruction set that a compiler's macros tell of.
+
+    >>> isa_of({"__SSE2__", "__AVX__", "__AVX2__"})
+    ('avx2', 32)
+    """
+    if {"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"} <= macros:
+        return "avx512", 64
+    for macro, isa, width in (
+        ("__AVX2__", "avx2", 32),
+        ("__AVX__", "avx", 32),
+        ("__SSE2__", "sse2", 16),
+        ("__ARM_NEON", "neon", 16),
+    ):
+        if macro in macros:
+            return isa, width
+    return "scalar", 8
+
+
+def openmp_runtime() -> str | None:
+    """The OpenMP library that torch has loaded into this process: kernels are linked with that very file, whatever its
+    name, so that there is one team of threads and ``torch.set_num_threads`` holds."""
+    import torch  # noqa: F401  (loads it)
+
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/") and "omp" in line}
+    except OSError:
+        return None
+    known = ("libgomp", "libomp", "libiomp5")
+    return min(
+        (path for path in paths if Path(path).name.startswith(known) and os.path.exists(path)), default=None
+    )
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> str:
+    """What ``-march=native`` depends on besides the compiler, as a digest."""
+    lines = [sys.platform, platform.machine()]
+    wanted = (
+        "vendor_id",
+        "cpu family",
+        "model",
+        "stepping",
+        "flags",
+        "Features",
+        "CPU implementer",
+        "CPU part",
+    )
+    try:
+        with open("/proc/cpuinfo") as info:
+            for line in info:
+                if not line.strip() and len(lines) > 2:
+                    break  # the first processor is enough, and the file is slow to make on big machines
+                if line.startswith(wanted):
+                    lines.append(line.strip())
+    except OSError:
+        lines.append(platform.processor())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
