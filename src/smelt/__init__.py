@@ -1,0 +1,32 @@
+"""smelt compiles PyTorch programs: ``torch.compile(model, backend="smelt")``, or ``smelt.compile(model)``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smelt.api import compile, reports, reset
+    from smelt.errors import SmeltError
+    from smelt.reporting import CompileReport, Fallback
+
+__version__ = "0.1.0"
+
+__all__ = ["CompileReport", "Fallback", "SmeltError", "compile", "reports", "reset"]
+
+_HOMES = {
+    "compile": "smelt.api",
+    "reports": "smelt.api",
+    "reset": "smelt.api",
+    "SmeltError": "smelt.errors",
+    "CompileReport": "smelt.reporting",
+    "Fallback": "smelt.reporting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: ``smelt --help`` and ``smelt cache`` need no torch."""
+    import importlib
+
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'smelt' has no attribute {name!r}")

@@ -1,0 +1,18 @@
+"""How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
+
+from smelt.capture.aot import Compiled, CompileProgram, capture_aot
+from smelt.capture.export import capture_export, export
+from smelt.capture.function import capture_function
+from smelt.capture.program import Input, Program, shape_env_of
+
+__all__ = [
+    "CompileProgram",
+    "Compiled",
+    "Input",
+    "Program",
+    "capture_aot",
+    "capture_export",
+    "capture_function",
+    "export",
+    "shape_env_of",
+]

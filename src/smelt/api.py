@@ -1,0 +1,69 @@
+"""What people call: `smelt.compile`, `smelt.reports`, `smelt.reset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+
+from smelt.backend import config_from
+from smelt.backend import smelt as backend
+from smelt.reporting import LOG, CompileReport
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@overload
+def compile(
+    model: T, *, mode: str = ..., dynamic: bool | None = ..., fullgraph: bool = ..., **options: object
+) -> T: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    mode: str = ...,
+    dynamic: bool | None = ...,
+    fullgraph: bool = ...,
+    **options: object,
+) -> Callable[[T], T]: ...
+def compile(
+    model: Any = None,
+    *,
+    mode: str = "default",
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    **options: object,
+) -> Any:
+    """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
+
+    ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
+    break is an error. ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
+    call.
+
+    Raises:
+        SmeltError: SM0101 an unknown option, SM0102 a wrong value, SM0103 a wrong ``SMELT_LOG``.
+
+    >>> import torch, smelt
+    >>> smelt.compile(torch.nn.ReLU(), fusion=1)
+    Traceback (most recent call last):
+    smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
+    """
+    config_from(mode, options)
+    if model is None:
+        return lambda decorated: compile(
+            decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options
+        )
+    together: dict[str, Any] = {"mode": mode, **options}
+    return torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=together)
+
+
+def reports() -> list[CompileReport]:
+    """What happened to each graph compiled in this process since `reset` (the newest 512), oldest first."""
+    return LOG.all()
+
+
+def reset() -> None:
+    """Forget the reports, and what ``torch.compile`` has compiled: the next call compiles anew."""
+    torch._dynamo.reset()
+    LOG.clear()

@@ -1,0 +1,122 @@
+"""What ``torch.compile(model, backend="smelt")`` calls (entry point ``torch_dynamo_backends``)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+
+from smelt import config as configuration
+from smelt import logs
+from smelt.capture import Compiled, CompileProgram, Program, capture_aot
+from smelt.config import Config
+from smelt.contract import decompositions
+from smelt.errors import ToolchainError, Unsupported
+from smelt.reporting import LOG, CompileReport
+
+NO_TOOLCHAIN = "SM0201"
+
+_numbers = itertools.count()
+
+
+def smelt(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, object] | None = None,
+    **more: object,
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph; returns what runs in its place.
+
+    Options are the fields of `smelt.config.Config`. Where there is no C++ compiler, or the graph is none that
+    smelt can compile (another device …), PyTorch runs the graph: that is logged once and stands in
+    `smelt.reports()`.
+
+    Raises:
+        SmeltError: SM0101, SM0102 a wrong option, SM0103 a wrong ``SMELT_LOG``; whatever the compiler itself
+        raises:
+            its bugs are not hidden.
+    """
+    config = config_from(mode, {**(options or {}), **more})
+    return compile_graph(graph_module, example_inputs, config, _pipeline())
+
+
+def config_from(mode: str | None, options: dict[str, object]) -> Config:
+    """The configuration of one compilation; also applies ``SMELT_LOG``."""
+    logs.configure()
+    return configuration.from_options(options if mode is None else {"mode": mode, **options})
+
+
+def compile_graph(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    config: Config,
+    compile_program: Callable[[Program, Config], Compiled],
+) -> Callable[..., Any]:
+    """`smelt` with the pipeline as an argument."""
+    name = f"graph {next(_numbers)}"
+    try:
+        return capture_aot(
+            graph_module, example_inputs, _guarded(compile_program, config), decompositions(), name
+        )
+    except _RunEagerly as reason:
+        # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
+        _record_eager(name, reason.reason, graph_module)
+        return graph_module.forward
+
+
+class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Config) -> CompileProgram:
+    def compile_or_leave(program: Program) -> Compiled:
+        try:
+            return compile_program(program, config)
+        except Unsupported as error:
+            reason = error.reason
+        except ToolchainError as error:
+            if error.code != NO_TOOLCHAIN:
+                raise
+            reason = str(error)
+        if program.kind != "backward":
+            raise _RunEagerly(reason)
+        # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
+        _record_eager(program.name, reason, program.graph_module)
+        return run_with_pytorch(program)
+
+    return compile_or_leave
+
+
+def run_with_pytorch(program: Program) -> Compiled:
+    """The program as PyTorch runs it, operator by operator."""
+    forward = program.graph_module.forward
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        results = forward(*args)
+        args.clear()
+        return results
+
+    return call
+
+
+def _record_eager(name: str, reason: str, graph_module: GraphModule) -> None:
+    first_line = reason.splitlines()[0]
+    report = CompileReport("eager", name)
+    report.add_fallback("graph", first_line)
+    report.keep_text("fx", lambda: graph_module.print_readable(print_output=False))
+    LOG.add(report)
+    if LOG.first_time(first_line):
+        text = reason if reason.startswith("SM") else f"SM0202: {reason}"
+        logs.logger.warning("%s\n  PyTorch runs the graph instead (said once; see smelt.reports())", text)
+
+
+def _pipeline() -> Callable[[Program, Config], Compiled]:
+    from smelt.pipeline import compile_program
+
+    return compile_program

@@ -1,0 +1,128 @@
+"""Dynamo's graph → Programs, through AOTAutograd: functional, decomposed, forward and backward apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import compile_lock
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from smelt.capture.program import Input, InputRole, Kind, OutputRole, Program
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+"""A compiled program. It takes ONE list, may clear it (so that inputs die early), and returns the outputs."""
+
+CompileProgram = Callable[[Program], Compiled]
+
+
+def capture_aot(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    compile_program: CompileProgram,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    name: str = "graph",
+) -> Callable[..., Any]:
+    """Run AOTAutograd on Dynamo's graph; ``compile_program`` gets each Program and returns what runs it.
+
+    Called once for an inference graph, twice (forward, then backward) for a training graph; the backward may
+    come at the first ``.backward()`` only. Returns what Dynamo is to call. Sizes saved for the backward
+    become ``size`` inputs of the backward Program, ahead of its tensors.
+
+    The partitioner is min-cut. Its ``compiler`` argument is not read by torch 2.11-2.13 (one table of
+    recomputable operators); what is recomputed in the backward is decided by ``torch._functorch.config``,
+    which we leave alone.
+    """
+
+    def compiler(kind: Kind) -> Callable[[GraphModule, Sequence[Any]], Compiled]:
+        return partial(_compile, kind=kind, compile_program=compile_program, name=name)
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=dict(decompositions),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend(graph_module, list(example_inputs))
+
+
+def _compile(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    kind: Kind,
+    compile_program: CompileProgram,
+    name: str,
+) -> Compiled:
+    # A backward compiled late comes from the autograd engine, outside Dynamo's own lock. The fake-tensor mode
+    # that AOTAutograd has on at this point would turn every tensor the compiler makes into a fake one.
+    with compile_lock, _disable_current_modes():
+        program = program_from_aot(graph_module, example_inputs, kind, name)
+        return boxed(compile_program(program))
+
+
+def boxed(compiled: Compiled) -> Compiled:
+    """Tell AOTAutograd that ``compiled`` takes one list: without the mark it wraps it once more."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+    try:
+        compiled._boxed_call = True  # type: ignore[attr-defined]
+    except AttributeError:
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            return compiled(args)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+    return compiled
+
+
+def program_from_aot(
+    graph_module: GraphModule, example_inputs: Sequence[Any], kind: Kind, name: str
+) -> Program:
+    """The Program of one AOTAutograd graph; roles come from the tracing context of the compilation."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    for node, example in zip(placeholders, example_inputs):
+        node.meta.setdefault("val", example)
+    static = set(getattr(metadata, "static_input_indices", None) or ()) if kind != "backward" else set()
+    wanted = [bool(each.requires_grad) for each in getattr(metadata, "input_info", None) or ()]
+    inputs = tuple(
+        _input(node, position in static, kind, position < len(wanted) and wanted[position])
+        for position, node in enumerate(placeholders)
+    )
+    outputs = graph_module.graph.output_node().args[0]
+    assert isinstance(outputs, (list, tuple))
+    visible = len(outputs)
+    if kind == "forward" and metadata is not None:
+        visible = min(int(metadata.num_forward), len(outputs))
+    seen: OutputRole = "gradient" if kind == "backward" else "user"
+    roles: list[OutputRole] = [seen if place < visible else "saved" for place in range(len(outputs))]
+    return Program(graph_module, kind, inputs, tuple(roles), f"{name} {kind}")
+
+
+def _input(node: Node, static: bool, kind: Kind, wants_gradient: bool) -> Input:
+    value = node.meta.get("val")
+    role: InputRole = "user"
+    if not isinstance(value, torch.Tensor):
+        role = "size"
+    elif kind == "backward":
+        role = "tangent" if node.name.startswith("tangents_") else "saved"
+    elif static:
+        # Dynamo marks both the same way; a parameter is what autograd may write a gradient for.
+        role = "parameter" if wants_gradient else "buffer"
+    return Input(node.name, role, static, _path(node))
+
+
+def _path(node: Node) -> str | None:
+    target = getattr(node.meta.get("desc"), "target", None)
+    return target if isinstance(target, str) else None

@@ -1,0 +1,102 @@
+"""``torch.export`` programs → Programs: parameters and buffers are inputs whose values are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Graph, GraphModule, Node
+
+from smelt.capture.program import Input, InputRole, Program
+from smelt.errors import SmeltError
+
+_ROLES: dict[InputKind, InputRole] = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+    InputKind.USER_INPUT: "user",
+}
+
+
+def capture_export(
+    exported: ExportedProgram, decompositions: Mapping[Any, Callable[..., Any]], name: str = "graph"
+) -> Program:
+    """The Program of an ExportedProgram, decomposed with our table (`export_decompositions` of the contract).
+
+    Parameters, buffers and lifted constants come first among the inputs, each with its ``value``. Outputs
+    that stand for a mutated buffer or input become ``aten.copy_`` onto it, as AOTAutograd has it, and leave
+    the outputs.
+
+    Raises:
+        SmeltError: SM0301 an input kind that has no tensor (a token, a script object), or an effectful
+        program.
+    """
+    lowered = exported.run_decompositions(dict(decompositions))
+    signature = lowered.graph_signature
+    graph = Graph()
+    copied: dict[Node, Node] = {}
+    returned: Any = graph.graph_copy(lowered.graph_module.graph, copied)
+    graph_module = GraphModule(lowered.graph_module, graph)
+    placeholders = graph.find_nodes(op="placeholder")
+    inputs = []
+    for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        if spec.kind not in _ROLES:
+            raise SmeltError(
+                "SM0301",
+                f"input {node.name!r} of the exported program is a {spec.kind.name.lower()}",
+                remedy="export a model whose inputs are tensors and numbers",
+            )
+        role = _ROLES[spec.kind]
+        if role == "user" and not isinstance(node.meta.get("val"), torch.Tensor):
+            role = "size"
+        inputs.append(
+            Input(node.name, role, role not in ("user", "size"), spec.target, _value(lowered, role, spec))
+        )
+    by_path = {each.path: node for each, node in zip(inputs, placeholders) if each.path is not None}
+    by_name = {node.name: node for node in placeholders}
+    outputs: list[Any] = []
+    copies: list[tuple[Node, Any]] = []
+    for value, output_spec in zip(returned, signature.output_specs, strict=True):
+        if output_spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(value)
+        elif output_spec.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):
+            copies.append((by_path[output_spec.target], value))
+        elif output_spec.kind.name == "USER_INPUT_MUTATION":
+            copies.append((by_name[str(output_spec.target)], value))
+        else:
+            raise SmeltError(
+                "SM0301", f"an output of the exported program is a {output_spec.kind.name.lower()}"
+            )
+    for target, value in copies:
+        node = graph.call_function(torch.ops.aten.copy_.default, (target, value))
+        node.meta["val"] = target.meta["val"]
+    graph.output(tuple(outputs))
+    graph.output_node().meta["val"] = tuple(_meta(value) for value in outputs)
+    graph_module.recompile()
+    return Program(graph_module, "inference", tuple(inputs), tuple("user" for _ in outputs), name)
+
+
+def export(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    dynamic_shapes: Any = None,
+) -> Program:
+    """``torch.export.export`` and `capture_export` in one; any ``nn.Module``, also a traced GraphModule."""
+    exported = torch.export.export(model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    return capture_export(exported, decompositions, type(model).__name__)
+
+
+def _value(exported: ExportedProgram, role: InputRole, spec: Any) -> torch.Tensor | None:
+    if role not in ("parameter", "buffer", "constant"):
+        return None
+    value = exported.state_dict.get(spec.target)
+    return exported.constants.get(spec.target) if value is None else value
+
+
+def _meta(value: Any) -> Any:
+    return value.meta.get("val") if isinstance(value, Node) else value

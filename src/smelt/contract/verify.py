@@ -1,0 +1,217 @@
+"""The contract's verifier: it always runs, and tells everything that is wrong at once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.fx import Node
+
+from smelt.capture import Program
+from smelt.contract.facts import is_mutating, number, returns_nothing
+from smelt.errors import Problem, Unsupported, VerificationError
+
+aten = torch.ops.aten
+
+CODES = {
+    "SM0401": "a node that is not a call of an operator",
+    "SM0402": "a node without metadata",
+    "SM0403": "a call that writes to its arguments",
+    "SM0404": "an input or output whose kind is not what the program says",
+    "SM0405": "a size symbol that nothing binds",
+    "SM0406": "a node without a source line",
+    "SM0407": "metadata that is not a static rank and dtype",
+}
+"""Code → what it finds. A VerificationError with findings of several codes has the code SM0400."""
+
+_SYMBOLIC_MODULES = ("operator", "_operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node")
+_RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
+
+
+def verify(program: Program) -> None:
+    """Check that ``program`` keeps the contract.
+
+    Raises:
+        VerificationError: SM0400-SM0407 with all findings; a bug of smelt or of a pass given to it.
+        Unsupported: nothing is wrong, but smelt cannot compile the graph; the text names every reason.
+    """
+    finder = _Finder(program)
+    finder.run()
+    if finder.problems:
+        codes = {code for code, _ in finder.problems}
+        code = codes.pop() if len(codes) == 1 else "SM0400"
+        listed = [Problem(f"{own}: {problem.what}", problem.where) for own, problem in finder.problems]
+        raise VerificationError(code, f"contract of {program.name}", listed)
+    if finder.unsupported:
+        raise Unsupported("; ".join(dict.fromkeys(finder.unsupported)))
+
+
+class _Finder:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.problems: list[tuple[str, Problem]] = []
+        self.unsupported: list[str] = []
+        self.bound: set[Any] = set()
+        self.ended = False
+
+    def run(self) -> None:
+        self._signature()
+        for node in self.program.placeholders:
+            self._bind(node.meta.get("val"))
+        for node in self.program.graph_module.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._input(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op != "output":
+                self._problem("SM0401", node, f"{node.op} {node.target!r} is not a call of an operator")
+
+    # -- findings ------------------------------------------------------------------------------------------
+
+    def _problem(self, code: str, node: Node | None, what: str) -> None:
+        name = "" if node is None else f"{node.name}: "
+        self.problems.append((code, Problem(name + what, None if node is None else node.meta.get("where"))))
+
+    def _unsupported(self, node: Node, what: str) -> None:
+        where = node.meta.get("where")
+        self.unsupported.append(what if where in (None, "<unknown>") else f"{what} (at {where})")
+
+    # -- rules ---------------------------------------------------------------------------------------------
+
+    def _signature(self) -> None:
+        program = self.program
+        placeholders = program.placeholders
+        if [each.name for each in program.inputs] != [node.name for node in placeholders]:
+            self._problem(
+                "SM0404", None, f"{len(program.inputs)} inputs listed, {len(placeholders)} placeholders"
+            )
+        else:
+            for each, node in zip(program.inputs, placeholders):
+                is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+                if "val" in node.meta and is_tensor == (each.role == "size"):
+                    self._problem(
+                        "SM0404", node, f"a {each.role} input holds {type(node.meta['val']).__name__}"
+                    )
+        if len(program.outputs) != len(program.output_roles):
+            self._problem(
+                "SM0404", None, f"{len(program.outputs)} outputs, {len(program.output_roles)} roles"
+            )
+        for value in program.outputs:
+            if not isinstance(value, (Node, int, float, bool, type(None))):
+                self._problem("SM0404", None, f"output {value!r} is neither a node nor a number nor None")
+
+    def _input(self, node: Node) -> None:
+        if node.op == "get_attr":
+            try:
+                value = operator.attrgetter(str(node.target))(self.program.graph_module)
+            except AttributeError:
+                self._problem("SM0404", node, f"constant {node.target!r} does not exist")
+                return
+            if isinstance(value, torch.fx.GraphModule):
+                return  # a branch of a higher-order operator, which is refused where it is called
+            if not isinstance(value, torch.Tensor):
+                self._unsupported(node, f"constant {node.target!r} is a {type(value).__name__}, not a tensor")
+                return
+        if "val" not in node.meta:
+            self._problem("SM0402", node, f"{node.op} without metadata")
+            return
+        self._value(node, node.meta["val"])
+
+    def _call(self, node: Node) -> None:
+        target = node.target
+        if node.meta.get("where") is None:
+            self._problem("SM0406", node, f"{target} has no source line (not even <unknown>)")
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            self._unsupported(node, f"higher-order operator {target.name()}")
+            return
+        if not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
+            self._problem("SM0401", node, f"call of {_name(target)}, which is not an ATen overload")
+            return
+        if is_mutating(target):
+            self._mutation(node)
+        elif self.ended:
+            self._problem("SM0403", node, "a call after inputs were overwritten")
+        if "val" not in node.meta:
+            if not returns_nothing(target):
+                self._problem("SM0402", node, f"result of {target} without metadata")
+            return
+        for symbol in node.meta.get("unbacked_bindings") or {}:
+            self.bound.add(symbol)
+        value = node.meta["val"]
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and number(value).is_symbol:
+            self.bound.add(number(value))
+        self._value(node, value)
+
+    def _mutation(self, node: Node) -> None:
+        target = node.args[0] if node.args else None
+        if node.target is aten.copy_.default and isinstance(target, Node) and target.op == "placeholder":
+            self.ended = True
+            if node.users:
+                self._problem("SM0403", node, "the result of a trailing copy_ is used")
+        elif getattr(node.target, "overloadpacket", None) in _RESHAPING:
+            self._unsupported(node, f"{node.target} gives an input other memory")
+        else:
+            self._problem("SM0403", node, f"{node.target} writes to its arguments")
+
+    # -- metadata ------------------------------------------------------------------------------------------
+
+    def _bind(self, value: Any) -> None:
+        """An input binds a symbol that it holds as it is: an s0 input, a tensor of shape (s0, 4)."""
+        numbers = [*value.shape, *_strides(value)] if isinstance(value, torch.Tensor) else [value]
+        self.bound.update(number(each) for each in numbers if hasattr(number(each), "is_symbol"))
+
+    def _value(self, node: Node, value: Any) -> None:
+        if isinstance(value, (list, tuple)):
+            for each in value:
+                self._value(node, each)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(node, value)
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._symbols(node, [value])
+        elif not isinstance(value, (int, float, bool, complex, type(None), torch.dtype, torch.device, str)):
+            if node.op == "placeholder":
+                self._unsupported(node, f"input {node.name} is a {type(value).__name__}")
+            else:
+                self._problem("SM0407", node, f"metadata is a {type(value).__name__}")
+
+    def _tensor(self, node: Node, value: torch.Tensor) -> None:
+        if not isinstance(value, FakeTensor) and node.op != "get_attr":
+            self._problem("SM0407", node, "metadata is a real tensor, not a FakeTensor")
+        if value.device.type != "cpu":
+            self._unsupported(node, f"a tensor on {value.device}: smelt compiles for the CPU")
+        elif value.layout is not torch.strided:
+            self._unsupported(node, f"a {value.layout} tensor: smelt compiles strided tensors")
+        elif value.is_quantized or value.is_nested:
+            self._unsupported(node, "a quantized or nested tensor")
+        else:
+            self._symbols(node, [*value.shape, *value.stride()])
+
+    def _symbols(self, node: Node, sizes: list[Any]) -> None:
+        for size in sizes:
+            expr = number(size)
+            if isinstance(expr, (int, float, bool)):
+                continue
+            free = sorted(str(symbol) for symbol in expr.free_symbols - self.bound)
+            if free:
+                self._problem("SM0405", node, f"size {expr} needs {', '.join(free)}, which nothing binds")
+
+
+def _strides(value: torch.Tensor) -> Iterator[Any]:
+    return iter(value.stride() if value.layout is torch.strided else ())
+
+
+def _is_symbolic(node: Node) -> bool:
+    """``operator.getitem``, or arithmetic on sizes."""
+    if node.target is operator.getitem:
+        return True
+    if getattr(node.target, "__module__", None) not in _SYMBOLIC_MODULES:
+        return False
+    values = [arg.meta.get("val") for arg in node.all_input_nodes]
+    return not any(isinstance(value, torch.Tensor) for value in values)
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)

@@ -1,0 +1,155 @@
+"""What happened to each graph that smelt was given; `smelt.reports()` and the tools read it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from smelt.errors import Problem, SmeltError
+
+STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
+"""The printable stages of a compilation, in their order."""
+
+KEPT = 512
+"""How many reports are kept; older ones are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """An operator (or ``graph``, for a whole graph) that PyTorch runs because smelt does not, and why.
+
+    >>> print(Fallback("aten.sort.stable", "no lowering", 2, "model.py:12 in forward"))
+    aten.sort.stable x2: no lowering  (at model.py:12 in forward)
+    """
+
+    op: str
+    reason: str
+    count: int = 1
+    where: str | None = None
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        return f"{self.op}{times}: {self.reason}" + (f"  (at {self.where})" if self.where else "")
+
+
+@dataclass(slots=True)
+class CompileReport:
+    """One compiled graph.
+
+    ``kind``: ``inference``, ``forward`` or ``backward``; ``eager`` where PyTorch runs the whole graph.
+    ``fused``: for each kernel, the operators that share it. ``native_calls``: calls into compiled code per
+    run. ``externs``: ATen calls that smelt chose (matmul …) → how many. ``symbols``: dynamic sizes by name,
+    with the size seen while capturing. ``arena_bytes``: at those sizes. ``phase_seconds``: smelt's own time
+    by pass.
+
+    >>> report = CompileReport("inference", "graph 0")
+    >>> with report.phase("lowering"):
+    ...     pass
+    >>> list(report.phase_seconds)
+    ['lowering']
+    >>> report.keep_text("loops", lambda: "b0 = ...")
+    >>> report.text("loops")
+    'b0 = ...'
+    """
+
+    kind: str
+    graph_name: str
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    kernels: int = 0
+    kernel_names: list[str] = field(default_factory=list)
+    fused: list[list[str]] = field(default_factory=list)
+    native_calls: int = 0
+    externs: dict[str, int] = field(default_factory=dict)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    symbols: dict[str, int] = field(default_factory=dict)
+    arena_bytes: int = 0
+    cache_hit: bool = False
+    problems: list[Problem] = field(default_factory=list)
+    _texts: dict[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds that the block takes to ``phase_seconds[name]``, also where it raises."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @property
+    def seconds(self) -> float:
+        """smelt's own compile time."""
+        return sum(self.phase_seconds.values())
+
+    def add_fallback(self, op: str, reason: str, where: str | None = None) -> None:
+        """Record one call that ATen runs; equal operator and reason are counted, the first line is kept."""
+        for position, each in enumerate(self.fallbacks):
+            if (each.op, each.reason) == (op, reason):
+                self.fallbacks[position] = Fallback(op, reason, each.count + 1, each.where)
+                return
+        self.fallbacks.append(Fallback(op, reason, 1, where))
+
+    def keep_text(self, stage: str, text: str | Callable[[], str]) -> None:
+        """Keep how to print a stage; a function is called when somebody asks, once."""
+        if stage not in STAGES:
+            raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
+        self._texts[stage] = text
+
+    def text(self, stage: str) -> str:
+        """The text of one of `STAGES`.
+
+        Raises:
+            SmeltError: SM0104 there is no such stage, or this graph did not get so far (or was cached).
+        """
+        found = self._texts.get(stage)
+        if found is None:
+            known = ", ".join(each for each in STAGES if each in self._texts) or "none"
+            why = f"{self.graph_name} has: {known}"
+            raise SmeltError(
+                "SM0104", f"no text of stage {stage!r}", why=why, remedy="stages: " + ", ".join(STAGES)
+            )
+        if not isinstance(found, str):
+            found = self._texts[stage] = found()
+        return found
+
+    def stages(self) -> list[str]:
+        """The stages that `text` knows, in order."""
+        return [stage for stage in STAGES if stage in self._texts]
+
+
+class ReportLog:
+    """The reports of this process since the last `clear`, the newest `KEPT` of them."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._lock = threading.Lock()
+        self._reports: deque[CompileReport] = deque(maxlen=kept)
+        self._said: set[str] = set()
+
+    def add(self, report: CompileReport) -> None:
+        with self._lock:
+            self._reports.append(report)
+
+    def all(self) -> list[CompileReport]:
+        with self._lock:
+            return list(self._reports)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._reports.clear()
+            self._said.clear()
+
+    def first_time(self, message: str) -> bool:
+        """True for the first call with ``message`` since `clear`: for warnings that are given once."""
+        with self._lock:
+            new = message not in self._said
+            self._said.add(message)
+            return new
+
+
+LOG = ReportLog()
+# The one piece of process-wide state: torch.compile calls the backend from inside Dynamo, whose caller has no
+# way to pass an object through or to get one back; `smelt.reports()` needs a place where both meet.
