@@ -1,0 +1,109 @@
+"""Walking and rebuilding loop trees: what the primitives are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Stmt, Store, Update
+
+
+def walk(block: Block) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in program order."""
+    for stmt in block.stmts:
+        yield stmt
+        if isinstance(stmt, (For, Masked)):
+            yield from walk(stmt.body)
+
+
+def loops(block: Block) -> list[For]:
+    return [stmt for stmt in walk(block) if isinstance(stmt, For)]
+
+
+def find(block: Block, var: Symbol) -> For:
+    """The loop over ``var``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for stmt in walk(block):
+        if isinstance(stmt, For) and stmt.var == var:
+            return stmt
+    raise KeyError(f"no loop over {var}")
+
+
+def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt, ...]]) -> Block:
+    """The tree with the loop over ``var`` replaced by what ``rewrite`` makes of it."""
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, For) and stmt.var == var:
+            stmts += rewrite(stmt)
+        elif isinstance(stmt, For):
+            body = replace_loop(stmt.body, var, rewrite)
+            stmts.append(stmt if body is stmt.body else replace(stmt, body=body))
+        else:
+            stmts.append(stmt)
+    if len(stmts) == len(block.stmts) and all(a is b for a, b in zip(stmts, block.stmts)):
+        return block
+    return Block(tuple(stmts))
+
+
+def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
+    """The tree with every index expression (and loop bound) replaced by ``rewrite`` of it."""
+    return Block(tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts))
+
+
+def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
+    if isinstance(stmt, For):
+        return replace(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=map_exprs(stmt.body, rewrite))
+    if isinstance(stmt, Masked):
+        return replace(stmt, body=map_exprs(stmt.body, rewrite))
+    if isinstance(stmt, Store):
+        return replace(stmt, index=tuple(rewrite(expr) for expr in stmt.index))
+    if isinstance(stmt, Update) and stmt.position is not None:
+        return replace(stmt, position=rewrite(stmt.position))
+    if isinstance(stmt, Let):
+        if stmt.op == "load":
+            return replace(stmt, args=(stmt.args[0], tuple(rewrite(expr) for expr in stmt.args[1])))
+        if stmt.op == "index_expr":
+            return replace(stmt, args=(rewrite(stmt.args[0]),))
+    return stmt
+
+
+def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
+    """Replace symbols in every index expression."""
+    table = dict(mapping)
+
+    def rewrite(expr: Expr) -> Expr:
+        return expr.xreplace(table) if expr.free_symbols & table.keys() else expr
+
+    return map_exprs(block, rewrite)
+
+
+def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:
+    """(buffer, index, whether it is a store) of every access."""
+    for stmt in walk(block):
+        if isinstance(stmt, Store):
+            yield stmt.buffer, stmt.index, True
+        elif isinstance(stmt, Let) and stmt.op == "load":
+            yield stmt.args[0], stmt.args[1], False
+
+
+def local_buffers(block: Block) -> set[str]:
+    return {stmt.buffer for stmt in walk(block) if isinstance(stmt, Alloc)}
+
+
+def indirect_symbols(block: Block) -> set[Symbol]:
+    return {stmt.index for stmt in walk(block) if isinstance(stmt, Let) and stmt.index is not None}
+
+
+def with_body(kernel: Kernel, body: Block) -> Kernel:
+    return replace(kernel, body=body)
+
+
+def trip_count(loop: For) -> Expr:
+    """How often the body runs (for a vector loop: how many elements it covers)."""
+    return sympy.expand(loop.end - loop.begin)

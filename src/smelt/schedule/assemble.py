@@ -1,0 +1,354 @@
+"""Groups → native runs and the plan: which buffer lives where, what is called in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.config import Config
+from smelt.loops.ir import Buffer, Extern, Scatter, StridedView
+from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
+from smelt.runtime.externs import has_out_variant
+from smelt.runtime.plan import (
+    AllocStep,
+    ArenaTensor,
+    ExternStep,
+    FreeStep,
+    NativeStep,
+    Plan,
+    Ref,
+    Size,
+    SizeRef,
+    Step,
+    TensorSpec,
+    ViewRef,
+)
+from smelt.schedule.fusion import Group
+from smelt.schedule.items import Item, Work
+from smelt.schedule.loops import Target, arrange
+from smelt.schedule.memory import Arena, Lifetime, plan_arena
+from smelt.schedule.names import kernel_name
+from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
+from smelt.schedule.prepare import views_in
+from smelt.symbolic import free_symbols, numel, same
+from smelt.symbolic.text import python_text
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """What code generation and the runtime need, and what the report says about it."""
+
+    plan: Plan
+    runs: list[Run]
+    plain: list[Kernel] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+
+
+class Assembler:
+    """Turns fused groups into runs and a plan."""
+
+    def __init__(self, work: Work, groups: list[Group], config: Config, target: Target) -> None:
+        self.work, self.groups, self.config, self.target = work, groups, config, target
+        self.graph = work.graph
+        self.inputs = {name for name in self.graph.inputs if isinstance(name, str)}
+        self.outputs = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
+        self.readers = self._readers()
+        self.built: dict[int, BuiltKernel] = {}
+        self.arena_views: dict[tuple[str, tuple[Any, ...]], str] = {}
+        self.arena_tensors: list[ArenaTensor] = []
+
+    def run(self) -> Scheduled:
+        arranged: dict[Kernel, Kernel] = {}
+        scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
+        for position, group in enumerate(self.groups):
+            if group.is_extern:
+                continue
+            stored = {name for name in group.writes if self._is_external(name, position)}
+            stored |= spilled(self.work, group) - stored
+            built = KernelBuilder(self.work, group, stored).build(kernel_name(group))
+            plain = built.kernel
+            key = replace(plain, name="")
+            if key not in arranged:
+                scheduled.plain.append(plain)
+                arranged[key] = arrange(plain, self.target, self.config, self.graph.hints)
+                scheduled.kernels.append(arranged[key])
+            built.kernel = arranged[key]
+            self.built[position] = built
+        self.homes = self._homes()
+        self.arena = self._place()
+        scheduled.runs, steps = self._steps()
+        outputs = tuple(self._output(value) for value in self.graph.outputs)
+        scheduled.plan = Plan(
+            inputs=tuple(_input_name(each) for each in self.graph.inputs),
+            symbols=tuple(sorted(symbol.name for symbol in self._symbols())),
+            constants=tuple(self.graph.constants),
+            arena_bytes=_size(self.arena.size),
+            arena=tuple(self.arena_tensors),
+            steps=tuple(steps),
+            outputs=outputs,
+        )
+        return scheduled
+
+    # -- who needs what --------------------------------------------------------------------------------------
+
+    def _readers(self) -> dict[str, set[int]]:
+        readers: dict[str, set[int]] = {}
+        for position, group in enumerate(self.groups):
+            for item in group.items:
+                names = {read.buffer for read in item.reads}
+                if isinstance(item.body, Scatter):
+                    names.add(item.body.base)
+                for name in names:
+                    readers.setdefault(name, set()).add(position)
+        return readers
+
+    def _is_external(self, name: str, position: int) -> bool:
+        if name in self.work.outside or name in self.inputs:
+            return True
+        return any(reader != position for reader in self.readers.get(name, ()))
+
+    def _symbols(self) -> set[Symbol]:
+        """Size symbols that something in the plan needs."""
+        exprs: list[Expr] = []
+        for buffer in self.work.buffers.values():
+            exprs += [*buffer.shape, *buffer.strides]
+        for value in self.graph.outputs:
+            if isinstance(value, StridedView):
+                exprs += [*value.shape, *value.strides, value.offset]
+            elif isinstance(value, Expr):
+                exprs.append(value)
+        return free_symbols(exprs) | {each for each in self.graph.inputs if isinstance(each, Symbol)}
+
+    # -- where buffers live -----------------------------------------------------------------------------------
+
+    def _homes(self) -> dict[str, str]:
+        """Buffer → ``given`` (input, constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``."""
+        homes = dict.fromkeys((*self.inputs, *self.graph.constants), "given")
+        for position, group in enumerate(self.groups):
+            if group.is_extern:
+                item = group.items[0]
+                assert isinstance(item.body, Extern)
+                for name in item.writes:
+                    if name is not None:
+                        homes[name] = "arena" if self._writes_out(item, name) else "aten"
+            else:
+                for name in self.built[position].buffers:
+                    if name in group.writes and name not in homes:
+                        homes[name] = "fresh" if name in self.outputs else "arena"
+        return homes
+
+    def _writes_out(self, item: Item, name: str) -> bool:
+        """Whether an ATen call can write its result into the arena."""
+        body = item.body
+        assert isinstance(body, Extern)
+        if name in self.outputs or len(item.writes) != 1 or body.reason is not None:
+            return False
+        return has_out_variant(body.target) and _is_contiguous(self.work.buffers[name])
+
+    def _place(self) -> Arena:
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for position, group in enumerate(self.groups):
+            names = set(self.built[position].buffers) if position in self.built else set(group.writes)
+            names |= {read.buffer for item in group.items for read in item.reads}
+            for name in names:
+                if self.homes.get(name) == "arena":
+                    first.setdefault(name, position)
+                    last[name] = position
+        lifetimes = []
+        for name, start in first.items():
+            buffer = self.work.buffers[name]
+            size = sympy.expand(numel(buffer.shape) * buffer.dtype.itemsize)
+            lifetimes.append(Lifetime(name, size, start, last[name]))
+        return plan_arena(lifetimes)
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> tuple[list[Run], list[Step]]:
+        runs: list[Run] = []
+        steps: list[Step] = []
+        pending: list[BuiltKernel] = []
+        made: set[str] = set()
+        uses: list[set[str]] = []
+
+        def flush() -> None:
+            if not pending:
+                return
+            run, fresh = self._native(f"run{len(runs)}", pending)
+            for name in fresh:
+                if name not in made:
+                    made.add(name)
+                    steps.append(AllocStep(self._spec(self.work.buffers[name])))
+                    uses.append(set())
+            runs.append(run)
+            steps.append(NativeStep(run.name, run.arguments, tuple(symbol.name for symbol in run.sizes)))
+            uses.append(set(run.arguments))
+            pending.clear()
+
+        for position, group in enumerate(self.groups):
+            if not group.is_extern:
+                if any(param.written for param in self.built[position].kernel.params):
+                    pending.append(self.built[position])
+                continue
+            flush()
+            steps.append(self._extern(group.items[0]))
+            names = {read.buffer for read in group.items[0].reads} | {n for n in group.items[0].writes if n}
+            uses.append(names)
+        flush()
+        return runs, self._with_frees(steps, uses)
+
+    def _with_frees(self, steps: list[Step], uses: list[set[str]]) -> list[Step]:
+        """Drop tensors that nobody needs any more, so that ATen can have their memory for what comes."""
+        last: dict[str, int] = {}
+        for number, names in enumerate(uses):
+            for name in names:
+                last[name] = number
+        result: list[Step] = []
+        for number, step in enumerate(steps):
+            result.append(step)
+            done = tuple(
+                sorted(
+                    name
+                    for name in uses[number]
+                    if last[name] == number
+                    and self.homes.get(name) in ("aten", "given")
+                    and name not in self.graph.constants
+                    and name not in self.outputs
+                )
+            )
+            if done and number + 1 < len(steps):
+                result.append(FreeStep(done))
+        return result
+
+    def _native(self, name: str, kernels: Sequence[BuiltKernel]) -> tuple[Run, list[str]]:
+        arguments: list[str] = []
+        calls: list[Call] = []
+        fresh: list[str] = []
+        for built in kernels:
+            args: list[InArena | Argument] = []
+            for buffer in built.buffers:
+                if self.homes[buffer] == "arena":
+                    args.append(InArena(self.arena.offsets[buffer]))
+                    continue
+                if buffer not in arguments:
+                    arguments.append(buffer)
+                    if self.homes[buffer] == "fresh":
+                        fresh.append(buffer)
+                args.append(Argument(arguments.index(buffer)))
+            calls.append(Call(built.kernel, tuple(args)))
+        exprs = [arg.offset for call in calls for arg in call.args if isinstance(arg, InArena)]
+        symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
+        return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
+
+    def _extern(self, item: Item) -> ExternStep:
+        body = item.body
+        assert isinstance(body, Extern)
+        out = any(name is not None and self.homes[name] == "arena" for name in item.writes)
+        outputs = item.writes
+        if out:
+            assert outputs[0] is not None
+            outputs = (self._arena_view(_whole(self.work.buffers[outputs[0]])),)
+        specs = tuple(None if n is None or out else self._spec(self.work.buffers[n]) for n in item.writes)
+        return ExternStep(
+            body.target,
+            tuple(self._argument(arg) for arg in body.args),
+            {name: self._argument(value) for name, value in body.kwargs.items()},
+            outputs,
+            out,
+            body.symbol.name if body.symbol is not None else None,
+            specs,
+        )
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, StridedView):
+            return self._view(arg)
+        if isinstance(arg, Expr):
+            return int(arg) if arg.is_Integer else SizeRef(python_text(arg))
+        if isinstance(arg, (list, tuple)):
+            return [self._argument(each) for each in arg]
+        return arg
+
+    def _view(self, view: StridedView) -> Ref | ViewRef:
+        if self.homes[view.buffer] == "arena":
+            return Ref(self._arena_view(view))
+        if _covers(view, self.work.buffers[view.buffer]):
+            return Ref(view.buffer)
+        return ViewRef(
+            view.buffer,
+            tuple(_size(s) for s in view.shape),
+            tuple(_size(s) for s in view.strides),
+            _size(view.offset),
+        )
+
+    def _arena_view(self, view: StridedView) -> str:
+        """The name of an arena tensor that is this view; one for each layout in which ATen takes a buffer."""
+        key = (view.buffer, (view.shape, view.strides, view.offset))
+        if key not in self.arena_views:
+            buffer = self.work.buffers[view.buffer]
+            name = f"{view.buffer}_{len(self.arena_views)}"
+            self.arena_views[key] = name
+            spec = TensorSpec(
+                name,
+                _dtype(buffer.dtype),
+                tuple(_size(s) for s in view.shape),
+                tuple(_size(s) for s in view.strides),
+            )
+            offset = self.arena.offsets[view.buffer] + view.offset * buffer.dtype.itemsize
+            self.arena_tensors.append(ArenaTensor(spec, _size(sympy.expand(offset))))
+        return self.arena_views[key]
+
+    def _output(self, value: Any) -> Any:
+        if isinstance(value, StridedView):
+            return self._view(value)
+        if isinstance(value, Expr):
+            return int(value) if value.is_Integer else SizeRef(python_text(value))
+        return value
+
+    def _spec(self, buffer: Buffer) -> TensorSpec:
+        return TensorSpec(
+            buffer.name,
+            _dtype(buffer.dtype),
+            tuple(_size(s) for s in buffer.shape),
+            tuple(_size(s) for s in buffer.strides),
+        )
+
+
+def _size(expr: Expr) -> Size:
+    return int(expr) if expr.is_Integer else python_text(expr)
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _input_name(each: str | Symbol | None) -> str | None:
+    return each.name if isinstance(each, Symbol) else each
+
+
+def _whole(buffer: Buffer) -> StridedView:
+    return StridedView(buffer.name, buffer.shape, buffer.strides, sympy.Integer(0))
+
+
+def _covers(view: StridedView, buffer: Buffer) -> bool:
+    """Whether a view is the buffer as it is (strides of dimensions of one element do not matter)."""
+    if view.offset != 0 or len(view.shape) != len(buffer.shape):
+        return False
+    return all(
+        same(a, b) and (a == 1 or same(s, t))
+        for a, b, s, t in zip(view.shape, buffer.shape, view.strides, buffer.strides)
+    )
+
+
+def _is_contiguous(buffer: Buffer) -> bool:
+    """Whether the buffer is row-major without holes."""
+    expected: Expr = sympy.Integer(1)
+    for size, stride in zip(reversed(buffer.shape), reversed(buffer.strides)):
+        if size != 1 and not same(stride, expected):
+            return False
+        expected = expected * size
+    return True

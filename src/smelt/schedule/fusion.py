@@ -1,0 +1,371 @@
+"""Fusion: which items share a loop nest, and which of its outer loops they share.
+
+A group's ``prefix`` is the outer loops that all its items run in; each item goes on with inner loops of its own, in
+segments one after another (`smelt.schedule.nests`). A reader may join its producer's group when at every turn of the
+shared loops it reads only what that very turn has written: the coordinates it reads at begin with the loop variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from smelt.loops.ir import Extern, Reduction, Scatter
+from smelt.schedule.items import SPACE, Access, Item, Work, extents_of, in_space, natural_vars, substitute
+from smelt.symbolic import refine, reshape_index, same
+from smelt.symbolic.index import divide, simplify
+
+MAX_BUFFERS = 48
+MAX_ITEMS = 64
+MAX_COST = 1500
+ENOUGH_PARALLEL = 8
+SMALL_WORK = 4096
+
+
+@dataclass(slots=True)
+class Segment:
+    """Items that run in one loop nest inside the prefix; ``sizes`` are its loops."""
+
+    sizes: tuple[Expr, ...]
+    items: list[Item] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Group:
+    """Items of one kernel (or one ATen call, then ``segments`` is empty and ``items`` has one item)."""
+
+    prefix: tuple[Expr, ...]
+    items: list[Item] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    writes: dict[str, list[Item]] = field(default_factory=dict)
+    cost: int = 0
+
+    @property
+    def walk(self) -> str:
+        """How the group walks memory: the first word of its items that is not ``rows``."""
+        return next((item.walk for item in self.items if item.walk != "rows"), "rows")
+
+    @property
+    def is_extern(self) -> bool:
+        return isinstance(self.items[0].body, Extern)
+
+    def space(self, item: Item) -> tuple[Expr, ...]:
+        """Sizes of the loops that ``item`` runs in: the prefix, then its segment's."""
+        return (*self.prefix, *self.segment_of(item).sizes)
+
+    def segment_of(self, item: Item) -> Segment:
+        return next(segment for segment in self.segments if item in segment.items)
+
+
+def fuse(work: Work, enabled: bool = True) -> list[Group]:
+    """Groups in an order in which they can run."""
+    groups: list[Group] = []
+    written_at: dict[str, int] = {}
+    read_at: dict[str, int] = {}
+    for item in work.items:
+        earliest = _earliest(work, item, written_at, read_at)
+        if isinstance(item.body, Extern):
+            position = len(groups)
+            groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
+        else:
+            position = _join(work, groups, item, max(earliest, 0)) if enabled else -1
+            if position < 0:
+                position = len(groups)
+                groups.append(_singleton(item))
+        item.group = position
+        for name in item.writes:
+            if name is not None:
+                written_at[name] = max(position, written_at.get(name, -1))
+        for name in reads_of(work, item):
+            read_at[name] = max(position, read_at.get(name, -1))
+    return groups
+
+
+def reads_of(work: Work, item: Item) -> set[str]:
+    """Buffers that must exist before the item runs."""
+    names = {read.buffer for read in item.reads}
+    if isinstance(item.body, Scatter):
+        names.add(item.body.base)
+    return names
+
+
+def _earliest(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
+    """The first group position that the item's dependencies allow."""
+    earliest = max((written_at.get(name, -1) for name in reads_of(work, item)), default=-1)
+    for name in item.writes:
+        if name is not None:  # memory that is written again: after all that read or wrote it
+            earliest = max(earliest, written_at.get(name, -1), read_at.get(name, -1))
+    return earliest
+
+
+def _singleton(item: Item) -> Group:
+    prefix = item.ordered_sizes[: item.outer]
+    inner = item.ordered_sizes[item.outer :]
+    group = Group(prefix, [item], [Segment(inner, [item])])
+    _account(group, item)
+    return group
+
+
+def _account(group: Group, item: Item) -> None:
+    group.reads |= {read.buffer for read in item.reads}
+    for name in item.writes:
+        if name is not None:
+            group.writes.setdefault(name, []).append(item)
+    group.cost += item.cost
+
+
+def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
+    """Put the item into the best group at or after ``earliest``; its position, or -1 where none will have it."""
+    best, best_score, best_plan = -1, 0.0, None
+    if isinstance(item.body, Scatter):
+        return -1
+    first = max(earliest, len(groups) - 24)
+    for position in range(len(groups) - 1, first - 1, -1):
+        group = groups[position]
+        if group.is_extern or any(isinstance(member.body, Scatter) for member in group.items):
+            continue
+        score = _benefit(work, group, item)
+        if score <= best_score:
+            continue
+        plan = _placement(work, group, item)
+        if plan is not None:
+            best, best_score, best_plan = position, score, plan
+    if best_plan is not None:
+        groups[best].prefix, groups[best].segments = best_plan
+        groups[best].items.append(item)
+        _account(groups[best], item)
+    return best
+
+
+def _benefit(work: Work, group: Group, item: Item) -> float:
+    """Bytes that fusing saves: what the item reads that the group writes or reads as well."""
+    shared = {read.buffer for read in item.reads} & (set(group.writes) | group.reads)
+    buffers = work.buffers
+    saved = sum(work.hint_product(buffers[name].shape) * buffers[name].dtype.itemsize for name in shared)
+    targets = {name for name in item.writes if name in group.reads}
+    return float(saved) + len(targets)
+
+
+Placement = tuple[tuple[Expr, ...], list[Segment]]
+
+
+def _placement(work: Work, group: Group, item: Item) -> Placement | None:
+    """The group's new prefix and segments with ``item`` in it, or None where it may not or should not join."""
+    if len(group.items) >= MAX_ITEMS or group.cost + item.cost > MAX_COST:
+        return None
+    if len(group.reads | set(group.writes) | {r.buffer for r in item.reads}) > MAX_BUFFERS:
+        return None
+    if not _walk_alike(group, item):
+        return None
+    shared = common_prefix(group.prefix, item.ordered_sizes[: item.outer])
+    prefix, group_rest, item_rest = shared
+    item_inner = (*item_rest, *item.ordered_sizes[item.outer :])
+    spaces = {id(m): (*prefix, *group_rest, *group.segment_of(m).sizes) for m in group.items}
+    spaces[id(item)] = (*prefix, *item_inner)
+    depth = _legal_depth(work, group, item, spaces, len(prefix))
+    if depth is None:
+        return None
+    moved = prefix[depth:]
+    prefix = prefix[:depth]
+    segments = [Segment((*moved, *group_rest, *segment.sizes), list(segment.items)) for segment in group.segments]
+    inner = (*moved, *item_inner)
+    place = _segment_for(group, item, prefix, segments, inner, spaces)
+    if not _worthwhile(work, group, item, prefix, place, segments, inner):
+        return None
+    if place is None:
+        segments.append(Segment(inner, [item]))
+    else:
+        number, sizes = place
+        segments[number] = Segment(sizes, [*segments[number].items, item])
+    return prefix, segments
+
+
+def common_prefix(
+    left: Sequence[Expr], right: Sequence[Expr]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+    """The longest shape that both begin with once their dimensions are split, and what is left of either.
+
+    >>> import sympy
+    >>> n = sympy.Integer
+    >>> common_prefix([n(6), n(5)], [n(2), n(3), n(7)])
+    ((2, 3), (5,), (7,))
+    """
+    a, b = list(left), list(right)
+    prefix: list[Expr] = []
+    while a and b:
+        if same(a[0], b[0]):
+            prefix.append(a.pop(0))
+            b.pop(0)
+        elif (ratio := divide(a[0], b[0])) is not None and ratio != 1:
+            prefix.append(b.pop(0))
+            a[0] = ratio
+        elif (ratio := divide(b[0], a[0])) is not None and ratio != 1:
+            prefix.append(a.pop(0))
+            b[0] = ratio
+        else:
+            break
+    return tuple(prefix), tuple(a), tuple(b)
+
+
+def _legal_depth(
+    work: Work, group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int
+) -> int | None:
+    """How many shared outer loops keep every dependency between group and item within one turn; None: not even 0."""
+    depth = limit
+    for coordinates in _dependencies(group, item, spaces):
+        matched = 0
+        while matched < min(depth, len(coordinates)) and coordinates[matched] == SPACE[matched]:
+            matched += 1
+        depth = min(depth, matched)
+    return depth
+
+
+def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]]) -> list[list[Expr]]:
+    """For each access that ties ``item`` to a member: the member's coordinates, in terms of the item's loop variables."""
+    found = []
+    for read in item.reads:
+        for member in group.writes.get(read.buffer, ()):
+            found.append(coordinates_of(member, spaces[id(member)], read, item, spaces[id(item)]))
+    for name in item.writes:
+        if name is None:
+            continue
+        for member in group.items:
+            for read in member.reads:
+                if read.buffer == name:  # the member must have read before the item writes
+                    found.append(coordinates_of(item, spaces[id(item)], read, member, spaces[id(member)]))
+    return found
+
+
+def coordinates_of(
+    writer: Item, writer_space: Sequence[Expr], read: Access, reader: Item, reader_space: Sequence[Expr]
+) -> list[Expr]:
+    """Where in ``writer_space`` the element that ``read`` takes is written, over the reader's loop variables."""
+    variables = SPACE[: len(reader_space)]
+    extents = extents_of(variables, reader_space)
+    natural = natural_vars(reader.sizes)
+    values = in_space(reader, reader_space, variables)
+    mapping = {v: value for v, value in zip(natural, values) if v in SPACE}
+    index = [substitute(expr, mapping, extents) for expr in read.index]
+    coordinates = writer.written_coordinates(index)
+    outer_sizes = writer.ordered_sizes[: writer.outer]
+    space = writer_outer_space(writer, writer_space)
+    if tuple(space) == tuple(outer_sizes):
+        return list(coordinates)
+    result = reshape_index(space, outer_sizes, coordinates, extents)
+    return [simplify(expr, extents) for expr in result]
+
+
+def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The leading part of ``space`` that the writer's outer (not reduced) loops make up."""
+    if not isinstance(writer.body, Reduction):
+        return tuple(space)
+    reduced = writer.ordered_sizes[writer.outer :]
+    return tuple(space[: len(space) - _matching_tail(space, reduced)])
+
+
+def _matching_tail(space: Sequence[Expr], reduced: Sequence[Expr]) -> int:
+    """How many trailing loops of ``space`` make up the reduced sizes (which fusion may have split, never merged)."""
+    count = 0
+    rest: list[Expr] = list(reduced)
+    for size in reversed(space):
+        if not rest:
+            break
+        count += 1
+        if same(size, rest[-1]):
+            rest.pop()
+            continue
+        ratio = divide(rest[-1], size)
+        assert ratio is not None, "a loop of a reduction's space does not divide its reduced size"
+        rest[-1] = ratio
+    return count
+
+
+def _segment_for(
+    group: Group,
+    item: Item,
+    prefix: tuple[Expr, ...],
+    segments: list[Segment],
+    inner: tuple[Expr, ...],
+    spaces: dict[int, tuple[Expr, ...]],
+) -> tuple[int, tuple[Expr, ...]] | None:
+    """The first segment that the item may run in, with the sizes it then has; None: it needs one of its own."""
+    ties: list[tuple[int, Item, Item, Access]] = []
+    numbers = {id(m): k for k, segment in enumerate(segments) for m in segment.items}
+    for read in item.reads:
+        for member in group.writes.get(read.buffer, ()):
+            ties.append((numbers[id(member)], member, item, read))
+    for member in group.items:
+        for read in member.reads:
+            if read.buffer in item.writes:
+                ties.append((numbers[id(member)], item, member, read))
+    start = max((number for number, *_ in ties), default=0)
+    for number in range(start, len(segments)):
+        sizes = _merged_sizes(segments[number].sizes, inner)
+        if sizes is None:
+            continue
+        space = (*prefix, *sizes)
+        together = [(writer, reader, read) for n, writer, reader, read in ties if n == number]
+        if all(
+            len(writer_outer_space(writer, space)) == len(space)
+            and _is_point(coordinates_of(writer, space, read, reader, space))
+            for writer, reader, read in together
+        ):
+            return number, sizes
+    return None
+
+
+def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+    if left == right:
+        return left
+    refined = refine(left, right)
+    return None if refined is None else tuple(refined)
+
+
+def _walk_alike(group: Group, item: Item) -> bool:
+    """Whether the item's memory is walked as the group's is: rows along the inner loops, columns along the outer.
+
+    A reduction over columns is vectorised over its results; in a nest with others it would stride.
+    """
+    if item.walk == group.walk or len(item.order) < 2:
+        return True
+    if "columns" in (item.walk, group.walk):
+        return item.outer == len(item.order) and item.walk == "rows" and len(item.order) <= len(group.prefix)
+    return not any(isinstance(member.body, Reduction) for member in (item, *group.items))
+
+
+def _is_point(coordinates: Sequence[Expr]) -> bool:
+    """Whether the coordinates are the reader's own loop variables: read where it was just written."""
+    return all(expr == SPACE[d] for d, expr in enumerate(coordinates))
+
+
+def _worthwhile(
+    work: Work,
+    group: Group,
+    item: Item,
+    prefix: tuple[Expr, ...],
+    place: tuple[int, tuple[Expr, ...]] | None,
+    segments: list[Segment],
+    inner: tuple[Expr, ...],
+) -> bool:
+    """Whether the fused nest keeps enough parallel turns in its outer loops."""
+    if place is not None and len(segments) == 1:
+        return True
+    shared = work.hint_product(prefix)
+    if shared >= ENOUGH_PARALLEL * 8:
+        return True
+    total = max(
+        [work.hint_product((*prefix, *segment.sizes)) for segment in segments]
+        + [work.hint_product((*prefix, *inner))]
+    )
+    if total <= SMALL_WORK:
+        return True
+    own = work.hint_product((*prefix, *inner))
+    if own <= SMALL_WORK and shared == work.hint_product(group.prefix):
+        return True
+    before = min(work.hint_product(group.prefix), work.hint_product(item.ordered_sizes[: item.outer]))
+    if shared >= ENOUGH_PARALLEL and before <= shared * 4:
+        return True
+    return shared >= max(before, 2) or (place is not None and shared >= before)

@@ -1,0 +1,68 @@
+"""Which pointwise buffers are computed where they are read instead of being stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from smelt.loops.ir import Pointwise, Reduction, Scatter
+from smelt.schedule.items import Item, Work
+
+TRIVIAL_COST = 1
+CHEAP_COST = 4
+CHEAP_USES = 4
+
+
+def inline(work: Work) -> None:
+    """Fill ``work.inlined`` and drop the inlined items.
+
+    A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a cast, a
+    copy), when it has one reader that computes each element once, or when it is cheap and has few readers.
+    What is left is stored, or forwarded in registers where fusion puts producer and reader into one loop.
+    """
+    readers: dict[str, list[tuple[Item, int]]] = defaultdict(list)
+    for item in work.items:
+        sites: dict[str, int] = defaultdict(int)
+        for read in item.reads:
+            sites[read.buffer] += 1
+        for buffer, count in sites.items():
+            readers[buffer].append((item, count))
+    writers: dict[str, int] = defaultdict(int)
+    for item in work.items:
+        for name in item.writes:
+            if name is not None:
+                writers[name] += 1
+    mutated = {name for item in work.items for name in item.writes if name in work.graph.inputs}
+    loads: dict[str, int] = {}
+    kept = []
+    for item in work.items:
+        name = item.writes[0] if item.writes else None
+        if (
+            name is None
+            or not isinstance(item.body, Pointwise)
+            or writers[name] > 1
+            or name in work.outside
+            or name in mutated
+            or any(read.buffer in mutated for read in item.reads)
+            or any(isinstance(reader.body, Scatter) and reader.body.base == name for reader, _ in readers[name])
+            or not _worth_inlining(work, item, readers[name])
+        ):
+            kept.append(item)
+            continue
+        loads[name] = len(item.reads)
+        work.inlined[name] = item.body
+    work.items = kept
+
+
+def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> bool:
+    if not readers:
+        return True
+    distinct_loads = len(item.reads)
+    if item.cost <= TRIVIAL_COST and distinct_loads <= 1:
+        return True
+    size = work.hint_product(item.sizes)
+    repeats = max(work.hint_product(reader.sizes) / max(size, 1) for reader, _ in readers)
+    uses = sum(count for _, count in readers)
+    if uses == 1:
+        only = readers[0][0]
+        return repeats <= 1 and not (isinstance(only.body, Reduction) and item.cost > CHEAP_COST * 2 and repeats > 1)
+    return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1

@@ -1,0 +1,163 @@
+"""The schedule's units of work: loop-level nodes with a loop order, and what each reads when producers are inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.ops import using
+from smelt.symbolic import loop_var, reshape_index, size_hint
+from smelt.symbolic.index import simplify
+
+ZERO = sympy.Integer(0)
+SPACE = tuple(loop_var(f"i{d}") for d in range(32))
+"""The loop variables of kernels, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load: which buffer, at which index (over the item's own loop variables)."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(slots=True)
+class Item:
+    """A node to be scheduled, its loops in the order in which they shall run.
+
+    ``order`` lists the natural dimensions (shape first, then reduce_shape) that have loops, outermost first: sizes of
+    one have none. ``outer`` of them are not reduced. ``writes`` is the buffer written (for a mutation: an input).
+    """
+
+    node: Node
+    position: int
+    sizes: tuple[Expr, ...]
+    order: tuple[int, ...]
+    outer: int
+    writes: tuple[str | None, ...]
+    reads: tuple[Access, ...] = ()
+    cost: int = 0
+    walk: str = "rows"
+    """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is contiguous
+    along a loop that is not reduced), ``across`` (a pointwise item that reads against the order in which it writes)."""
+    group: int = -1
+
+    @property
+    def body(self) -> Body:
+        return self.node.body
+
+    @property
+    def ordered_sizes(self) -> tuple[Expr, ...]:
+        """Loop extents, outermost first."""
+        return tuple(self.sizes[d] for d in self.order)
+
+    @property
+    def rank(self) -> int:
+        """How many natural dimensions are dimensions of the outputs."""
+        return len(self.node.body.shape) if not isinstance(self.node.body, Extern) else 0
+
+    def natural_index(self, coordinates: Sequence[Expr]) -> list[Expr]:
+        """The natural index (shape, then reduce_shape) at given coordinates of the ordered loops."""
+        index: list[Expr] = [ZERO] * len(self.sizes)
+        for dim, coordinate in zip(self.order, coordinates, strict=True):
+            index[dim] = coordinate
+        return index
+
+    def written_coordinates(self, index: Sequence[Expr]) -> list[Expr]:
+        """Coordinates of the ordered outer loops at which output element ``index`` is written."""
+        return [index[d] for d in self.order[: self.outer]]
+
+
+Hook = Callable[[str, tuple[Expr, ...]], Any]
+
+
+def record_values(item: Item, index: Sequence[Expr], recorder: Recorder) -> Any:
+    """Run the item's loop function at a natural index under ``recorder``; what it returns."""
+    body = item.node.body
+    rank = item.rank
+    with using(recorder):
+        if isinstance(body, Reduction):
+            return body.inner_fn(tuple(index[:rank]), tuple(index[rank:]))
+        assert isinstance(body, (Pointwise, Scatter))
+        return body.inner_fn(tuple(index))
+
+
+def natural_vars(sizes: Sequence[Expr]) -> list[Expr]:
+    """A loop variable for each dimension of more than one element, 0 for the others."""
+    return [ZERO if size == 1 else SPACE[d] for d, size in enumerate(sizes)]
+
+
+def in_space(item: Item, space: Sequence[Expr], variables: Sequence[Expr]) -> list[Expr]:
+    """The item's natural index in terms of ``variables`` over ``space``, a refinement of its ordered sizes."""
+    ordered = item.ordered_sizes
+    if tuple(space) == ordered:
+        return item.natural_index(variables)
+    return item.natural_index(reshape_index(ordered, space, variables))
+
+
+@dataclass(slots=True)
+class Work:
+    """The graph as the schedule sees it while it decides."""
+
+    graph: Graph
+    buffers: dict[str, Buffer]
+    items: list[Item]
+    inlined: dict[str, Pointwise] = field(default_factory=dict)
+    dtypes: dict[str, Any] = field(default_factory=dict)
+    outside: set[str] = field(default_factory=set)
+    """Buffers that something other than a loop function reads: ATen calls, outputs."""
+
+    def hint(self, expr: Expr) -> int:
+        return size_hint(expr, self.graph.hints)
+
+    def hint_product(self, sizes: Sequence[Expr]) -> int:
+        total = 1
+        for size in sizes:
+            total *= self.hint(size)
+        return total
+
+    def inline_hook(self) -> Hook:
+        """A load hook that runs the loop functions of inlined buffers in place of loading."""
+
+        def hook(buffer: str, index: tuple[Expr, ...]) -> Any:
+            body = self.inlined.get(buffer)
+            return None if body is None else body.inner_fn(index)
+
+        return hook
+
+
+
+def extents_of(variables: Sequence[Expr], sizes: Sequence[Expr]) -> dict[Symbol, Expr]:
+    return {v: size for v, size in zip(variables, sizes) if isinstance(v, Symbol)}
+
+
+def substitute(expr: Expr, mapping: Mapping[Symbol, Expr], extents: Mapping[Symbol, Expr]) -> Expr:
+    """Replace loop variables in an index and simplify what that makes simple."""
+    if expr.is_Integer:
+        return expr
+    if isinstance(expr, Symbol):
+        return mapping.get(expr, expr)
+    return simplify(expr.xreplace(dict(mapping)), extents)
+
+
+__all__ = [
+    "SPACE",
+    "Access",
+    "Item",
+    "Node",
+    "Origin",
+    "RecordedValue",
+    "Work",
+    "extents_of",
+    "in_space",
+    "natural_vars",
+    "record_values",
+    "substitute",
+]

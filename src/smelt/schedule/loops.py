@@ -1,0 +1,295 @@
+"""How a plain nest shall run: which loops are merged, tiled, vectorised and run in parallel.
+
+Decisions only: every change is made by a primitive of `smelt.nest.primitives`, which checks that it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.config import Config
+from smelt.nest.dependence import carried_updates
+from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
+from smelt.nest.primitives import (
+    cascade,
+    flatten_accesses,
+    hoist,
+    inner_loop,
+    interchange,
+    merge,
+    merges_cleanly,
+    not_parallel,
+    not_vector,
+    parallelize,
+    split,
+    tile,
+    vectorize,
+)
+from smelt.nest.tree import accesses, find, loops, trip_count, walk
+from smelt.ops import TABLE
+from smelt.symbolic import size_hint
+
+TILE_ROWS, TILE_COLUMNS = 16, 64
+CASCADE_TERMS = 4096
+BLOCK = 8192
+GATHER_COST = 1.0
+HORIZONTAL_COST = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the scheduler knows about the machine: bytes in a vector register."""
+
+    vector_bytes: int
+
+
+def arrange(kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> Kernel:
+    """The plain nest of a kernel, arranged for speed."""
+    return _Arranger(kernel, target, config, hints).run()
+
+
+class _Arranger:
+    def __init__(self, kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> None:
+        self.kernel, self.target, self.config, self.hints = kernel, target, config, hints
+
+    def run(self) -> Kernel:
+        self.kernel = flatten_accesses(self.kernel)
+        self._merge_all()
+        self._cascade_all()
+        for root in [stmt.var for stmt in self.kernel.body.stmts if isinstance(stmt, For)]:
+            self._arrange_root(root)
+        return hoist(self.kernel)
+
+    # -- sizes ----------------------------------------------------------------------------------------------
+
+    def trips(self, loop: For) -> int:
+        return max(self.hint(trip_count(loop)), 0)
+
+    def hint(self, expr: Expr) -> int:
+        known = dict(self.hints)
+        for loop in loops(self.kernel.body):
+            known.setdefault(loop.var, 0)
+        return size_hint(expr, known)
+
+    # -- passes ---------------------------------------------------------------------------------------------
+
+    def _merge_all(self) -> None:
+        merged = True
+        while merged:
+            merged = False
+            for loop in loops(self.kernel.body):
+                if inner_loop(loop) is not None and merges_cleanly(self.kernel, loop.var):
+                    self.kernel = merge(self.kernel, loop.var)
+                    merged = True
+                    break
+
+    def _cascade_all(self) -> None:
+        """Long sums in two levels, so that rounding errors do not pile up in one accumulator."""
+        for loop in loops(self.kernel.body):
+            if any(isinstance(inner, For) for inner in walk(loop.body)):
+                continue
+            if not self._sums_over(loop):
+                continue
+            outer = self._enclosing(loop.var)
+            if self.trips(loop) > 4 * CASCADE_TERMS:
+                self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
+                self.kernel = cascade(self.kernel, loop.var)
+            elif (
+                outer is not None
+                and inner_loop(outer) is not None
+                and self._sums_over(outer)
+                and self.trips(loop) * self.trips(outer) > 4 * CASCADE_TERMS
+                and self.trips(loop) >= 64
+            ):
+                self.kernel = cascade(self.kernel, outer.var)
+
+    def _sums_over(self, loop: For) -> bool:
+        kinds = {s.name: s.kind for s in walk(self.kernel.body) if hasattr(s, "kind") and hasattr(s, "name")}
+        carried = carried_updates(loop)
+        return bool(carried) and all(kinds.get(update.acc) == "sum" for update in carried)
+
+    def _enclosing(self, var: Symbol) -> For | None:
+        for loop in loops(self.kernel.body):
+            if any(isinstance(s, For) and s.var == var for s in loop.body.stmts):
+                return loop
+        return None
+
+    def _arrange_root(self, var: Symbol) -> None:
+        root = find(self.kernel.body, var)
+        work = self._work(root)
+        chosen = self._vector_loops(root)[1] if self.config.vectorize else []
+        chosen = [self._tile_for(root.var, vector_var) for vector_var in chosen]
+        parallel = self.config.parallel and work >= self.config.parallel_grain
+        if parallel and root.var in chosen:
+            block = self._block(self.trips(root), self._lanes(root))
+            self.kernel, inner = split(self.kernel, root.var, block)
+            chosen = [inner if v == root.var else v for v in chosen]
+        for vector_var in chosen:
+            loop = find(self.kernel.body, vector_var)
+            if not_vector(loop) is None:
+                self.kernel = vectorize(self.kernel, vector_var, self._lanes(loop))
+        if parallel:
+            self._parallelize_from(root.var)
+
+    def _parallelize_from(self, var: Symbol) -> None:
+        """Parallelise the outermost loop that may be; a short one together with the loop inside it."""
+        loop = find(self.kernel.body, var)
+        if loop.kind is LoopKind.VECTOR:
+            return
+        if not_parallel(loop) is None:
+            self.kernel = parallelize(self.kernel, var)
+            inner = inner_loop(loop)
+            if inner is not None and self.trips(loop) < 16 and inner.kind is LoopKind.SERIAL:
+                independent = not inner.begin.has(var) and not inner.end.has(var)
+                if independent and not_parallel(inner) is None:
+                    self.kernel = parallelize(self.kernel, inner.var)
+            return
+        for stmt in loop.body.stmts:
+            if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
+                self._parallelize_from(stmt.var)
+
+    def _block(self, trips: int, lanes: int) -> int:
+        step = lanes * 4
+        wanted = min(BLOCK, -(-trips // 16))
+        return max(step, -(-wanted // step) * step)
+
+    # -- tiling ---------------------------------------------------------------------------------------------
+
+    def _tile_for(self, root: Symbol, var: Symbol) -> Symbol:
+        """Tile where the vector loop strides through memory that an outer loop walks one by one.
+
+        Returns the loop that is to be the vector loop then.
+        """
+        chain = self._perfect_chain(root)
+        names = [loop.var for loop in chain]
+        if var not in names[1:]:
+            return var
+        vector = chain[names.index(var)]
+        if vector is not chain[-1] or self.trips(vector) < 2 * TILE_ROWS:
+            return var
+        for loop in chain[:-1]:
+            if self.trips(loop) < 2 * TILE_ROWS or not self._strides_against(vector, loop.var):
+                continue
+            if not_parallel(loop) is not None:
+                continue
+            position = names.index(loop.var)
+            for _ in range(position, len(chain) - 2):
+                if not_parallel(find(self.kernel.body, loop.var)) is not None:
+                    return var
+                self.kernel = interchange(self.kernel, loop.var)
+            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, TILE_COLUMNS)
+            return within
+        return var
+
+    def _strides_against(self, vector: For, other: Symbol) -> bool:
+        for _, index, _ in accesses(vector.body):
+            own, crossing = _coefficient(index[0], vector.var), _coefficient(index[0], other)
+            if crossing == 1 and own is not None and own not in (0, 1):
+                return True
+        return False
+
+    def _perfect_chain(self, var: Symbol) -> list[For]:
+        loop: For | None = find(self.kernel.body, var)
+        chain = []
+        while loop is not None:
+            chain.append(loop)
+            loop = inner_loop(loop)
+        return chain
+
+    # -- what to vectorise ----------------------------------------------------------------------------------
+
+    def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
+        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none."""
+        trips = self.trips(loop)
+        own = sum(self._scalar_cost(stmt) for stmt in loop.body.stmts if not isinstance(stmt, For))
+        inner_cost, inner_vars = 0.0, []
+        for stmt in loop.body.stmts:
+            if isinstance(stmt, For):
+                cost, variables = self._vector_loops(stmt)
+                inner_cost += cost
+                inner_vars += variables
+        best, chosen = trips * (own + inner_cost), inner_vars
+        lanes = self._lanes(loop)
+        if lanes > 1 and not_vector(loop) is None:
+            turns = trips // lanes + (trips % lanes)
+            cost = self._vector_cost(loop.body, loop.var, lanes) * turns
+            cost += HORIZONTAL_COST * len(carried_updates(loop))
+            if cost < best:
+                best, chosen = cost, [loop.var]
+        return best, chosen
+
+    def _scalar_cost(self, stmt: Stmt) -> float:
+        if isinstance(stmt, Let):
+            if stmt.op in TABLE:
+                return float(TABLE[stmt.op].cost)
+            return 1.0 if stmt.op in ("load", "to_dtype", "indirect_index") else 0.1
+        if isinstance(stmt, Masked):
+            return 2.0 + sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
+        if isinstance(stmt, For):
+            return self.trips(stmt) * sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
+        return 1.0 if isinstance(stmt, (Store, Update)) else 0.0
+
+    def _vector_cost(self, block: Block, var: Symbol, lanes: int) -> float:
+        """Cost of one turn of a vector loop over ``var``."""
+        total = 0.0
+        varying = {var} | {s.index for s in walk(block) if isinstance(s, Let) and s.index is not None}
+        for stmt in block.stmts:
+            if isinstance(stmt, For):
+                total += self.trips(stmt) * self._vector_cost(stmt.body, var, lanes)
+            elif isinstance(stmt, Masked):
+                total += 2.0 + 2.0 * self._vector_cost(stmt.body, var, lanes)
+            elif isinstance(stmt, Let) and stmt.op == "load":
+                total += self._access_cost(stmt.args[1], var, varying, lanes)
+            elif isinstance(stmt, Store):
+                total += 1.5 * self._access_cost(stmt.index, var, varying, lanes)
+            else:
+                total += self._scalar_cost(stmt)
+        return total
+
+    def _access_cost(self, index: tuple[Expr, ...], var: Symbol, varying: set[Symbol], lanes: int) -> float:
+        if not index[0].free_symbols & varying:
+            return 0.5
+        return 1.0 if _coefficient(index[0], var) == 1 else GATHER_COST * lanes
+
+    def _lanes(self, loop: For) -> int:
+        """Lanes for a loop: as many of its widest elements as a vector register holds."""
+        widest = 4
+        varying: set[str] = set()
+        symbols: set[Symbol] = {loop.var}
+        for stmt in walk(loop.body):
+            if isinstance(stmt, Let) and _varies(stmt, varying, symbols):
+                varying.add(stmt.name)
+                if stmt.index is not None:
+                    symbols.add(stmt.index)
+                widest = max(widest, stmt.dtype.itemsize)
+            elif isinstance(stmt, Masked):
+                varying.add(stmt.name)
+                widest = max(widest, stmt.dtype.itemsize)
+        return self.target.vector_bytes // widest
+
+    def _work(self, loop: For) -> float:
+        return self._scalar_cost(loop)
+
+
+def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
+    """Whether a value differs between lanes (a value that all lanes share stays a scalar, whatever its width)."""
+    exprs = stmt.args[1] if stmt.op == "load" else stmt.args[:1] if stmt.op == "index_expr" else ()
+    if any(expr.free_symbols & symbols for expr in exprs):
+        return True
+    return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
+
+
+def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
+    """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
+    if expr == var:
+        return sympy.Integer(1)
+    if not expr.has(var):
+        return sympy.Integer(0)
+    expanded = sympy.expand(expr)
+    coefficient = expanded.coeff(var, 1)
+    rest = sympy.expand(expanded - coefficient * var)
+    return None if rest.has(var) or coefficient.has(var) else coefficient

@@ -1,0 +1,20 @@
+"""Kernels are named for what they compute."""
+
+from __future__ import annotations
+
+from smelt.schedule.fusion import Group
+
+MAX_NAME = 60
+
+
+def kernel_name(group: Group) -> str:
+    """``fused_add_native_layer_norm``: the ATen operators in order, each once."""
+    seen: dict[str, None] = {}
+    for item in group.items:
+        parts = item.node.origin.op.split(".")
+        name = parts[1] if len(parts) > 1 else parts[0]
+        seen[name.strip("_")] = None
+    text = "_".join(seen)
+    if len(text) > MAX_NAME:
+        text = text[:MAX_NAME].rsplit("_", 1)[0]
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in ("fused_" + text if len(seen) > 1 else text))

@@ -1,0 +1,295 @@
+"""A fused group → its loop nest, plain: serial loops, every computation innermost. `smelt.schedule.loops` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import Pointwise, Reduction, Scatter
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, prune
+from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Param, Stmt, Store, Update
+from smelt.nest.tree import walk
+from smelt.schedule.fusion import Group, Segment, writer_outer_space
+from smelt.schedule.items import ZERO, Access, Item, Work, extents_of, in_space, record_values
+from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
+
+SCRATCH_BYTES = 65536
+"""Most bytes of intermediate rows that one turn of the shared loops keeps on the stack."""
+
+
+@dataclass(slots=True)
+class BuiltKernel:
+    """A kernel and, for each of its parameters, the graph buffer that it is."""
+
+    kernel: Kernel
+    buffers: tuple[str, ...]
+
+
+def spilled(work: Work, group: Group) -> set[str]:
+    """Buffers of the group that only the group reads, but that are too large (or of unknown size) for the stack."""
+    found: set[str] = set()
+    total = 0
+    for name, shape in _rows(work, group).items():
+        size = numel(shape) * work.buffers[name].dtype.itemsize
+        if not size.is_Integer or total + int(size) > SCRATCH_BYTES:
+            found.add(name)
+        else:
+            total += int(size)
+    return found
+
+
+def _rows(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
+    """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has one."""
+    rows = {}
+    for number, segment in enumerate(group.segments):
+        for item in segment.items:
+            shape = writer_outer_space(item, group.space(item))[len(group.prefix) :]
+            for name in item.writes:
+                if name is None or not shape:
+                    continue
+                later = (m for s in group.segments[number + 1 :] for m in s.items)
+                if any(read.buffer == name for member in later for read in member.reads):
+                    rows[name] = tuple(shape)
+    return rows
+
+
+class KernelBuilder:
+    """Builds the nest of one group. ``stored`` are the buffers that must be in memory when the kernel has run."""
+
+    def __init__(self, work: Work, group: Group, stored: set[str]) -> None:
+        self.work, self.group = work, group
+        self.stored = stored
+        self.rows = {name: shape for name, shape in _rows(work, group).items() if name not in stored}
+        self.params: dict[str, str] = {}
+        self.written: set[str] = set()
+        self.scratch: dict[str, str] = {}
+        self.prefix_vars = tuple(loop_var(f"i{d}") for d in range(len(group.prefix)))
+        self.variables = len(group.prefix)
+        self.values = 0
+        self.available: dict[str, RecordedValue] = {}
+        self.foreign: list[RecordedValue] = []
+        self.dtypes = dict(work.dtypes)
+
+    def build(self, name: str) -> BuiltKernel:
+        stmts: list[Stmt] = []
+        for segment in self.group.segments:
+            stmts += self._segment(segment)
+        allocs: list[Stmt] = [
+            Alloc(local, self.work.buffers[buffer].dtype, self.rows[buffer]) for buffer, local in self.scratch.items()
+        ]
+        body = Block((*allocs, *stmts))
+        for variable, size in reversed(list(zip(self.prefix_vars, self.group.prefix))):
+            body = Block((For(variable, ZERO, size, body),))
+        params = []
+        for buffer, param in self.params.items():
+            info = self.work.buffers[buffer]
+            params.append(Param(param, info.dtype, info.shape, info.strides, buffer in self.written))
+        origins = tuple(f"{i.node.origin.op} at {i.node.origin.where or '?'}" for i in self.group.items)
+        kernel = Kernel(name, tuple(params), size_symbols(body, params), body, origins)
+        return BuiltKernel(kernel, tuple(self.params))
+
+    # -- one segment ----------------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment) -> list[Stmt]:
+        inner = tuple(loop_var(f"i{self.variables + k}") for k in range(len(segment.sizes)))
+        self.variables += len(inner)
+        state = _SegmentState(segment, (*self.prefix_vars, *inner), (*self.group.prefix, *segment.sizes))
+        recorder = Recorder(self.dtypes, extents_of(state.variables, state.space), first=self.values)
+        for value in self.foreign:
+            recorder.adopt(value)
+        recorder.load_hook = lambda buffer, index: self._load(recorder, state, buffer, index)
+        for item in segment.items:
+            recorder.origin = item.node.origin
+            state.item = item
+            self._record(recorder, state, item)
+        self.values = recorder.count
+        scalar = len(self.group.prefix)
+        needed = [e.value for e in state.effects if isinstance(e, (Store, Update))]
+        needed += [value.name for value, depth in state.made.values() if depth == scalar]
+        places = free_symbols(expr for e in state.effects if isinstance(e, Store) for expr in e.index)
+        lets = [to_statement(step) for step in prune(recorder.instructions, needed, places)]
+        body: tuple[Stmt, ...] = (*lets, *state.effects)
+        body = self._finish(state, body, len(state.space))
+        for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
+            body = (For(state.variables[depth], ZERO, state.space[depth], Block(body)),)
+            body = self._finish(state, body, depth)
+        body = tuple(self._rename(stmt) for stmt in body)
+        for buffer, (value, depth) in state.made.items():
+            if depth == scalar:
+                self.available[buffer] = value
+                self.foreign.append(value)
+        return list(body)
+
+    def _record(self, recorder: Recorder, state: _SegmentState, item: Item) -> None:
+        index = in_space(item, state.space, state.variables)
+        index = [recorder.simplified(expr) for expr in index]
+        value = record_values(item, index, recorder)
+        body = item.body
+        depth = len(state.space)
+        if isinstance(body, Reduction):
+            outer = len(writer_outer_space(item, state.space))
+            acc = f"acc{self.values}_{len(state.reductions)}"
+            position = None
+            if body.kind in ("argmax", "argmin"):
+                position = flatten(index[item.rank :], contiguous_strides(body.reduce_shape))
+            state.effects.append(Update(acc, value.name, position))
+            results = []
+            for number, name in enumerate(item.writes):
+                if name is None:
+                    continue
+                result = recorder.reserve(self.work.buffers[name].dtype)
+                results.append((number, name, result))
+                state.made[name] = (result, outer)
+            state.reductions.append(_Open(item, acc, value.dtype, outer, results, tuple(index[: item.rank])))
+            return
+        name = item.writes[0]
+        assert name is not None
+        if isinstance(body, Scatter):
+            place = recorder.run(body.place, tuple(index))
+            state.effects.append(Store(name, tuple(place), value.name, body.mode))
+            self.written.add(name)
+            return
+        assert isinstance(body, Pointwise)
+        state.made[name] = (value, depth)
+        if name in self.stored:
+            state.effects.append(Store(name, tuple(index), value.name))
+            self.written.add(name)
+        elif name in self.rows:
+            row = state.variables[len(self.group.prefix) :]
+            state.effects.append(Store(self._scratch(name), tuple(row), value.name))
+
+    def _finish(self, state: _SegmentState, body: tuple[Stmt, ...], depth: int) -> tuple[Stmt, ...]:
+        """Put the accumulators of reductions over the loops from ``depth`` on around the body, and store results."""
+        opened, closed = [], []
+        for open_ in state.reductions:
+            if open_.outer != depth:
+                continue
+            kind = open_.item.body.kind  # type: ignore[union-attr]
+            opened.append(Accumulate(open_.acc, kind, open_.dtype))
+            for number, name, result in open_.results:
+                closed.append(Let(result.name, result.dtype, "read", (open_.acc, number)))
+                if name in self.stored:
+                    closed.append(Store(name, open_.index, result.name))
+                    self.written.add(name)
+                elif name in self.rows:
+                    row = state.variables[len(self.group.prefix) : depth]
+                    closed.append(Store(self._scratch(name), tuple(row), result.name))
+        return (*opened, *body, *closed)
+
+    # -- loads ----------------------------------------------------------------------------------------------
+
+    def _load(self, recorder: Recorder, state: _SegmentState, buffer: str, index: tuple[Expr, ...]) -> Any:
+        inlined = self.work.inlined.get(buffer)
+        if inlined is not None:
+            return inlined.inner_fn(index)
+        if buffer in state.made and not isinstance(state.item.body, Scatter):
+            return state.made[buffer][0]
+        if buffer in self.available and buffer in self.group.writes:
+            return self.available[buffer]
+        if buffer in self.rows and buffer in self.scratch:
+            writer = self.group.writes[buffer][0]
+            row = self._row(writer, Access(buffer, index), state)
+            return recorder.load(self.scratch[buffer], row)
+        return None
+
+    def _row(self, writer: Item, read: Access, state: _SegmentState) -> tuple[Expr, ...]:
+        """The scratch index of an element: its writer's coordinates inside the prefix."""
+        writer_space = self.group.space(writer)
+        outer_sizes = writer.ordered_sizes[: writer.outer]
+        coordinates = writer.written_coordinates(read.index)
+        space = writer_outer_space(writer, writer_space)
+        if tuple(space) != tuple(outer_sizes):
+            coordinates = reshape_index(space, outer_sizes, coordinates, extents_of(state.variables, state.space))
+        return tuple(coordinates[len(self.group.prefix) :])
+
+    def _scratch(self, buffer: str) -> str:
+        if buffer not in self.scratch:
+            self.scratch[buffer] = f"row{len(self.scratch)}"
+            self.dtypes[self.scratch[buffer]] = self.work.buffers[buffer].dtype
+        return self.scratch[buffer]
+
+    # -- names ----------------------------------------------------------------------------------------------
+
+    def _rename(self, stmt: Stmt) -> Stmt:
+        """Buffers → parameters, numbered in order of appearance so that equal kernels are equal."""
+        if isinstance(stmt, For):
+            return For(stmt.var, stmt.begin, stmt.end, Block(tuple(self._rename(s) for s in stmt.body.stmts)))
+        if isinstance(stmt, Masked):
+            body = Block(tuple(self._rename(s) for s in stmt.body.stmts))
+            return Masked(stmt.name, stmt.dtype, stmt.mask, body, stmt.result, stmt.other)
+        if isinstance(stmt, Store):
+            return Store(self._param(stmt.buffer), stmt.index, stmt.value, stmt.mode)
+        if isinstance(stmt, Let) and stmt.op == "load":
+            return Let(stmt.name, stmt.dtype, "load", (self._param(stmt.args[0]), stmt.args[1]))
+        return stmt
+
+    def _param(self, buffer: str) -> str:
+        if buffer in self.scratch.values():
+            return buffer
+        if buffer not in self.params:
+            self.params[buffer] = f"p{len(self.params)}"
+        return self.params[buffer]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A reduction under construction: its accumulator, the depth at which it is complete, its results."""
+
+    item: Item
+    acc: str
+    dtype: Any
+    outer: int
+    results: list[tuple[int, str, RecordedValue]]
+    index: tuple[Expr, ...]
+
+
+@dataclass(slots=True)
+class _SegmentState:
+    segment: Segment
+    variables: tuple[Symbol, ...]
+    space: tuple[Expr, ...]
+    item: Item = None  # type: ignore[assignment]
+    effects: list[Stmt] = field(default_factory=list)
+    made: dict[str, tuple[RecordedValue, int]] = field(default_factory=dict)
+    reductions: list[_Open] = field(default_factory=list)
+
+
+def to_statement(step: Recordable) -> Stmt:
+    """A recorded instruction as a nest statement."""
+    if isinstance(step, MaskedInstruction):
+        body = Block(tuple(to_statement(inner) for inner in step.body))
+        return Masked(step.name, step.dtype, step.mask, body, step.result, step.other)
+    assert isinstance(step, Instruction)
+    return Let(step.name, step.dtype, step.op, step.args, step.index)
+
+
+def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
+    """The size symbols that a kernel needs: all that occur and are neither loop variables nor indirect indices."""
+    exprs: list[Expr] = []
+    bound: set[Symbol] = set()
+    for stmt in walk(body):
+        if isinstance(stmt, For):
+            exprs += [stmt.begin, stmt.end]
+            bound.add(stmt.var)
+        elif isinstance(stmt, Store):
+            exprs += stmt.index
+        elif isinstance(stmt, Alloc):
+            exprs += stmt.shape
+        elif isinstance(stmt, Update) and stmt.position is not None:
+            exprs.append(stmt.position)
+        elif isinstance(stmt, Let):
+            if stmt.op == "load":
+                exprs += stmt.args[1]
+            elif stmt.op == "index_expr":
+                exprs.append(stmt.args[0])
+            elif stmt.op == "indirect_index":
+                exprs.append(stmt.args[1])
+            if stmt.index is not None:
+                bound.add(stmt.index)
+    for param in params:
+        exprs += [*param.shape, *param.strides]
+    return tuple(sorted(free_symbols(exprs) - bound, key=str))

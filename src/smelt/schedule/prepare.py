@@ -1,0 +1,161 @@
+"""Loop graph → items: rewrites applied, loops ordered, reads known, cheap producers inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+from sympy import Expr
+
+from smelt.loops.ir import Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.record import Recorder
+from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
+from smelt.ops import TABLE
+from smelt.schedule.inline import inline
+from smelt.schedule.items import Access, Item, Work, extents_of, natural_vars, record_values
+from smelt.schedule.rewrites import Rewriter, mutation_copies
+
+
+def prepare(graph: Graph) -> Work:
+    """Everything that is decided about single nodes, before they are grouped."""
+    rewritten = Rewriter(graph).run()
+    rewritten.nodes += mutation_copies(graph)
+    work = Work(rewritten, rewritten.buffers, [])
+    work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
+    for position, node in enumerate(rewritten.nodes):
+        work.items.append(_item(work, node, position))
+    for output in graph.outputs:
+        if isinstance(output, StridedView):
+            work.outside.add(output.buffer)
+    for item in work.items:
+        if isinstance(item.body, Extern):
+            work.outside |= {read.buffer for read in item.reads}
+        else:
+            _record(work, item)
+    _drop_unused(work)
+    inline(work)
+    for item in work.items:
+        if any(read.buffer in work.inlined for read in item.reads):
+            _record(work, item)
+        _order(work, item)
+    return work
+
+
+def _item(work: Work, node: Node, position: int) -> Item:
+    body = node.body
+    if isinstance(body, Extern):
+        reads = tuple(Access(view.buffer, ()) for view in views_in((body.args, body.kwargs)))
+        return Item(node, position, (), (), 0, node.outputs, reads)
+    sizes = tuple(body.shape)
+    outer = len(sizes)
+    if isinstance(body, Reduction):
+        sizes = (*sizes, *body.reduce_shape)
+    order = tuple(d for d, size in enumerate(sizes) if size != 1)
+    return Item(node, position, sizes, order, sum(d < outer for d in order), node.outputs)
+
+
+def views_in(args: object) -> list[StridedView]:
+    """Every strided view in an ATen call's nested arguments."""
+    if isinstance(args, StridedView):
+        return [args]
+    if isinstance(args, dict):
+        args = list(args.values())
+    if isinstance(args, (list, tuple)):
+        return [view for arg in args for view in views_in(arg)]
+    return []
+
+
+def _record(work: Work, item: Item) -> None:
+    """Find out what the item reads (through inlined producers) and what it costs."""
+    index = natural_vars(item.sizes)
+    recorder = Recorder(work.dtypes, extents_of(index, item.sizes), work.inline_hook(), origin=item.node.origin)
+    record_values(item, index, recorder)
+    body = item.body
+    if isinstance(body, Scatter):
+        recorder.run(body.place, tuple(index))
+    reads: dict[Access, None] = {}
+    item.cost = _tally(recorder.instructions, reads)
+    item.reads = tuple(reads)
+
+
+def _tally(instructions: Sequence[Recordable], reads: dict[Access, None]) -> int:
+    cost = 0
+    for step in instructions:
+        if isinstance(step, MaskedInstruction):
+            cost += 1 + _tally(step.body, reads)
+        elif isinstance(step, Instruction):
+            if step.op == "load":
+                reads[Access(step.args[0], tuple(step.args[1]))] = None
+            elif step.op in TABLE:
+                cost += TABLE[step.op].cost
+            elif step.op in ("to_dtype", "indirect_index"):
+                cost += 1
+    return cost
+
+
+def _drop_unused(work: Work) -> None:
+    """Remove computations whose results nobody reads (an output of a reduction that is not used, say)."""
+    needed = set(work.outside) | {name for name in work.graph.inputs if isinstance(name, str)}
+    kept = []
+    for item in reversed(work.items):
+        used = isinstance(item.body, Extern) or any(name in needed for name in item.writes)
+        if used:
+            needed |= {read.buffer for read in item.reads}
+            if isinstance(item.body, Scatter):
+                needed.add(item.body.base)
+            kept.append(item)
+    work.items = kept[::-1]
+
+
+def _order(work: Work, item: Item) -> None:
+    """Order the loops by where the memory is: outputs decide the outer loops, the largest read the reduced ones."""
+    if isinstance(item.body, (Extern, Scatter)):
+        return
+    outer = [d for d in item.order if d < item.rank]
+    reduced = [d for d in item.order if d >= item.rank]
+    written = next(name for name in item.writes if name is not None)
+    strides = work.buffers[written].strides
+    outer = _by_stride(work, outer, [strides[d] for d in outer])
+    if len(reduced) > 1:
+        reduced = _by_stride(work, reduced, _read_strides(work, item, reduced))
+    item.order = (*outer, *reduced)
+    item.walk = _walk(work, item)
+
+
+def _by_stride(work: Work, dims: list[int], strides: Sequence[Expr]) -> list[int]:
+    hints = [work.hint(stride) for stride in strides]
+    return [dim for _, dim in sorted(zip(hints, dims), key=lambda pair: -pair[0])]
+
+
+def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
+    """Strides of the given natural dimensions in the largest buffer that varies with any of them."""
+    variables = natural_vars(item.sizes)
+    wanted = {variables[d] for d in dims}
+    best: list[Expr] = [sympy.Integer(0)] * len(dims)
+    largest = -1
+    for read in item.reads:
+        buffer = work.buffers[read.buffer]
+        size = work.hint_product(buffer.shape)
+        if size <= largest or not any(expr.free_symbols & wanted for expr in read.index):
+            continue
+        flat = sympy.expand(sympy.Add(*(i * s for i, s in zip(read.index, buffer.strides))))
+        found = [flat.coeff(variables[d], 1) for d in dims]
+        if any(stride.free_symbols & set(variables) for stride in found):
+            continue
+        best, largest = found, size
+    return best
+
+
+def _walk(work: Work, item: Item) -> str:
+    """How the item's largest read is walked (see `Item.walk`)."""
+    if len(item.order) < 2:
+        return "rows"
+    strides = _read_strides(work, item, list(item.order))
+    if strides[-1] == 1 or not any(stride == 1 for stride in strides[:-1]):
+        return "rows"
+    if not isinstance(item.body, Reduction):
+        return "across" if strides[-1] != 0 else "rows"
+    return "columns" if any(stride == 1 for stride in strides[: item.outer]) else "rows"
+
+
+__all__ = ["Node", "Origin", "Pointwise", "prepare", "views_in"]

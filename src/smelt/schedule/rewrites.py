@@ -1,0 +1,245 @@
+"""Rewrites of the loop graph before scheduling. Each says before → after; each is a function of one node.
+
+They run over the graph once, in the order of `REWRITES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.loops.ir import Buffer, Graph, Node, Origin, Pointwise, Reduction, Scatter
+from smelt.ops import ops
+from smelt.symbolic import contiguous_strides, numel, size_hint
+
+RESIDENT_ELEMENTS = 131072
+"""A reduced row of at most this many elements stays in the second-level cache, so reading it twice is cheap."""
+
+SPLIT_ELEMENTS = 32768
+"""A reduction of at least this many elements with few results is split, for threads and for accuracy."""
+
+FEW_RESULTS = 8
+SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
+_IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
+
+
+class Rewriter:
+    """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared, containers are not)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
+        self.source = graph
+
+    def run(self) -> Graph:
+        for node in self.source.nodes:
+            self._rewrite(node, 0)
+        return self.graph
+
+    def _rewrite(self, node: Node, start: int) -> None:
+        for number in range(start, len(REWRITES)):
+            nodes = REWRITES[number](node, self)
+            if nodes is not None:
+                for new in nodes:
+                    self._rewrite(new, number + 1)
+                return
+        self.graph.nodes.append(node)
+
+    def hint(self, sizes: Sequence[Expr]) -> int:
+        return size_hint(numel(sizes), self.source.hints)
+
+    def new_buffer(self, dtype: torch.dtype, shape: Sequence[Expr]) -> str:
+        name = f"t{len(self.graph.buffers)}"
+        self.graph.buffers[name] = Buffer(name, dtype, tuple(shape), contiguous_strides(shape))
+        return name
+
+
+def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Welford over a cache-resident row → sum, then sum of squared deviations from the mean.
+
+    (mean, m2, n) = welford(x)  →  mean = sum(x) / n;  m2 = sum((x - mean)**2);  n = n
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(body, rewriter):
+        return None
+    count = numel(body.reduce_shape)
+    total = rewriter.new_buffer(body.dtype, body.shape)
+    mean = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
+    value, dtype = body.inner_fn, body.dtype
+
+    def mean_of(index: Sequence[Expr]) -> Any:
+        return ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
+
+    def deviation(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        delta = ops.sub(value(index, rindex), ops.load(mean, index))
+        return ops.mul(delta, delta)
+
+    nodes = [
+        Node((total,), replace(body, kind="sum"), node.origin),
+        Node((mean,), Pointwise(body.shape, dtype, mean_of), node.origin),
+    ]
+    if node.outputs[1] is not None:
+        nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=deviation), node.origin))
+    if node.outputs[2] is not None:
+        constant = Pointwise(body.shape, dtype, lambda index: ops.index_expr(count, dtype))
+        nodes.append(Node((node.outputs[2],), constant, node.origin))
+    return nodes
+
+
+def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Online softmax over a cache-resident row → maximum, then sum of exponentials.
+
+    (m, s) = online_softmax(x)  →  m = max(x);  s = sum(exp(x - m))
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind != "online_softmax" or not _rereadable(body, rewriter):
+        return None
+    largest = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
+    value = body.inner_fn
+
+    def exponential(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.exp(ops.sub(value(index, rindex), ops.load(largest, index)))
+
+    nodes = [Node((largest,), replace(body, kind="max"), node.origin)]
+    if node.outputs[1] is not None:
+        nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=exponential), node.origin))
+    return nodes
+
+
+def _rereadable(body: Reduction, rewriter: Rewriter) -> bool:
+    return rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
+
+
+def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A long reduction with few results → chunks (in parallel), then the chunks' results.
+
+    out[i] = sum_r f(i, r)  →  part[k, i] = sum_b f(i, k*B + b);  out[i] = sum_k part[k, i]
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind not in SPLITTABLE:
+        return None
+    total = rewriter.hint(body.reduce_shape)
+    if rewriter.hint(body.shape) >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
+        return None
+    if rewriter.hint(body.shape) >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
+        return None
+    split = _leading_dims(body.reduce_shape, rewriter)
+    if split is not None:
+        chunks, rest = body.reduce_shape[:split], body.reduce_shape[split:]
+
+        def part_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+            return body.inner_fn(index[split:], [*index[:split], *rindex])
+
+        part_fn: Callable[..., Any] = part_of
+    else:
+        found = _chunk(body, rewriter)
+        if found is None:
+            return None
+        count, length, whole = found
+        chunks, rest = (count,), (length, *body.reduce_shape[1:])
+        limit = body.reduce_shape[0]
+
+        def chunk_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+            position = index[0] * length + rindex[0]
+            if whole:
+                return body.inner_fn(index[1:], [position, *rindex[1:]])
+            inside = ops.lt(ops.index_expr(position, torch.int64), ops.index_expr(limit, torch.int64))
+            return ops.masked(
+                inside, lambda: body.inner_fn(index[1:], [position, *rindex[1:]]), identity(body.kind, body.dtype)
+            )
+
+        part_fn = chunk_of
+    partial = rewriter.new_buffer(body.dtype, (*chunks, *body.shape))
+    first = replace(body, shape=(*chunks, *body.shape), reduce_shape=tuple(rest), inner_fn=part_fn)
+    second = replace(
+        body, reduce_shape=tuple(chunks), inner_fn=lambda index, rindex: ops.load(partial, [*rindex, *index])
+    )
+    return [Node((partial,), first, node.origin), Node(node.outputs, second, node.origin)]
+
+
+def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The value that changes nothing when reduced."""
+    if kind in ("max", "min"):
+        sign = -1 if kind == "max" else 1
+        if dtype.is_floating_point:
+            return sign * float("inf")
+        if dtype is torch.bool:
+            return kind == "min"
+        info = torch.iinfo(dtype)
+        return info.min if kind == "max" else info.max
+    value = _IDENTITY[kind]
+    return float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else value
+
+
+def _leading_dims(reduce_shape: Sequence[Expr], rewriter: Rewriter) -> int | None:
+    """How many leading dimensions make a good number of chunks, where any does."""
+    for split in range(1, len(reduce_shape)):
+        chunks, rest = rewriter.hint(reduce_shape[:split]), rewriter.hint(reduce_shape[split:])
+        if 8 <= chunks <= 4096 and rest >= 256:
+            return split
+    return None
+
+
+def _chunk(body: Reduction, rewriter: Rewriter) -> tuple[Expr, Expr, bool] | None:
+    """(number of chunks, chunk length, whether they divide the first reduced dimension evenly)."""
+    first = body.reduce_shape[0]
+    if not first.is_Integer:
+        return None
+    size = int(first)
+    rest = rewriter.hint(body.reduce_shape[1:])
+    wanted = max(8, min(1024, size * rest // 16384))
+    if size < 16:
+        return None
+    divisors = [k for k in range(8, min(size, 4096) + 1) if size % k == 0]
+    if divisors:
+        best = min(divisors, key=lambda k: abs(k - wanted))
+        if best <= wanted * 8:
+            return sympy.Integer(best), sympy.Integer(size // best), True
+    length = -(-size // wanted)
+    return sympy.Integer(-(-size // length)), sympy.Integer(length), False
+
+
+def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A scatter into a copy → the copy, then a scatter in place.
+
+    out = scatter(base, …)  →  out = base;  out[place] = …      (the second node has ``base == out``)
+    """
+    body = node.body
+    if not isinstance(body, Scatter) or body.base == node.outputs[0]:
+        return None
+    out = node.outputs[0]
+    assert out is not None
+    base = body.base
+    shape = rewriter.graph.buffers[out].shape
+    copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
+    return [Node((out,), copy, node.origin), Node((out,), replace(body, base=out), node.origin)]
+
+
+def mutation_copies(graph: Graph) -> list[Node]:
+    """``input holds source at the end`` → a pointwise node that writes the input's memory."""
+    nodes = []
+    for mutation in graph.mutations:
+        source = graph.buffers[mutation.source]
+        origin = next((n.origin for n in graph.nodes if mutation.source in n.outputs), None)
+
+        def copy(index: Sequence[Expr], name: str = mutation.source) -> Any:
+            return ops.load(name, index)
+
+        nodes.append(
+            Node((mutation.target,), Pointwise(source.shape, source.dtype, copy), origin or Origin("aten.copy_.default"))
+        )
+    return nodes
+
+
+REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
+    two_pass_statistics,
+    two_pass_softmax,
+    split_reduction,
+    scatter_in_place,
+)
+
+__all__ = ["REWRITES", "Rewriter", "identity", "mutation_copies"]
