@@ -67,6 +67,7 @@ class Recorder(Handler):
         load_hook: called with every load's buffer and simplified index. A value it returns is taken instead
             of the load: the producer inlined (run its loop function here), or what this loop stored before.
         origin: of the node being recorded, for messages; may be changed between bodies.
+        first: the number of the first value's name, where several recorders work on one kernel.
 
     >>> from smelt.ops import ops
     >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
@@ -83,13 +84,14 @@ class Recorder(Handler):
         load_hook: LoadHook | None = None,
         *,
         origin: Origin | None = None,
+        first: int = 0,
     ) -> None:
         self.buffers = buffers
         self.extents: dict[Symbol, Expr] = dict(extents)
         self.load_hook = load_hook
         self.origin = origin or Origin("?")
         self._blocks = [RecordedBlock()]
-        self._count = 0
+        self._count = first
         self._depth: dict[str, int] = {}
         self._symbol_depth: dict[Symbol, int] = {}
         self._steps: dict[str, Instruction] = {}
@@ -134,6 +136,26 @@ class Recorder(Handler):
     def bind(self, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> RecordedValue:
         """A new value by an operation that must stay where it is and is never merged (``read``)."""
         return self._append(len(self._blocks) - 1, op, args, dtype)
+
+    @property
+    def count(self) -> int:
+        """The number that the next value's name will have."""
+        return self._count
+
+    def reserve(self, dtype: torch.dtype) -> RecordedValue:
+        """A value that the scheduler binds by a statement of its own, after this recording."""
+        value = RecordedValue(self._fresh(), dtype)
+        self.adopt(value)
+        return value
+
+    def adopt(self, value: RecordedValue) -> None:
+        """Make a value known that is bound outside of this recording."""
+        self._steps[value.name] = Instruction(value.name, value.dtype, "outside", ())
+        self._depth[value.name] = 0
+
+    def simplified(self, expr: Expr) -> Expr:
+        """An index expression as a load would have it: simplified under the extents."""
+        return self._simplify(expr)
 
     # -- the protocol ---------------------------------------------------------------------------------------
 

@@ -81,11 +81,13 @@ def used_names(step: Recordable) -> set[str]:
     return {arg for arg in (step.args[1:] if step.op == "load" else step.args) if isinstance(arg, str)}
 
 
-def prune(steps: Iterable[Recordable], roots: Iterable[str]) -> tuple[Recordable, ...]:
-    """Drop what neither a root nor a check needs (recorded instructions only, no statements)."""
+def prune(
+    steps: Iterable[Recordable], roots: Iterable[str], symbols: Iterable[Symbol] = ()
+) -> tuple[Recordable, ...]:
+    """Drop what neither a root, an index symbol nor a check needs (instructions only, no statements)."""
     needed = set(roots)
     kept: list[Recordable] = []
-    symbols: set[Symbol] = set()
+    symbols = set(symbols)
     for step in reversed(list(steps)):
         raises = step.op == "indirect_index" and step.args[3] if isinstance(step, Instruction) else False
         wanted = step.name in needed or raises

@@ -1,0 +1,207 @@
+"""The loop graph as a readable script: types, shapes, what each node computes, and where it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Extern, Graph, Node, Pointwise, Reduction, StridedView
+from smelt.loops.record import Recorder
+from smelt.loops.straightline import MaskedInstruction, Recordable
+from smelt.symbolic import contiguous_strides, same
+from smelt.symbolic.text import python_text
+
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def type_text(dtype: torch.dtype) -> str:
+    """The short name of a dtype.
+
+    >>> type_text(torch.bfloat16), type_text(torch.uint8), type_text(torch.bool)
+    ('bf16', 'u8', 'bool')
+    """
+    name = str(dtype).removeprefix("torch.")
+    kind = name.rstrip("0123456789")
+    return _SHORT[kind] + name[len(kind) :] if kind in _SHORT else name
+
+
+def index_text(index: Iterable[Any]) -> str:
+    """Expressions with commas between them."""
+    return ", ".join(python_text(expr) for expr in index)
+
+
+def buffer_text(buffer: Any) -> str:
+    """``name: f32[2, 3]``, with the strides where they are not row-major.
+
+    >>> import sympy
+    >>> from smelt.loops.ir import Buffer
+    >>> two, three = sympy.Integer(2), sympy.Integer(3)
+    >>> buffer_text(Buffer("x", torch.float32, (two, three), (sympy.Integer(1), two)))
+    'x: f32[2, 3] strides (1, 2)'
+    """
+    text = f"{buffer.name}: {type_text(buffer.dtype)}[{index_text(buffer.shape)}]"
+    expected = contiguous_strides(buffer.shape)
+    plain = all(
+        size == 1 or same(stride, want) for size, stride, want in zip(buffer.shape, buffer.strides, expected)
+    )
+    return text if plain else f"{text} strides ({index_text(buffer.strides)})"
+
+
+def print_graph(graph: Graph) -> str:
+    """The script of a loop graph; what `smelt explain --stage loops` shows."""
+    lines = ["graph("]
+    for name in graph.inputs:
+        if isinstance(name, Symbol):
+            hint = f"  # {graph.hints[name]} while capturing" if name in graph.hints else ""
+            lines.append(f"    {name}: size,{hint}")
+        else:
+            lines.append("    _," if name is None else f"    {buffer_text(graph.buffers[name])},")
+    lines.append("):")
+    lines += [f"    {buffer_text(graph.buffers[name])} = constant" for name in graph.constants]
+    for node in graph.nodes:
+        lines += [f"    {line}" for line in node_lines(node, graph)]
+    lines += [f"    {mutation.target}[...] = {mutation.source}" for mutation in graph.mutations]
+    lines.append(f"    return {', '.join(_value_text(out) for out in graph.outputs)}")
+    return "\n".join(lines) + "\n"
+
+
+def node_lines(node: Node, graph: Graph) -> list[str]:
+    """One node's lines: its origin, the buffers it writes, and its loop function as straight-line code."""
+    where = f"  {node.origin.where}" if node.origin.where else ""
+    lines = [f"# {node.origin.op}{where}"]
+    outputs = [buffer_text(graph.buffers[name]) if name is not None else "_" for name in node.outputs]
+    body = node.body
+    if isinstance(body, Extern):
+        return lines + _extern_lines(body, outputs)
+    index = variables("i", len(body.shape))
+    place: Sequence[Expr] = index
+    rindex: tuple[Symbol, ...] = ()
+    if isinstance(body, Reduction):
+        rindex = variables("r", len(body.reduce_shape))
+        kind = f"reduce {body.kind}"
+    else:
+        kind = "pointwise" if isinstance(body, Pointwise) else f"copy of {body.base}, then scatter"
+    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+    sizes = (*body.shape, *body.reduce_shape) if isinstance(body, Reduction) else body.shape
+    recorder = Recorder(dtypes, dict(zip((*index, *rindex), sizes)), origin=node.origin)
+    if isinstance(body, Reduction):
+        value = recorder.run(body.inner_fn, index, rindex)
+    else:
+        value = recorder.run(body.inner_fn, index)
+        if not isinstance(body, Pointwise):
+            place = recorder.run(body.place, index)
+    steps, last = code_lines(recorder.instructions, value.name)
+    lines.append(f"{', '.join(outputs)} = {kind}")
+    loops = ", ".join(
+        f"{variable} in range({python_text(size)})" for variable, size in zip(index, body.shape)
+    )
+    inner = "    "
+    if loops:
+        lines.append(f"{inner}for {loops}:")
+        inner += "    "
+    names = [name if name is not None else "_" for name in node.outputs]
+    if isinstance(body, Reduction):
+        over = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(rindex, body.reduce_shape))
+        lines.append(f"{inner}for {over}:" if over else f"{inner}once:")
+        lines += [f"{inner}    {step}" for step in steps]
+        lines.append(
+            f"{inner}    {', '.join(f'{n}[{index_text(index)}]' for n in names)} {body.kind}= {last}"
+        )
+        return lines
+    sign = "+=" if not isinstance(body, Pointwise) and body.mode == "add" else "="
+    lines += [f"{inner}{step}" for step in steps]
+    lines.append(f"{inner}{names[0]}[{index_text(place)}] {sign} {last}")
+    return lines
+
+
+def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:
+    args = [_value_text(arg) for arg in body.args]
+    args += [f"{name}={_value_text(value)}" for name, value in body.kwargs.items()]
+    left = ", ".join(outputs) if body.symbol is None else f"{body.symbol}: size"
+    reason = "" if body.reason is None else f"  # fallback: {body.reason}"
+    call = f"{body.target}({', '.join(args)}){reason}"
+    return [f"{left} = {call}" if left else call]
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, StridedView):
+        offset = "" if value.offset == 0 else f" offset {python_text(value.offset)}"
+        return f"{value.buffer}[{index_text(value.shape)}] strides ({index_text(value.strides)}){offset}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_value_text(item) for item in value)}]"
+    return python_text(value) if isinstance(value, Expr) and value.is_integer else str(value)
+
+
+# -- straight-line code ----------------------------------------------------------------------------------
+
+
+def code_lines(steps: Iterable[Recordable], result: str, width: int = 88) -> tuple[list[str], str]:
+    """Recorded code as lines of text, a value used once written where it is used; and the result's text.
+
+    >>> from smelt.loops.straightline import Instruction
+    >>> f32 = torch.float32
+    >>> code_lines([Instruction("v0", f32, "load", ("x", ())), Instruction("v1", f32, "exp", ("v0",))], "v1")
+    ([], 'exp(x[])')
+    """
+    steps = list(steps)
+    uses = Counter([result])
+    _count(steps, uses)
+    texts: dict[str, str] = {}
+    return _code_lines(steps, uses, texts, width), texts.get(result, result)
+
+
+def _count(steps: Iterable[Recordable], uses: Counter[str]) -> None:
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            uses.update((step.mask, step.result))
+            _count(step.body, uses)
+        else:
+            uses.update(arg for arg in step.args if isinstance(arg, str))
+
+
+def _code_lines(
+    steps: Iterable[Recordable], uses: Counter[str], texts: dict[str, str], width: int
+) -> list[str]:
+    lines: list[str] = []
+    for step in steps:
+        head = f"{step.name}: {type_text(step.dtype)}"
+        if isinstance(step, MaskedInstruction):
+            inner = _code_lines(step.body, uses, texts, width)
+            mask, result = texts.get(step.mask, step.mask), texts.get(step.result, step.result)
+            if not inner and uses[step.name] == 1 and len(mask) + len(result) < width - 30:
+                texts[step.name] = f"({result} where {mask} else {step.other})"
+                continue
+            lines.append(f"{head} = where {mask}, else {step.other}:")
+            lines += [f"    {line}" for line in [*inner, result]]
+            continue
+        text = instruction_text(step, lambda name: texts.get(name, name))
+        if step.index is not None:
+            lines.append(f"{step.index} = {text}")
+        elif step.op == "constant" or (uses[step.name] == 1 and len(text) <= width):
+            texts[step.name] = text
+        elif uses[step.name]:
+            lines.append(f"{head} = {text}")
+    return lines
+
+
+def instruction_text(step: Any, name_of: Callable[[str], str] = str) -> str:
+    """The right-hand side of a Let or an Instruction."""
+    if step.op == "load":
+        return f"{step.args[0]}[{index_text(step.args[1])}]"
+    if step.op == "constant":
+        return str(step.args[0])
+    if step.op == "index_expr":
+        return f"{type_text(step.dtype)}({python_text(step.args[0])})"
+    if step.op in ("to_dtype", "bitcast"):
+        call = type_text(step.dtype) if step.op == "to_dtype" else f"bitcast_{type_text(step.dtype)}"
+        return f"{call}({name_of(step.args[0])})"
+    if step.op == "indirect_index":
+        value, size, wrap, check = step.args
+        flags = [flag for flag, on in (("wrap", wrap), ("check", check)) if on]
+        return f"index({', '.join([name_of(value), f'size={python_text(size)}', *flags])})"
+    return f"{step.op}({', '.join(name_of(a) if isinstance(a, str) else str(a) for a in step.args)})"

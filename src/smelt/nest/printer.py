@@ -1,0 +1,112 @@
+"""Loop nests as indented text; what `smelt explain --stage nest` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from smelt.loops.printer import buffer_text, index_text, instruction_text, type_text
+from smelt.nest.ir import (
+    Accumulate,
+    Alloc,
+    Argument,
+    Block,
+    Call,
+    For,
+    InArena,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    Run,
+    Stmt,
+    Store,
+)
+from smelt.symbolic.text import python_text
+
+_INDENT = "    "
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The text of one kernel.
+
+    >>> import sympy, torch
+    >>> from smelt.nest.ir import Param
+    >>> i, eight, one = sympy.Symbol("i0"), sympy.Integer(8), sympy.Integer(1)
+    >>> x, y = (Param(name, torch.float32, (eight,), (one,), name == "y") for name in "xy")
+    >>> load = Let("v0", torch.float32, "load", ("x", (i,)))
+    >>> loop = For(i, sympy.Integer(0), eight, Block((load, Store("y", (i,), "v0"))), LoopKind.VECTOR, 4)
+    >>> print(print_kernel(Kernel("copy", (x, y), (), Block((loop,)))), end="")
+    kernel copy(x: f32[8], out y: f32[8]):
+        vector for i0 in range(8) step 4:
+            v0: f32 = x[i0]
+            y[i0] = v0
+    """
+    params = [f"{'out ' if param.written else ''}{buffer_text(param)}" for param in kernel.params]
+    head = f"kernel {kernel.name}({', '.join([*params, *(f'{size}: size' for size in kernel.sizes)])}):"
+    origins = [f"{_INDENT}# {origin}" for origin in kernel.origins]
+    return "\n".join([head, *origins, *(_INDENT + line for line in block_lines(kernel.body))]) + "\n"
+
+
+def print_run(run: Run) -> str:
+    """The text of one native call: its kernels (equal ones once) and on what they run."""
+    args = ", ".join([*run.arguments, *(f"{size}: size" for size in run.sizes)])
+    lines = [f"run {run.name}({args}):"]
+    lines += [f"{_INDENT}{_call_text(call, run)}" for call in run.calls]
+    kernels = dict.fromkeys(call.kernel for call in run.calls)
+    return "\n".join(["\n".join(lines) + "\n", *(print_kernel(kernel) for kernel in kernels)])
+
+
+def _call_text(call: Call, run: Run) -> str:
+    texts = []
+    for param, arg in zip(call.kernel.params, call.args):
+        if isinstance(arg, InArena):
+            texts.append(f"{param.name}=arena[{python_text(arg.offset)}]")
+        elif isinstance(arg, Argument):
+            texts.append(f"{param.name}={run.arguments[arg.position]}")
+        else:
+            texts.append(f"{param.name}={arg}")
+    return f"{call.kernel.name}({', '.join(texts)})"
+
+
+def block_lines(block: Block) -> list[str]:
+    """The lines of a block, not indented."""
+    return [line for stmt in block.stmts for line in _lines(stmt)] or ["pass"]
+
+
+def _lines(stmt: Stmt) -> Iterator[str]:
+    if isinstance(stmt, For):
+        yield _loop_head(stmt)
+        yield from _indented(stmt.body)
+    elif isinstance(stmt, Masked):
+        yield f"{stmt.name}: {type_text(stmt.dtype)} = where {stmt.mask}, else {stmt.other}:"
+        if stmt.body.stmts:
+            yield from _indented(stmt.body)
+        yield f"{_INDENT}{stmt.result}"
+    elif isinstance(stmt, Let):
+        if stmt.index is not None:
+            yield f"{stmt.index} = {instruction_text(stmt)}"
+        elif stmt.op == "read":
+            yield f"{stmt.name}: {type_text(stmt.dtype)} = {stmt.args[0]}.{stmt.args[1]}"
+        else:
+            yield f"{stmt.name}: {type_text(stmt.dtype)} = {instruction_text(stmt)}"
+    elif isinstance(stmt, Store):
+        sign = "=" if stmt.mode is None else "+=" if stmt.mode == "add" else f"{stmt.mode}="
+        yield f"{stmt.buffer}[{index_text(stmt.index)}] {sign} {stmt.value}"
+    elif isinstance(stmt, Alloc):
+        yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]"
+    elif isinstance(stmt, Accumulate):
+        yield f"{stmt.name}: {type_text(stmt.dtype)} = {stmt.kind}()"
+    else:
+        position = "" if stmt.position is None else f" at {python_text(stmt.position)}"
+        yield f"{stmt.acc} {'merge' if stmt.merge else 'update'} {stmt.value}{position}"
+
+
+def _loop_head(loop: For) -> str:
+    kind = "" if loop.kind is LoopKind.SERIAL else f"{loop.kind.value} "
+    begin = "" if loop.begin == 0 else f"{python_text(loop.begin)}, "
+    step = "" if loop.step == 1 else f" step {loop.step}"
+    return f"{kind}for {loop.var} in range({begin}{python_text(loop.end)}){step}:"
+
+
+def _indented(block: Block) -> list[str]:
+    return [_INDENT + line for line in block_lines(block)]

@@ -1,0 +1,102 @@
+"""Expressions as Python source: for plans, which run it, and for printouts, which people read."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from sympy import Symbol
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+from smelt.errors import SmeltError
+
+_SUM, _PRODUCT, _ATOM = 1, 2, 3
+
+
+@lru_cache(maxsize=16384)
+def python_text(expr: Any) -> str:
+    """Python source of an integer (or boolean) expression over its symbols' names.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> python_text(12 * i - j + FloorDiv(i, 4) * 3)
+    '12*i - j + 3*(i//4)'
+    >>> python_text(sympy.Max(i, j + 1))
+    'max(i, j + 1)'
+
+    Raises:
+        SmeltError: SM0510, a function that has no text.
+    """
+    return _write(expr)[0]
+
+
+def _write(expr: Any) -> tuple[str, int]:
+    """The text and how tightly it binds."""
+    if isinstance(expr, int):
+        expr = sympy.Integer(expr)
+    if isinstance(expr, Symbol):
+        return expr.name, _ATOM
+    if expr.is_Integer:
+        return str(expr), _ATOM if expr >= 0 else _SUM
+    if isinstance(expr, sympy.Add):
+        return _sum(expr), _SUM
+    if isinstance(expr, (sympy.Mul, sympy.Pow)):
+        return _product(expr)
+    if isinstance(expr, FloorDiv):
+        return _binary("//", *expr.args), _PRODUCT
+    if isinstance(expr, ModularIndexing):
+        base, divisor, modulus = expr.args
+        return _binary("%", FloorDiv(base, divisor), modulus), _PRODUCT
+    name = expr.func.__name__
+    if name in ("Mod", "PythonMod"):
+        return _binary("%", *expr.args), _PRODUCT
+    if name in ("Max", "Min"):
+        parts = sorted((_write(arg)[0] for arg in expr.args), key=lambda text: (len(text), text))
+        return f"{name.lower()}({', '.join(parts)})", _ATOM
+    if isinstance(expr, sympy.core.relational.Relational):
+        return f"{_write(expr.lhs)[0]} {expr.rel_op} {_write(expr.rhs)[0]}", 0
+    if name in ("And", "Or"):
+        return f" {name.lower()} ".join(_tight(arg, _SUM) for arg in expr.args), 0
+    if name == "Not":
+        return f"not {_tight(expr.args[0], _SUM)}", 0
+    if expr in (sympy.true, sympy.false):
+        return str(bool(expr)), _ATOM
+    raise SmeltError("SM0510", f"no text for {name} in {expr}", why="an unusual size expression")
+
+
+def _tight(expr: Any, floor: int) -> str:
+    text, binding = _write(expr)
+    return text if binding >= floor else f"({text})"
+
+
+def _binary(name: str, left: Any, right: Any) -> str:
+    return f"{_tight(left, _ATOM)}{name}{_tight(right, _ATOM)}"
+
+
+def _sum(expr: sympy.Add) -> str:
+    text = ""
+    for term in expr.as_ordered_terms():
+        coefficient = term.as_coeff_Mul()[0]
+        if text and coefficient.is_number and coefficient < 0:
+            text += f" - {_tight(-term, _PRODUCT)}"
+        elif text:
+            text += f" + {_tight(term, _PRODUCT)}"
+        else:
+            text = _write(term)[0]
+    return text
+
+
+def _product(expr: Any) -> tuple[str, int]:
+    above, below = sympy.fraction(expr)
+    if below != 1:  # an integer all the same: the division leaves no rest
+        return _binary("//", above, below), _PRODUCT
+    coefficient, rest = expr.as_coeff_Mul()
+    if coefficient < 0:
+        return f"-{_tight(-expr, _PRODUCT)}", _SUM
+    factors = [] if coefficient == 1 else [str(coefficient)]
+    for factor in rest.as_ordered_factors():
+        base, exponent = factor.as_base_exp()
+        if not exponent.is_Integer:
+            raise SmeltError("SM0510", f"no text for the power {factor}", why="an unusual size expression")
+        factors += [_tight(base, _ATOM)] * int(exponent)
+    return "*".join(factors), _ATOM if len(factors) == 1 else _PRODUCT

@@ -1,0 +1,111 @@
+"""What a node is said to read, to write and to cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from smelt.loops.dependencies import Read, analyze, bytes_read, bytes_written
+from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.ops import ops
+from smelt.symbolic import contiguous_strides, loop_var
+
+S0 = sympy.Symbol("s0", integer=True, positive=True)
+ORIGIN = Origin("test")
+N = sympy.Integer
+
+
+def _graph(**buffers: tuple[tuple[Any, ...], torch.dtype]) -> Graph:
+    graph = Graph()
+    for name, (shape, dtype) in buffers.items():
+        sizes = tuple(sympy.sympify(size) for size in shape)
+        graph.buffers[name] = Buffer(name, dtype, sizes, contiguous_strides(sizes))
+    return graph
+
+
+def test_distinct_reads_and_costs() -> None:
+    def inner(i: Any) -> Any:
+        x = ops.load("x", i)
+        return ops.add(ops.exp(x), ops.mul(ops.load("x", [i[1], i[0]]), ops.load("x", i)))
+
+    found = analyze(Node(("y",), Pointwise((N(4), N(4)), torch.float32, inner), ORIGIN))
+    i0, i1 = found.variables
+    assert found.reads == (Read("x", (i0, i1), False, False), Read("x", (i1, i0), False, False))
+    assert (found.operations, found.cost, found.checks) == (3, 12, 0)
+    assert found.writes == ("y",)
+    assert found.buffers_read == ("x",)
+
+
+def test_given_variables_are_used() -> None:
+    a, b, c = loop_var("a"), loop_var("b"), loop_var("c")
+    body = Reduction("sum", (N(2), N(3)), (N(4),), torch.float32, lambda i, r: ops.load("x", [*r, *i]))
+    found = analyze(Node(("y",), body, ORIGIN), None, (a, b), (c,))
+    assert found.reads == (Read("x", (c, a, b), False, False),)
+    assert (found.variables, found.reduce_variables) == ((a, b), (c,))
+
+
+def test_masked_and_indirect_reads_are_marked() -> None:
+    def inner(i: Any) -> Any:
+        at = ops.load("at", i)
+        inside = ops.ge(at, ops.constant(0, torch.int64))
+        place = ops.indirect_index(at, N(9))
+        return ops.masked(inside, lambda: ops.add(ops.load("x", [place]), ops.load("y", i)), 0.0)
+
+    found = analyze(Node(("o",), Pointwise((N(4),), torch.float32, inner), ORIGIN))
+    marks = {read.buffer: (read.indirect, read.masked) for read in found.reads}
+    assert marks == {"at": (False, False), "x": (True, True), "y": (False, True)}
+    assert found.checks == 1
+
+
+def test_a_read_both_masked_and_not_is_not_masked() -> None:
+    def inner(i: Any) -> Any:
+        inside = ops.load("m", i)
+        return ops.add(ops.masked(inside, lambda: ops.load("x", i), 0.0), ops.load("x", i))
+
+    found = analyze(Node(("o",), Pointwise((N(4),), torch.float32, inner), ORIGIN))
+    assert [read.masked for read in found.reads if read.buffer == "x"] == [False]
+
+
+def test_scatter_reads_its_base_whole_and_its_places() -> None:
+    def place(i: Any) -> Any:
+        return (ops.indirect_index(ops.load("at", i), N(5)),)
+
+    body = Scatter("base", (N(3),), torch.float32, lambda i: ops.load("v", i), place)
+    found = analyze(Node(("o",), body, ORIGIN))
+    assert found.whole == ("base",)
+    assert found.buffers_read == ("v", "at", "base")
+    assert found.place is not None
+    assert found.place[0].is_Symbol
+
+
+def test_extern_reads_every_view_in_its_arguments() -> None:
+    def view(name: str) -> StridedView:
+        return StridedView(name, (N(2),), (N(1),), N(0))
+
+    body = Extern("aten.cat.default", ([view("a"), view("b")], 0), {"out": view("c")})
+    assert analyze(Node(("o", None), body, ORIGIN)).whole == ("a", "b", "c")
+    assert analyze(Node(("o", None), body, ORIGIN)).writes == ("o",)
+
+
+def test_bytes_count_each_touched_element_once() -> None:
+    f32 = torch.float32
+    graph = _graph(x=((8, 16), f32), b=((16,), torch.float64), y=((8, 16), f32))
+
+    def inner(i: Any) -> Any:
+        wide = ops.to_dtype(ops.load("b", [i[1]]), f32)
+        return ops.add(ops.add(ops.load("x", i), wide), ops.load("x", [i[0], N(0)]))
+
+    node = Node(("y",), Pointwise((N(8), N(16)), f32, inner), ORIGIN)
+    assert bytes_read(analyze(node), node, graph) == 8 * 16 * 4 + 16 * 8
+    assert bytes_written(node, graph) == 8 * 16 * 4
+
+
+def test_bytes_with_symbolic_sizes() -> None:
+    f32 = torch.float32
+    graph = _graph(x=((S0, 16), f32), y=((S0,), f32))
+    body = Reduction("sum", (S0,), (N(16),), f32, lambda i, r: ops.load("x", [*i, *r]))
+    node = Node(("y",), body, ORIGIN)
+    assert bytes_read(analyze(node), node, graph) == 64 * S0
+    assert bytes_written(node, graph) == 4 * S0

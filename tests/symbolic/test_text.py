@@ -1,0 +1,69 @@
+"""Python text: evaluating it gives what the expression gives, for generated expressions and by hand."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+
+from smelt.errors import SmeltError
+from smelt.symbolic import evaluate, loop_var
+from smelt.symbolic.text import python_text
+
+A, B, C = (loop_var(name) for name in "abc")
+
+_LEAVES = st.one_of(st.sampled_from([A, B, C]), st.integers(-4, 9).map(sympy.Integer))
+_DIVISORS = st.integers(1, 7).map(sympy.Integer)
+
+
+def _grow(inner: st.SearchStrategy[sympy.Expr]) -> st.SearchStrategy[sympy.Expr]:
+    pair = st.tuples(inner, inner)
+    return st.one_of(
+        pair.map(lambda p: p[0] + p[1]),
+        pair.map(lambda p: p[0] - p[1]),
+        pair.map(lambda p: p[0] * p[1]),
+        pair.map(lambda p: Max(*p)),
+        pair.map(lambda p: Min(*p)),
+        st.tuples(inner, _DIVISORS).map(lambda p: FloorDiv(*p)),
+        st.tuples(inner, _DIVISORS).map(lambda p: PythonMod(*p)),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.recursive(_LEAVES, _grow, max_leaves=8), st.tuples(*[st.integers(0, 20)] * 3))
+def test_text_means_what_the_expression_means(expr: sympy.Expr, numbers: tuple[int, int, int]) -> None:
+    values = dict(zip((A, B, C), numbers))
+    names = {symbol.name: number for symbol, number in values.items()}
+    assert eval(python_text(expr), {"max": max, "min": min}, names) == evaluate(expr, values)
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (A - B, "a - b"),
+        (-A, "-a"),
+        (-2 * A * (B + 1), "-2*a*(b + 1)"),
+        (A**2 * B, "a*a*b"),
+        (FloorDiv(A + B, 2), "(a + b)//2"),
+        (A * Mod(B, 3), "a*(b%3)"),
+        (A * B / 2, "(a*b)//2"),
+        (sympy.And(A > 1, B >= A), "(a > 1) and (a <= b)"),
+    ],
+)
+def test_text_is_readable(expr: sympy.Basic, text: str) -> None:
+    for number in (0, 2, 4):
+        values = {A: number, B: 3, C: 1}
+        wanted = expr.subs(values)
+        got = eval(python_text(expr), {"max": max, "min": min}, {s.name: v for s, v in values.items()})
+        assert got == wanted
+    if not isinstance(expr, sympy.logic.boolalg.Boolean):
+        assert python_text(expr) == text
+
+
+def test_what_has_no_text_says_so() -> None:
+    with pytest.raises(SmeltError, match="SM0510: no text for sin"):
+        python_text(sympy.sin(A))
+    with pytest.raises(SmeltError, match="SM0510: no text for the power"):
+        python_text(sympy.Pow(A, B))
