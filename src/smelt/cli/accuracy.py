@@ -1,0 +1,194 @@
+"""Numbers: how far eager and a contender are from the same program in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from smelt.cli import workload
+from smelt.cli.spec import Program, describe
+from smelt.cli.workload import Setup
+
+PROMISE = 4.0
+"""smelt promises at most this many times eager's own error …"""
+SLACK_ULP = 8.0
+"""… plus a few units in the last place of the largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What one run gave: outputs and, after a training step, gradients, all by name and detached."""
+
+    tensors: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output or gradient. Errors are max|y - reference| / max|reference|."""
+
+    name: str
+    dtype: str
+    eager: float
+    contender: float
+    within: bool
+    why: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The contender's error over eager's."""
+        if self.contender == 0.0:
+            return 0.0
+        return self.contender / self.eager if self.eager > 0.0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All differences of one contender; ``compared`` is False, with the reason, where nothing can be."""
+
+    compared: bool
+    reason: str
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def within(self) -> bool:
+        return all(d.within for d in self.differences)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The difference that is furthest out of the promise, or nearest to its limit."""
+        order = sorted(self.differences, key=lambda d: (not d.within, d.contender), reverse=True)
+        return order[0] if order else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        worst = self.worst
+        return {
+            "compared": self.compared,
+            "reason": self.reason,
+            "within_promise": self.within,
+            "worst": None if worst is None else {**asdict(worst), "ratio": _finite(worst.ratio)},
+            "differences": [{**asdict(d), "ratio": _finite(d.ratio)} for d in self.differences],
+        }
+
+
+def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int = workload.SEED) -> Values:
+    """One run from the state the model is in; that state (parameters, statistics) is put back afterwards."""
+    state = _state(program)
+    workload.clear_gradients(program)
+    torch.manual_seed(seed)
+    try:
+        result = workload.runner(program, call, setup)()
+        named = {
+            f"output {i}": leaf
+            for i, leaf in enumerate(tree_leaves(result))
+            if isinstance(leaf, torch.Tensor)
+        }
+        if setup.train:
+            holders = workload.gradient_holders(program)
+            named.update({f"gradient of {n}": t.grad for n, t in holders.items() if t.grad is not None})
+        return Values({name: tensor.detach().clone() for name, tensor in named.items()})
+    finally:
+        workload.clear_gradients(program)
+        _restore(program, state)
+
+
+def reference(program: Program, setup: Setup) -> Values | str:
+    """The program in float64 under eager, or why there is none."""
+    if _is_random(program, setup):
+        return "the model draws random numbers: no two runs are to be compared"
+    try:
+        call = copy.deepcopy(program.call)
+        if isinstance(call, torch.nn.Module):
+            call = call.double()
+        args, kwargs = workload.as_double((program.args, program.kwargs))
+        double = Program(call, args, kwargs)
+        return run_once(double, call, setup)
+    except Exception as error:
+        return f"no float64 reference: {describe(error)}"
+
+
+def compare(eager: Values, contender: Values, exact: Values | str) -> Verdict:
+    """Each of the contender's values against float64, beside eager's own; integers and bools exactly."""
+    if isinstance(exact, str):
+        return Verdict(False, exact)
+    if set(eager.tensors) != set(contender.tensors):
+        missing = sorted(set(eager.tensors) ^ set(contender.tensors))
+        odd = tuple(Difference(name, "", 0.0, math.inf, False, "not in both") for name in missing)
+        return Verdict(True, "", odd)
+    pairs = ((name, ours, contender.tensors[name]) for name, ours in eager.tensors.items())
+    return Verdict(True, "", tuple(difference(name, e, c, exact.tensors.get(name)) for name, e, c in pairs))
+
+
+def difference(name: str, eager: torch.Tensor, other: torch.Tensor, exact: torch.Tensor | None) -> Difference:
+    """One tensor's errors.
+
+    >>> one = torch.ones(2)
+    >>> difference("x", one, one, one.double()).within
+    True
+    >>> difference("x", one, one + 1, one.double()).within
+    False
+    """
+    blank = Difference(name, str(eager.dtype).removeprefix("torch."), 0.0, 0.0, True)
+    if eager.shape != other.shape or eager.dtype != other.dtype:
+        return replace(
+            blank, contender=math.inf, within=False, why=f"{_kind(other)} where eager has {_kind(eager)}"
+        )
+    if not eager.is_floating_point() or exact is None:
+        same = torch.equal(eager, other)
+        return replace(
+            blank, contender=0.0 if same else math.inf, within=same, why="" if same else "not eager's"
+        )
+    strange = (torch.where(torch.isfinite(x), 0.0, x.double()) for x in (eager, other))
+    if not torch.equal(*(torch.nan_to_num(x, nan=1.0, posinf=2.0, neginf=3.0) for x in strange)):
+        return replace(blank, contender=math.inf, within=False, why="NaN or inf elsewhere than eager")
+    usable = torch.isfinite(eager) & torch.isfinite(exact)
+    truth = exact[usable].double()
+    if truth.numel() == 0:
+        return blank
+    scale = max(truth.abs().max().item(), torch.finfo(eager.dtype).tiny)
+    errors = [((x[usable].double() - truth).abs().max().item()) / scale for x in (eager, other)]
+    limit = PROMISE * errors[0] + SLACK_ULP * torch.finfo(eager.dtype).eps
+    return replace(blank, eager=errors[0], contender=errors[1], within=errors[1] <= limit)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _is_random(program: Program, setup: Setup) -> bool:
+    """Whether another seed gives other values (beyond what threads that add in another order may do)."""
+    first, second = (run_once(program, program.call, setup, seed).tensors for seed in (1, 2))
+    return any(name not in second or _far_apart(tensor, second[name]) for name, tensor in first.items())
+
+
+def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or not a.is_floating_point():
+        return not torch.equal(a, b)
+    a, b = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())
+    return a.numel() > 0 and bool((a - b).abs().max() > 1e-4 * a.abs().max())
+
+
+def _state(program: Program) -> dict[str, torch.Tensor]:
+    if not isinstance(program.call, torch.nn.Module):
+        return {}
+    named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in named.items()}
+
+
+def _restore(program: Program, state: dict[str, torch.Tensor]) -> None:
+    if not isinstance(program.call, torch.nn.Module):
+        return
+    named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}
+    with torch.no_grad():
+        for name, tensor in state.items():
+            named[name].copy_(tensor)

@@ -1,0 +1,238 @@
+"""The commands and their options; what they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from smelt.cli.console import err, inner_error, one_line, out
+from smelt.errors import SmeltError
+
+SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
+_BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
+_EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
+_DOCTOR_EXAMPLE = "Example: smelt doctor"
+_CACHE_EXAMPLE = "Example: smelt cache, or smelt cache clear --yes"
+
+
+class Stage(str, Enum):
+    """The stages whose text ``explain --stage`` prints."""
+
+    FX = "fx"
+    CONTRACT = "contract"
+    LOOPS = "loops"
+    NEST = "nest"
+    CPP = "cpp"
+    PLAN = "plan"
+
+
+app = typer.Typer(
+    name="smelt",
+    help="A PyTorch compiler. Measure it (bench), look inside (explain), check the machine (doctor).",
+    epilog="Example: smelt bench benchmarks/zoo.py:tiny",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+cache_app = typer.Typer(
+    help="Where compiled programs are kept, and how much they take.", epilog=_CACHE_EXAMPLE
+)
+app.add_typer(cache_app, name="cache")
+
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, show_default=False)]
+Train = Annotated[bool, typer.Option("--train", help="A training step: forward, loss, backward, SGD.")]
+Dynamic = Annotated[
+    bool | None,
+    typer.Option("--dynamic/--static", help="Compile for all sizes, or for these; unset: torch decides."),
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="A compile option, such as fusion=false; repeatable."
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        typer.echo(f"smelt {version('smelt')} (torch {version('torch')}, Python {python})")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of bad input too.")] = False,
+) -> None:
+    """A PyTorch compiler. Measure it (bench), look inside (explain), check the machine (doctor)."""
+
+
+@app.command(epilog=_BENCH_EXAMPLE)
+def bench(
+    spec: Spec,
+    vs: Annotated[
+        list[str] | None,
+        typer.Option("--vs", metavar="BACKEND", help="Another backend of torch.compile; repeatable."),
+    ] = None,
+    train: Train = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads; unset: torch's choice.")
+    ] = None,
+    dynamic: Dynamic = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.0, help="How long the contenders take turns.")
+    ] = 5.0,
+    compile_times: Annotated[
+        bool, typer.Option("--compile-times/--no-compile-times", help="Measure cold and warm compiles too.")
+    ] = True,
+    json_to: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is standard output."),
+    ] = None,
+    option: Option = None,
+    compiler: Annotated[str, typer.Option("--compiler", hidden=True)] = "smelt",
+) -> None:
+    """Time a program under eager and smelt, in turns; check its numbers against float64."""
+    from smelt.cli.bench import Request
+    from smelt.cli.bench import bench as run
+
+    request = Request(
+        spec=spec,
+        contenders=(compiler, *dict.fromkeys(name for name in vs or () if name != compiler)),
+        train=train,
+        threads=threads,
+        dynamic=dynamic,
+        seconds=seconds,
+        compile_times=compile_times,
+        options=_options(option),
+    )
+    raise typer.Exit(run(request, json_to))
+
+
+@app.command(epilog=_EXPLAIN_EXAMPLE)
+def explain(
+    spec: Spec,
+    train: Train = False,
+    stage: Annotated[
+        Stage | None, typer.Option("--stage", help="Print this stage of every graph as plain text.")
+    ] = None,
+    dynamic: Dynamic = None,
+    option: Option = None,
+) -> None:
+    """Compile a program and tell what became of it: graphs, breaks, kernels, ATen calls, fallbacks."""
+    from smelt.cli.explain import explain as run
+
+    run(
+        spec,
+        train=train,
+        stage=None if stage is None else stage.value,
+        dynamic=dynamic,
+        options=_options(option),
+    )
+
+
+@app.command(epilog=_DOCTOR_EXAMPLE)
+def doctor() -> None:
+    """Check what smelt needs on this machine; say what is missing and how to get it."""
+    from smelt.cli.doctor import doctor as run
+
+    raise typer.Exit(run(out()))
+
+
+@cache_app.callback(invoke_without_command=True)
+def _cache(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        info()
+
+
+@cache_app.command(epilog="Example: smelt cache info")
+def info() -> None:
+    """Where the cache is, how many entries it has and how much they take (the same as smelt cache)."""
+    from smelt.cli.cache import info as run
+
+    run(out())
+
+
+@cache_app.command(epilog="Example: smelt cache clear --yes")
+def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False) -> None:
+    """Remove all entries. Programs that are running keep what they have loaded."""
+    from smelt.cli.cache import clear as run
+
+    run(out(), yes=yes)
+
+
+def _options(pairs: list[str] | None) -> dict[str, Any]:
+    """``["fusion=false", "parallel_grain=1"]`` as a dictionary; smelt itself checks names and types."""
+    options: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise SmeltError("SM0908", f"--option {pair!r} is not NAME=VALUE")
+        options[name.replace("-", "_")] = _value(text)
+    return options
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    0: done. 1: the answer is no (numbers outside the promise, something missing), or a bug (traceback).
+    2: bad input, one clear line. 130: interrupted.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(words, prog_name="smelt", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        err().print("smelt: interrupted")
+        return 130
+    except Exception as raised:
+        error = inner_error(raised)
+        if isinstance(error, SmeltError):
+            if "--debug" in words:
+                traceback.print_exc()
+            err().print(f"smelt: {one_line(error)}", markup=False, soft_wrap=True)
+            return 2
+        # typer carries a copy of click in some versions and imports it in others: known by their shape
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _usage(error)
+        return _bug(raised)
+
+
+def _usage(error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help() if context else "")
+        return 2
+    hint = f" (see '{context.command_path} --help')" if context is not None else ""
+    err().print(f"smelt: {error.format_message()}{hint}", markup=False, soft_wrap=True)
+    return int(error.exit_code)
+
+
+def _bug(error: Exception) -> int:
+    from smelt.cli.jobs import WorkerError
+
+    if isinstance(error, WorkerError):
+        err().print(str(error), markup=False, soft_wrap=True)
+    else:
+        traceback.print_exception(error)
+    err().print(
+        "smelt: that is a bug, in smelt or in what it called; the lines above say where", soft_wrap=True
+    )
+    return 1

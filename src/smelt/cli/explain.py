@@ -1,0 +1,102 @@
+"""``smelt explain``: what became of a program: graphs, breaks, kernels, ATen calls, fallbacks, stages."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from smelt.cli import spec as specs
+from smelt.cli.console import out, progress
+from smelt.errors import SmeltError
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where Dynamo ended one graph and began another."""
+
+    reason: str
+    where: str | None
+
+
+def explain(
+    spec: str, *, train: bool, stage: str | None, dynamic: bool | None, options: dict[str, Any]
+) -> None:
+    """Compile in an empty cache (a cached graph has no text of its stages), run once, and tell.
+
+    Raises:
+        SmeltError: a bad SPEC, a model that raises in eager (SM0906), a missing compiler.
+    """
+    specs.split(spec)
+    with progress(f"compiling {spec}"):
+        reports, breaks = _compile(spec, train, dynamic, options)
+    if stage is not None:
+        _print_stage(reports, stage)
+        return
+    from smelt import report
+
+    console = out()
+    kinds = "forward and backward" if train else "inference"
+    console.print(f"[bold]{spec}[/] ({kinds}): {len(reports)} graph(s), {len(breaks)} graph break(s)")
+    for each in breaks:
+        console.print(
+            Text(f"  break: {each.reason}" + (f"  (at {each.where})" if each.where else ""), "yellow")
+        )
+    console.print()
+    console.print(report.graph_tables(reports))
+    console.print(report.overview(reports))
+
+
+def _print_stage(reports: list[Any], stage: str) -> None:
+    """Plain text, so that it can be piped, compared, kept."""
+    for report in reports:
+        if len(reports) > 1:
+            sys.stdout.write(f"=== {report.graph_name} ({report.kind})\n")
+        if report.kind == "eager" and stage not in report.stages():
+            sys.stdout.write(f"PyTorch runs this graph: {report.fallbacks[0].reason}\n")
+            continue
+        sys.stdout.write(report.text(stage).rstrip("\n") + "\n")
+
+
+def _compile(
+    spec: str, train: bool, dynamic: bool | None, options: dict[str, Any]
+) -> tuple[list[Any], list[Break]]:
+    import torch
+
+    import smelt
+    from smelt.cli import workload
+    from smelt.runtime import toolchain
+
+    toolchain.find()
+    setup = workload.Setup(train, dynamic, tuple(sorted(options.items())))
+    torch.manual_seed(workload.SEED)
+    program = specs.load(spec)
+    workload.prepare(program, setup)
+    try:
+        workload.runner(program, program.call, setup)()
+    except Exception as error:
+        raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
+    with tempfile.TemporaryDirectory(prefix="smelt-explain-") as folder, workload.cache_in(folder):
+        smelt.reset()
+        torch._dynamo.utils.counters.clear()
+        workload.runner(program, workload.compiled("smelt", program.call, setup), setup)()
+        reports = smelt.reports()
+        broken = bool(torch._dynamo.utils.counters["graph_break"])
+    return reports, _breaks(program, train) if broken else []
+
+
+def _breaks(program: specs.Program, train: bool) -> list[Break]:
+    """Trace once more, only to learn the breaks' reasons and lines."""
+    import torch
+
+    with torch.set_grad_enabled(train):
+        explained = torch._dynamo.explain(program.call)(*program.args, **program.kwargs)
+    breaks = []
+    for reason in explained.break_reasons:
+        frame = reason.user_stack[-1] if reason.user_stack else None
+        where = f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else None
+        breaks.append(Break(next(iter(reason.reason.splitlines()), ""), where))
+    return breaks

@@ -1,0 +1,50 @@
+"""Runs jobs in measuring processes (`smelt.cli.worker`) and brings their errors home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from smelt.errors import SmeltError
+
+
+class WorkerError(RuntimeError):
+    """The measuring process raised something that is nobody's input: ``str`` is its whole traceback."""
+
+
+def run(job: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
+    """The result of ``job``, done in a fresh Python process with ``variables`` in its environment.
+
+    Raises:
+        SmeltError: as the process raised it.
+        WorkerError: any other exception there, or the process died.
+    """
+    environment = {**os.environ, **variables}
+    if job.get("threads"):
+        environment["OMP_NUM_THREADS"] = str(job["threads"])
+    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+        job_file, result_file = Path(folder) / "job.json", Path(folder) / "result.json"
+        job_file.write_text(json.dumps(job))
+        command = [sys.executable, "-m", "smelt.cli.worker", str(job_file), str(result_file)]
+        shown = None if os.environ.get("SMELT_LOG") else subprocess.PIPE
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=shown, text=True, check=False
+        )
+        if not result_file.is_file():
+            cause = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+            raise WorkerError(f"the measuring process ended with {cause}\n{(done.stderr or '').strip()}")
+        answer: dict[str, Any] = json.loads(result_file.read_text())
+    if "error" not in answer:
+        result: dict[str, Any] = answer["result"]
+        return result
+    error = answer["error"]
+    if error["code"] is None:
+        raise WorkerError(error["traceback"].rstrip())
+    raise SmeltError(
+        error["code"], error["what"], where=error["where"], why=error["why"], remedy=error["remedy"]
+    )

@@ -1,0 +1,138 @@
+"""SPEC on the command line: ``module:factory`` or ``file.py:factory``; it returns (model, args, kwargs)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from smelt.errors import SmeltError
+
+FORM = "SPEC is module:factory or file.py:factory, and the factory returns (model, args, kwargs)"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a factory made: something callable and what to call it with."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def split(spec: str) -> tuple[str, str]:
+    """The two halves of a SPEC; a file has to exist.
+
+    >>> split("package.models:tiny")
+    ('package.models', 'tiny')
+
+    Raises:
+        SmeltError: SM0901 not of the form, SM0902 no such file.
+    """
+    source, colon, factory = spec.rpartition(":")
+    if not colon or not source or not factory.isidentifier():
+        raise SmeltError("SM0901", f"{spec!r} is no SPEC", remedy=FORM)
+    if _is_file(source) and not Path(source).is_file():
+        raise SmeltError("SM0902", f"no such file: {source}")
+    return source, factory
+
+
+def load(spec: str) -> Program:
+    """Import the SPEC's source and call its factory.
+
+    Raises:
+        SmeltError: SM0901 and SM0902 as `split`, SM0903 no such factory, SM0904 the source or the factory
+            raised, SM0905 the factory returned something else than (model, args, kwargs).
+    """
+    source, name = split(spec)
+    module = _module(source)
+    factory = getattr(module, name, None)
+    if factory is None:
+        near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], n=1)
+        hint = "did you mean " + near[0] + "?" if near else None
+        raise SmeltError("SM0903", f"{source} has no {name!r}", remedy=hint)
+    if not callable(factory):
+        raise SmeltError("SM0903", f"{spec} is no function but {type(factory).__name__}", remedy=FORM)
+    try:
+        made = factory()
+    except SmeltError:
+        raise
+    except Exception as error:
+        raise SmeltError("SM0904", f"{spec} raised {describe(error)}", where=_line_of(error)) from error
+    return _checked(spec, made)
+
+
+def _checked(spec: str, made: object) -> Program:
+    if not isinstance(made, tuple) or len(made) != 3:
+        shape = f"a tuple of {len(made)}" if isinstance(made, tuple) else type(made).__name__
+        raise SmeltError("SM0905", f"{spec} returned {shape}", remedy="return (model, args, kwargs)")
+    model, args, kwargs = made
+    if not callable(model):
+        raise SmeltError("SM0905", f"{spec} returned a model that is not callable: {type(model).__name__}")
+    if not isinstance(args, (tuple, list)):
+        raise SmeltError("SM0905", f"{spec} returned args that are {type(args).__name__}, not a tuple")
+    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+        raise SmeltError(
+            "SM0905", f"{spec} returned kwargs that are {type(kwargs).__name__}, not a dict by name"
+        )
+    return Program(model, tuple(args), kwargs)
+
+
+def _is_file(source: str) -> bool:
+    return source.endswith(".py") or "/" in source
+
+
+def _module(source: str) -> ModuleType:
+    try:
+        if _is_file(source):
+            return _from_file(Path(source).resolve())
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (source == error.name or source.startswith(error.name + ".")):
+            raise SmeltError("SM0902", f"no such module: {source}") from error
+        raise SmeltError(
+            "SM0904", f"importing {source} raised {describe(error)}", where=_line_of(error)
+        ) from error
+    except SmeltError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SmeltError(
+            "SM0904", f"importing {source} raised {describe(error)}", where=_line_of(error)
+        ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    """Import one file under its own name, with its folder importable as if it were run as a script."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise SmeltError("SM0902", f"not a Python file: {path.name}")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: its type and the first line of its message.
+
+    >>> describe(ValueError("no"))
+    'ValueError: no'
+    """
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _line_of(error: BaseException) -> str | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None

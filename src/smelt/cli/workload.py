@@ -1,0 +1,140 @@
+"""What is run: an inference call or a training step of a program, under eager or under a compiler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from smelt.cli.spec import Program
+
+Call = Callable[..., Any]
+SEED = 0
+LEARNING_RATE = 1e-4
+CACHE_VARIABLES = {"smelt": "SMELT_CACHE_DIR", "inductor": "TORCHINDUCTOR_CACHE_DIR"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How programs are compiled and run."""
+
+    train: bool = False
+    dynamic: bool | None = None
+    options: tuple[tuple[str, object], ...] = ()
+
+
+def compiled(contender: str, call: Call, setup: Setup) -> Call:
+    """``call`` as the contender runs it: ``eager``, ``smelt``, or any backend of `torch.compile` by name."""
+    if contender == "eager":
+        return call
+    if contender == "smelt":
+        import smelt
+
+        return smelt.compile(call, dynamic=setup.dynamic, **dict(setup.options))
+    return torch.compile(call, backend=contender, dynamic=setup.dynamic)
+
+
+def prepare(program: Program, setup: Setup) -> None:
+    """Training mode for a training step (a plain function's floating-point arguments then want gradients)."""
+    if not setup.train:
+        return
+    if isinstance(program.call, torch.nn.Module):
+        program.call.train()
+    if not any(p.requires_grad for p in parameters(program)):
+        for leaf in tree_leaves((program.args, program.kwargs)):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                leaf.requires_grad_(True)
+
+
+def parameters(program: Program) -> list[torch.nn.Parameter]:
+    """The model's parameters; none for a plain function."""
+    return list(program.call.parameters()) if isinstance(program.call, torch.nn.Module) else []
+
+
+def runner(program: Program, call: Call, setup: Setup) -> Callable[[], Any]:
+    """A function that runs ``call`` once: inference without gradients, or one training step with SGD."""
+    if not setup.train:
+
+        def infer() -> Any:
+            with torch.no_grad():
+                return call(*program.args, **program.kwargs)
+
+        return infer
+
+    trained = [p for p in parameters(program) if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE) if trained else None
+
+    def step() -> Any:
+        clear_gradients(program)
+        result = call(*program.args, **program.kwargs)
+        loss_of(result).backward()  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            optimizer.step()
+        return result
+
+    return step
+
+
+def clear_gradients(program: Program) -> None:
+    """Forget the gradients of parameters and arguments."""
+    for tensor in gradient_holders(program).values():
+        tensor.grad = None
+
+
+def gradient_holders(program: Program) -> dict[str, torch.Tensor]:
+    """By name, what gets a gradient: parameters, and arguments that want one."""
+    found: dict[str, torch.Tensor] = {}
+    if isinstance(program.call, torch.nn.Module):
+        found.update({name: p for name, p in program.call.named_parameters() if p.requires_grad})
+    leaves = tree_leaves((program.args, program.kwargs))
+    wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
+    found.update({f"argument {position}": tensor for position, tensor in enumerate(wanted)})
+    return found
+
+
+def loss_of(result: Any) -> torch.Tensor:
+    """The result's own ``.loss`` where it has one, else the sum of its float outputs' mean squares."""
+    own = getattr(result, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    terms = [x.pow(2).mean() for x in outputs if x.requires_grad]
+    if not terms:
+        raise ValueError("no output depends on anything that has a gradient: nothing to train")
+    return torch.stack([term.float() for term in terms]).sum()
+
+
+def as_double(tree: Any) -> Any:
+    """The same arguments with every floating-point tensor in float64."""
+
+    def convert(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+
+    return tree_map(convert, tree)
+
+
+@contextmanager
+def cache_in(folder: str) -> Iterator[None]:
+    """Compilers keep what they compile under ``folder`` while this lasts."""
+    before = {name: os.environ.get(name) for name in CACHE_VARIABLES.values()}
+    os.environ.update(cache_variables(folder))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def cache_variables(folder: str) -> dict[str, str]:
+    """The environment under which compilers keep what they compile in ``folder``."""
+    return {variable: os.path.join(folder, name) for name, variable in CACHE_VARIABLES.items()}

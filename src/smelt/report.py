@@ -1,0 +1,145 @@
+"""`CompileReport`s for people: as tables (rich), and as plain data for JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from smelt.reporting import CompileReport, Fallback
+
+
+def total_phases(reports: Sequence[CompileReport]) -> dict[str, float]:
+    """smelt's own seconds by phase, over all graphs.
+
+    >>> total_phases([CompileReport("forward", "a", {"lowering": 1.0}), CompileReport("backward", "a")])
+    {'lowering': 1.0}
+    """
+    total: dict[str, float] = {}
+    for report in reports:
+        for phase, seconds in report.phase_seconds.items():
+            total[phase] = total.get(phase, 0.0) + seconds
+    return total
+
+
+def total_externs(reports: Sequence[CompileReport]) -> dict[str, int]:
+    """ATen calls that smelt chose, over all graphs."""
+    total: Counter[str] = Counter()
+    for report in reports:
+        total.update(report.externs)
+    return dict(sorted(total.items()))
+
+
+def total_fallbacks(reports: Sequence[CompileReport]) -> list[Fallback]:
+    """Fallbacks over all graphs; equal operator and reason are counted together, the first line is kept."""
+    total: dict[tuple[str, str], Fallback] = {}
+    for fallback in (each for report in reports for each in report.fallbacks):
+        key = (fallback.op, fallback.reason)
+        seen = total.get(key)
+        count = fallback.count + (seen.count if seen else 0)
+        where = seen.where if seen else fallback.where
+        total[key] = Fallback(fallback.op, fallback.reason, count, where)
+    return list(total.values())
+
+
+def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
+    """What happened, as plain data."""
+    return {
+        "graphs": len(reports),
+        "eager_graphs": sum(report.kind == "eager" for report in reports),
+        "kernels": sum(report.kernels for report in reports),
+        "native_calls": sum(report.native_calls for report in reports),
+        "externs": total_externs(reports),
+        "fallbacks": [
+            {"op": each.op, "reason": each.reason, "count": each.count, "where": each.where}
+            for each in total_fallbacks(reports)
+        ],
+        "symbols": sorted({symbol for report in reports for symbol in report.symbols}),
+        "arena_bytes": sum(report.arena_bytes for report in reports),
+        "cache_hits": sum(report.cache_hit for report in reports),
+    }
+
+
+def overview(reports: Sequence[CompileReport]) -> RenderableType:
+    """A few lines: graphs, kernels, ATen calls, fallbacks, smelt's own compile time by phase."""
+    facts = summary(reports)
+    grid = Table.grid(padding=(0, 2))
+    graphs = Counter(report.kind for report in reports)
+    grid.add_row("graphs", ", ".join(f"{count} {kind}" for kind, count in graphs.items()) or "none")
+    grid.add_row("kernels", f"{facts['kernels']} in {facts['native_calls']} native call(s)")
+    grid.add_row("ATen calls", Text(_counted(facts["externs"]), overflow="fold"))
+    grid.add_row("arena", _bytes(facts["arena_bytes"]))
+    if facts["symbols"]:
+        grid.add_row("dynamic sizes", ", ".join(facts["symbols"]))
+    phases = sorted(total_phases(reports).items(), key=lambda item: -item[1])
+    own = sum(seconds for _, seconds in phases)
+    parts = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases if seconds >= 0.005)
+    hits = f", {facts['cache_hits']} from the cache" if facts["cache_hits"] else ""
+    grid.add_row("compile", f"{own:.2f} s of smelt's own" + (f" ({parts})" if parts else "") + hits)
+    return Group(grid, fallbacks(reports))
+
+
+def fallbacks(reports: Sequence[CompileReport]) -> RenderableType:
+    """Each fallback with its reason and the user's line."""
+    found = total_fallbacks(reports)
+    if not found:
+        return Text("no fallbacks", style="green")
+    table = Table(title="fallbacks (ATen runs these)", title_justify="left", box=None, header_style="bold")
+    table.add_column("operator")
+    table.add_column("times", justify="right")
+    table.add_column("why")
+    table.add_column("where")
+    for each in sorted(found, key=lambda fallback: -fallback.count):
+        table.add_row(*(Text(text) for text in (each.op, str(each.count), each.reason, each.where or "")))
+    return table
+
+
+def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
+    """For each graph its facts, and each kernel with the operators fused in it; equal kernels once."""
+    parts: list[RenderableType] = []
+    for report in reports:
+        heading = f"{report.graph_name} ({report.kind})"
+        parts.append(Text(heading, style="bold"))
+        facts = f"  {report.kernels} kernels in {report.native_calls} native call(s), arena "
+        facts += _bytes(report.arena_bytes)
+        if report.symbols:
+            facts += ", sizes " + ", ".join(f"{name} (seen: {hint})" for name, hint in report.symbols.items())
+        if report.cache_hit:
+            facts += ", from the cache"
+        parts.append(Text(facts))
+        parts.append(Text(f"  ATen calls: {_counted(report.externs)}"))
+        if report.fused:
+            parts.append(_kernel_table(report))
+        parts += [Text(f"  fallback {each}", style="yellow") for each in report.fallbacks]
+        parts.append(Text(""))
+    return Group(*parts)
+
+
+def _kernel_table(report: CompileReport) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
+    table.add_column("kernel")
+    table.add_column("times", justify="right")
+    table.add_column("operators fused in it")
+    names = report.kernel_names or [str(number) for number in range(len(report.fused))]
+    first: dict[str, str] = {}
+    times: Counter[str] = Counter()
+    for name, operators in zip(names, report.fused):
+        text = _counted(Counter(operators), arrow=" → ")
+        first.setdefault(text, name)
+        times[text] += 1
+    for text, count in times.items():
+        table.add_row(Text(first[text]), str(count), Text(text, overflow="fold"))
+    return table
+
+
+def _counted(counts: dict[str, int], arrow: str = ", ") -> str:
+    """``{"mm": 2, "exp": 1}`` as ``mm ×2, exp``."""
+    return arrow.join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items()) or "none"
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes" if count < 4096 else f"{count / 1024:,.0f} KiB"
