@@ -6,7 +6,18 @@ from smelt.lowering.lower import lower
 from smelt.lowering.registry import TABLE, lowers
 from smelt.lowering.tensor import Tensor
 
-ROW_MODULES: tuple[str, ...] = ("convert",)
+ROW_MODULES: tuple[str, ...] = (
+    "convert",
+    "indexing",
+    "normalization",
+    "padding",
+    "pooling",
+    "pooling_backward",
+    "reductions",
+    "scatter",
+    "statistics",
+    "upsample",
+)
 """The modules beside this one that hold rows; importing them fills the table."""
 
 for _name in ROW_MODULES:

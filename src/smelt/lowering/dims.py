@@ -1,4 +1,4 @@
-"""Dimensions and dtypes as rows need them: canonical dims, the dtype to compute in, typed loads, index broadcasting."""
+"""Dimensions and dtypes as rows need them: canonical dims, the compute dtype, typed loads, broadcasting."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def broadcast_shape(*shapes: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def unsqueezed(x: Tensor, shape: Sequence[Expr], kept: Sequence[int]) -> Tensor:
-    """``x`` with size-1 dimensions put back: dimension ``kept[i]`` of ``shape`` is dimension ``i`` of ``x``."""
+    """``x`` with size-1 dimensions put back: its dimension ``i`` is dimension ``kept[i]`` of ``shape``."""
     return x.view(tuple(shape), lambda index: [index[dim] for dim in kept])
 
 

@@ -1,0 +1,178 @@
+"""Reading at positions that other tensors hold: advanced indexing, gather, embedding, take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import broadcast_index, broadcast_shape, canonical_dim, convert
+from smelt.lowering.registry import lowers
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import numel, unflatten
+
+aten = torch.ops.aten
+
+Indices = Sequence[Tensor | None]
+
+
+def position(x: Tensor, index: Index, size: Expr, *, wrap: bool, check: bool = True) -> Expr:
+    """The index symbol that an element of the integer tensor ``x`` stands for."""
+    return ops.indirect_index(convert(x.load(index), x.dtype, torch.int64), size, wrap=wrap, check=check)
+
+
+class AdvancedIndex:
+    """Which shape ``x[indices]`` has, and which element of ``x`` each of its elements is.
+
+    ``indices`` holds one entry per leading dimension of ``x``; None keeps the dimension. Index tensors that
+    stand side by side put their broadcast dimensions in their own place, separated ones put them first.
+    """
+
+    def __init__(self, shape: Sequence[Expr], indices: Indices, *, check: bool = True) -> None:
+        for entry in indices:
+            if entry is not None and entry.dtype in (torch.bool, torch.uint8):
+                raise Unsupported("data-dependent size (indexing by a mask)")
+        self.source = tuple(shape)
+        self.check = check
+        self.tensors = {dim: entry for dim, entry in enumerate(indices) if entry is not None}
+        dims = list(self.tensors)
+        adjacent = not dims or dims == list(range(dims[0], dims[-1] + 1))
+        self.block = broadcast_shape(*(entry.shape for entry in self.tensors.values()))
+        self.start = dims[0] if dims and adjacent else 0
+        self.kept = [dim for dim in range(len(shape)) if dim not in self.tensors]
+        kept_shape = tuple(shape[dim] for dim in self.kept)
+        self.shape = (*kept_shape[: self.start], *self.block, *kept_shape[self.start :])
+
+    def place(self, index: Index) -> list[Expr]:
+        """The element of ``x`` at ``index`` of the result."""
+        end = self.start + len(self.block)
+        block = list(index[self.start : end])
+        kept = dict(zip(self.kept, [*index[: self.start], *index[end:]], strict=True))
+        return [
+            kept[dim]
+            if dim in kept
+            else position(
+                self.tensors[dim],
+                broadcast_index(block, self.tensors[dim].shape),
+                size,
+                wrap=True,
+                check=self.check,
+            )
+            for dim, size in enumerate(self.source)
+        ]
+
+
+def _index(ctx: Builder, x: Tensor, indices: Indices, check: bool) -> Tensor:
+    advanced = AdvancedIndex(x.shape, indices, check=check)
+    return ctx.pointwise(lambda index: x.load(advanced.place(index)), shape=advanced.shape, dtype=x.dtype)
+
+
+@lowers(aten.index.Tensor)
+def index_tensor(ctx: Builder, x: Tensor, indices: Indices) -> Tensor:
+    return _index(ctx, x, indices, True)
+
+
+@lowers(aten._unsafe_index.Tensor)
+def unsafe_index(ctx: Builder, x: Tensor, indices: Indices) -> Tensor:
+    return _index(ctx, x, indices, False)
+
+
+@lowers(aten._unsafe_masked_index.default)
+def unsafe_masked_index(ctx: Builder, x: Tensor, mask: Tensor, indices: Indices, fill: float) -> Tensor:
+    """``x[indices]`` where ``mask``, else ``fill``; nothing is read where the mask is false."""
+    advanced = AdvancedIndex(x.shape, indices, check=False)
+
+    def inner_fn(index: Index) -> Any:
+        chosen = mask.load(broadcast_index(index, mask.shape))
+        return ops.masked(chosen, lambda: x.load(advanced.place(index)), _number(fill, x.dtype))
+
+    return ctx.pointwise(inner_fn, shape=advanced.shape, dtype=x.dtype)
+
+
+def _number(value: float | int | bool, dtype: torch.dtype) -> float | int | bool:
+    if dtype is torch.bool:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else int(value)
+
+
+def along(
+    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool, check: bool = True
+) -> Callable[[Index], list[Expr]]:
+    """Places of gather and scatter: position ``i`` with its coordinate ``dim`` replaced by ``index[i]``."""
+    if not shape:  # a 0-d tensor counts as one of one element
+        return lambda at: _checked_scalar(index, at, check)
+
+    def place(at: Index) -> list[Expr]:
+        result = list(at) if index.shape else [at[0] if at else numel(())] * len(shape)
+        result[dim] = position(index, at if index.shape else (), shape[dim], wrap=wrap, check=check)
+        return result
+
+    return place
+
+
+def _checked_scalar(index: Tensor, at: Index, check: bool) -> list[Expr]:
+    position(index, at, numel(()), wrap=False, check=check)
+    return []
+
+
+@lowers(aten.gather.default)
+def gather(ctx: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    place = along(x.shape, canonical_dim(dim, len(x.shape)), index, wrap=False)
+    return ctx.pointwise(lambda at: x.load(place(at)), shape=index.shape, dtype=x.dtype)
+
+
+def selected(
+    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False
+) -> Callable[[Index], list[Expr]]:
+    """Places of index_select, index_add, …: coordinate ``dim`` is looked up in the 1-d (or 0-d) ``index``."""
+    if not shape:
+        return lambda at: _checked_scalar(index, at if index.shape else (), True)
+
+    def place(at: Index) -> list[Expr]:
+        result = list(at)
+        result[dim] = position(index, [at[dim]] if index.shape else (), shape[dim], wrap=wrap)
+        return result
+
+    return place
+
+
+@lowers(aten.index_select.default)
+def index_select(ctx: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not x.shape:
+        return ctx.pointwise(lambda at: x.load(()), dtype=x.dtype)
+    place = selected(x.shape, canonical_dim(dim, len(x.shape)), index)
+    return ctx.pointwise(lambda at: x.load(place(at)), dtype=x.dtype)
+
+
+@lowers(aten.embedding.default)
+def embedding(
+    ctx: Builder,
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    rank = len(indices.shape)
+
+    def inner_fn(index: Index) -> Any:
+        row = position(indices, index[:rank], weight.shape[0], wrap=False)
+        return weight.load([row, *index[rank:]])
+
+    return ctx.pointwise(inner_fn, shape=[*indices.shape, *weight.shape[1:]], dtype=weight.dtype)
+
+
+@lowers(aten.take.default)
+def take(ctx: Builder, x: Tensor, index: Tensor) -> Tensor:
+    total = numel(x.shape)
+
+    def inner_fn(at: Index) -> Any:
+        flat = position(index, at, total, wrap=True)
+        return x.load(unflatten(flat, x.shape))
+
+    return ctx.pointwise(inner_fn, shape=index.shape, dtype=x.dtype)

@@ -1,0 +1,232 @@
+"""Sliding windows: which inputs an output of a pooling sees, and which outputs an input counts in.
+
+A `Window` is one dimension: ``count`` candidates per output, each with a position and tests that it is real.
+Small static windows are unrolled into a chain of operators; others become a `Reduction` over the candidates.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import convert, fold
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import FloorDiv, as_expr, numel
+
+UNROLLED = 25
+"""Largest number of candidates that becomes straight-line code."""
+
+Test = tuple[str, Expr, Expr]
+"""(comparison operator, left, right) of two index expressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One dimension: candidate ``k`` of ``count`` for ``o`` is ``position(o, k)`` if ``tests(o, k)`` hold."""
+
+    count: Expr
+    position: Callable[[Expr, Expr], Expr]
+    tests: Callable[[Expr, Expr], list[Test]]
+
+
+def holds(tests: Sequence[Test]) -> Any | None:
+    """The conjunction of tests as a bool value, None where there is nothing to test."""
+    values = [
+        getattr(ops, name)(ops.index_expr(left, torch.int64), ops.index_expr(right, torch.int64))
+        for name, left, right in tests
+    ]
+    return fold(ops.logical_and, values) if values else None
+
+
+# -- windows of outputs over inputs --------------------------------------------------------------------------
+
+
+def sliding(
+    size: Expr, out: Expr, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> Window:
+    """Inputs ``o*stride - padding + k*dilation`` within ``[0, size)``; needless tests are left out."""
+    top = _furthest_start(size, out, kernel, stride, padding, dilation, ceil_mode)
+
+    def position(o: Expr, k: Expr) -> Expr:
+        return o * stride - padding + k * dilation
+
+    def tests(o: Expr, k: Expr) -> list[Test]:
+        found: list[Test] = []
+        known = k.is_Integer
+        if padding > 0 and not (known and int(k) * dilation >= padding):
+            found.append(("ge", position(o, k), as_expr(0)))
+        reach = top + (k if known else kernel - 1) * dilation if top is not None else None
+        if reach is None or (reach - size + 1).is_nonpositive is not True:
+            found.append(("lt", position(o, k), size))
+        return found
+
+    return Window(as_expr(kernel), position, tests)
+
+
+def _furthest_start(
+    size: Expr, out: Expr, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> Expr | None:
+    """The largest first position of a window (for dynamic sizes an upper bound), None if not known."""
+    if size.is_Integer and out.is_Integer:
+        return (out - 1) * stride - padding
+    if ceil_mode:
+        return None
+    return size + padding - 1 - (kernel - 1) * dilation
+
+
+def adaptive(size: Expr, out: Expr) -> Window:
+    """Inputs ``floor(o*size/out)`` up to ``ceil((o+1)*size/out)``: windows that cover the input evenly."""
+    if size.is_Integer and out.is_Integer and out > 0 and size % out == 0:
+        kernel = size / out
+        return Window(kernel, lambda o, k: o * kernel + k, lambda o, k: [])
+    if out == 1:
+        return Window(size, lambda o, k: k, lambda o, k: [])
+
+    def position(o: Expr, k: Expr) -> Expr:
+        return FloorDiv(o * size, out) + k
+
+    def tests(o: Expr, k: Expr) -> list[Test]:
+        return [("lt", position(o, k), adaptive_end(o, size, out))]
+
+    if size.is_Integer and out.is_Integer:
+        spans = [-((-(o + 1) * size) // out) - (o * size) // out for o in range(int(out))]
+        return Window(as_expr(max(spans, default=1)), position, tests)
+    return Window(FloorDiv(size + out - 1, out) + 1, position, tests)
+
+
+def adaptive_end(o: Expr, size: Expr, out: Expr) -> Expr:
+    """Where adaptive window ``o`` ends (exclusive)."""
+    return FloorDiv((o + 1) * size + out - 1, out)
+
+
+# -- the other way round: outputs whose window holds an input ------------------------------------------------
+
+
+def covering(out: Expr, kernel: int, stride: int, padding: int, dilation: int) -> Window:
+    """Outputs whose sliding window may hold input ``i``: from the last one backwards."""
+    span = (kernel - 1) * dilation + 1
+    count = -(-span // stride)
+
+    def position(i: Expr, k: Expr) -> Expr:
+        return FloorDiv(i + padding, stride) - (count - 1 - k)
+
+    def tests(i: Expr, k: Expr) -> list[Test]:
+        o = position(i, k)
+        found: list[Test] = [("ge", o, as_expr(0)), ("lt", o, out)]
+        if span % stride != 0 or dilation != 1:
+            found.append(("lt", i + padding - o * stride, as_expr(span)))
+        return found
+
+    return Window(as_expr(count), position, tests)
+
+
+def covering_adaptive(size: Expr, out: Expr) -> Window:
+    """Outputs whose adaptive window holds input ``i``."""
+    if size.is_Integer and out.is_Integer and out > 0 and size % out == 0:
+        kernel = size / out
+        return Window(as_expr(1), lambda i, k: FloorDiv(i, kernel) if kernel != 1 else i, lambda i, k: [])
+    if out == 1:
+        return Window(as_expr(1), lambda i, k: as_expr(0), lambda i, k: [])
+
+    def position(i: Expr, k: Expr) -> Expr:
+        return FloorDiv(i * out, size) + k
+
+    def tests(i: Expr, k: Expr) -> list[Test]:
+        o = position(i, k)
+        return [("lt", o, out), ("le", FloorDiv(o * size, out), i)]
+
+    if size.is_Integer and out.is_Integer:
+        spans = [-((-(i + 1) * out) // size) - (i * out) // size for i in range(int(size))]
+        return Window(as_expr(max(spans, default=1)), position, tests)
+    return Window(FloorDiv(out + size - 1, size) + 1, position, tests)
+
+
+# -- going through candidates --------------------------------------------------------------------------------
+
+
+def unrolled(windows: Sequence[Window]) -> bool:
+    """Whether the candidates are few enough, and known, to be written out."""
+    total = numel(window.count for window in windows)
+    return bool(total.is_Integer and total <= UNROLLED)
+
+
+def candidates(windows: Sequence[Window]) -> list[tuple[Expr, ...]]:
+    """All candidate numbers of unrolled windows, in row-major order."""
+    ranges = [range(int(window.count)) for window in windows]
+    return [tuple(map(sympy.Integer, numbers)) for numbers in itertools.product(*ranges)]
+
+
+def positions(windows: Sequence[Window], places: Index, numbers: Index) -> list[Expr]:
+    """Where candidate ``numbers`` is for the output (or input) at ``places``."""
+    return [window.position(o, k) for window, o, k in zip(windows, places, numbers, strict=True)]
+
+
+def all_tests(windows: Sequence[Window], places: Index, numbers: Index) -> list[Test]:
+    """The tests of every dimension."""
+    return [
+        test for window, o, k in zip(windows, places, numbers, strict=True) for test in window.tests(o, k)
+    ]
+
+
+def window_value(
+    windows: Sequence[Window],
+    places: Index,
+    numbers: Index,
+    value: Callable[[list[Expr]], Any],
+    other: float | int,
+) -> Any:
+    """``value`` at a candidate's position, ``other`` where the candidate is not real."""
+    where = positions(windows, places, numbers)
+    real = holds(all_tests(windows, places, numbers))
+    return value(where) if real is None else ops.masked(real, lambda: value(where), other)
+
+
+def window_reduce(
+    ctx: Builder,
+    kind: str,
+    shape: Sequence[Expr],
+    outer: int,
+    windows: Sequence[Window],
+    value: Callable[[Index, list[Expr]], Any],
+    dtype: torch.dtype,
+    other: float | int,
+    finish: Callable[[Any, Index], Any],
+    out: torch.dtype,
+) -> Tensor:
+    """``finish(sum or max over the window)`` for each index; windows slide over the last dimensions.
+
+    ``value(index, positions)`` is of ``dtype``; ``finish(value, index)`` too, and is then rounded to ``out``.
+    """
+    combine = {"sum": ops_add, "max": ops_maximum}[kind]
+
+    def one(index: Index, numbers: Index) -> Any:
+        return window_value(windows, index[outer:], numbers, lambda where: value(index, where), other)
+
+    if unrolled(windows):
+        numbers = candidates(windows)
+
+        def chain(index: Index) -> Any:
+            total = fold(combine, [one(index, number) for number in numbers])
+            return convert(finish(total, index), dtype, out)
+
+        return ctx.pointwise(chain, shape=shape, dtype=out)
+    (total,) = ctx.reduction(kind, one, shape=shape, reduce_shape=[w.count for w in windows], dtype=dtype)
+    return ctx.pointwise(
+        lambda index: convert(finish(total.load(index), index), dtype, out), shape=shape, dtype=out
+    )
+
+
+def ops_add(left: Any, right: Any) -> Any:
+    return ops.add(left, right)
+
+
+def ops_maximum(left: Any, right: Any) -> Any:
+    return ops.maximum(left, right)

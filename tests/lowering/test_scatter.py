@@ -1,0 +1,192 @@
+"""Writing at positions that tensors hold."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
+from tests.lowering.test_indexing import numbers, positions, raises
+
+aten = torch.ops.aten
+
+X = numbers(torch.float32, 4, 5, 6)
+ROWS, COLUMNS = positions([[0], [-1]]), positions([2, 3, -4])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_index_put(dtype: torch.dtype) -> None:
+    check(
+        lambda x, i, v: aten.index_put.default(x, [i], v),
+        numbers(dtype, 4, 5),
+        positions([3, 0]),
+        numbers(dtype, 2, 5).flip(1),
+    )
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(
+    "layout", [lambda i, j: [i, j], lambda i, j: [None, i, j], lambda i, j: [i, None, j]]
+)
+def test_index_put_at_several_tensors(layout: Any, accumulate: bool) -> None:
+    shape = aten.index.Tensor(X, layout(ROWS, COLUMNS)).shape
+
+    def function(x: torch.Tensor, i: torch.Tensor, j: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return aten.index_put.default(x, layout(i, j), v, accumulate)
+
+    check(function, X, ROWS, COLUMNS, torch.rand(shape))
+    check(function, X, ROWS, COLUMNS, torch.tensor(0.5))
+    check(function, X, ROWS, COLUMNS, torch.rand(shape[-1]))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+def test_index_put_accumulates_duplicates(dtype: torch.dtype) -> None:
+    x, i, v = numbers(dtype, 3, 2), positions([1, 1, -2, 0]), numbers(dtype, 4, 2)
+    check(lambda x, i, v: aten.index_put.default(x, [i], v, True), x, i, v)
+    check(lambda x, i, v: aten._unsafe_index_put.default(x, [i], v, True), x, i, v)
+
+
+def test_index_put_of_a_number_under_a_mask_is_elementwise() -> None:
+    mask = X[0] > 10
+    graph = check(lambda x, m, v: aten.index_put.default(x, [None, m], v), X, mask, torch.tensor(-1.0))
+    assert len(graph.nodes) == 1
+    check(lambda x, m, v: aten.index_put.default(x, [m], v), X, X > 50, torch.tensor([7.0]))
+
+
+def test_what_goes_to_aten() -> None:
+    mask = torch.tensor([True, False, False, True])
+    put = "aten.index_put.default"
+    check(lambda x, m, v: aten.index_put.default(x, [m], v), X, mask, torch.rand(2, 5, 6), fallbacks=[put])
+    truth = torch.tensor([True, False])
+    check(
+        lambda x, i, v: aten.index_put.default(x, [i], v, True),
+        truth,
+        positions([1]),
+        truth[:1],
+        fallbacks=[put],
+    )
+    check(
+        lambda x, i, s: aten.scatter_reduce.two(x, 0, i, s, "amax"),
+        torch.zeros(3),
+        positions([1, 1]),
+        torch.rand(2),
+        fallbacks=["aten.scatter_reduce.two"],
+    )
+
+
+def test_index_put_out_of_range_raises() -> None:
+    raises(lambda x, i: aten.index_put.default(x, [i], x), X, positions([0, 1, 2, 4]))
+
+
+def test_unsafe_masked_index_put_accumulate() -> None:
+    mask, wild = torch.tensor([[True], [False], [True], [True]]), positions([1, 99, 1, -1])
+    check(
+        lambda x, m, i, v: aten._unsafe_masked_index_put_accumulate.default(x, m, [i], v),
+        numbers(torch.float32, 3, 2),
+        mask,
+        wild,
+        torch.rand(4, 2),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scatter(dtype: torch.dtype) -> None:
+    index, source = positions([[0, 1, 2], [3, 3, 0]]), numbers(dtype, 3, 4)
+
+    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            aten.scatter.src(x, 0, i, s),
+            aten.scatter.value(x, 1, i, 1),
+        )
+
+    check(function, numbers(dtype, 4, 5), index, source)
+
+
+def test_scatter_keeps_the_last_of_duplicates() -> None:
+    check(
+        lambda x, i, s: aten.scatter.src(x, 0, i, s),
+        torch.zeros(3),
+        positions([1, 1, 1]),
+        torch.tensor([5.0, 6.0, 7.0]),
+    )
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+def test_scatter_add(dtype: torch.dtype) -> None:
+    index, source = positions([[0, 1, 1], [1, 1, 0]]), numbers(dtype, 2, 3)
+
+    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            aten.scatter_add.default(x, 1, i, s),
+            aten.scatter.reduce(x, 0, i, s, reduce="add"),
+            aten.scatter.value_reduce(x, 0, i, 3, reduce="add"),
+            aten.scatter_reduce.two(x, -1, i, s, "sum"),
+        )
+
+    check(function, numbers(dtype, 2, 3), index, source)
+
+
+def test_scatter_of_scalars_and_of_nothing() -> None:
+    check(
+        lambda x, i, s: aten.scatter_add.default(x, 0, i, s),
+        torch.tensor(1.0),
+        positions(0),
+        torch.tensor(2.0),
+    )
+    check(
+        lambda x, i, s: aten.scatter_add.default(x, 0, i, s), torch.ones(3), positions(2), torch.tensor(2.0)
+    )
+    check(
+        lambda x, i, s: aten.scatter_add.default(x, 0, i, s),
+        torch.ones(3),
+        torch.empty(0, dtype=torch.int64),
+        torch.ones(0),
+    )
+    raises(lambda x, i: aten.scatter.value(x, 0, i, 1.0), torch.ones(3), positions([-1]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_along_one_dimension(dtype: torch.dtype) -> None:
+    x, i, source = numbers(dtype, 4, 5), positions([2, 0]), numbers(dtype, 4, 2)
+    check(lambda x, i, s: aten.index_copy.default(x, 1, i, s), x, i, source)
+    check(lambda x, i: aten.index_fill.int_Scalar(x, -1, i, 1), x, positions([2, -1]))
+    check(lambda x, i, v: aten.index_fill.int_Tensor(x, 0, i, v), x, i, numbers(dtype))
+    if dtype is not torch.bool:
+        check(lambda x, i, s: aten.index_add.default(x, 1, i, s), x, positions([2, 2]), source)
+
+
+def test_index_add_with_alpha() -> None:
+    x, i, source = numbers(torch.float32, 4, 5), positions([1, 1, 0]), torch.rand(3, 5)
+    check(lambda x, i, s: aten.index_add.default(x, 0, i, s, alpha=-2), x, i, source)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_embedding_gradient(dtype: torch.dtype) -> None:
+    grad, i = numbers(dtype, 2, 3, 4) / 7, positions([[1, 0, 5], [5, 5, 2]])
+    check(lambda g, i: aten.embedding_dense_backward.default(g, i, 6, -1, False), grad, i, slack=2)
+    check(lambda g, i: aten.embedding_dense_backward.default(g, i, 6, 5, False), grad, i, slack=2)
+    check(
+        lambda g, i: aten.embedding_dense_backward.default(g, i, 6, 5, True),
+        grad,
+        i,
+        fallbacks=["aten.embedding_dense_backward.default"],
+    )
+
+
+def test_gradients_of_views() -> None:
+    check(lambda g: aten.diagonal_backward.default(g, [3, 4, 5], 1, 0, 2), torch.rand(4, 3))
+    check(lambda g: aten.diagonal_backward.default(g, [3, 4, 5], -1, 0, 2), torch.rand(4, 2))
+    check(lambda g: aten.unfold_backward.default(g, [2, 7], 1, 3, 2), torch.rand(2, 3, 3))
+    check(lambda g: aten.unfold_backward.default(g, [7, 2], 0, 3, 1), torch.rand(5, 2, 3))
+
+
+def test_dynamic_sizes() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return aten.index_put.default(x, [i], v, True), aten.embedding_dense_backward.default(
+            v, i, x.shape[0], -1, False
+        )
+
+    others = [
+        [torch.rand(n, m), torch.randint(0, n, (k,)), torch.rand(k, m)]
+        for n, m, k in ((2, 3, 5), (7, 2, 4), (5, 9, 3))
+    ]
+    check(function, torch.rand(4, 6), positions([0, 3, 0]), torch.rand(3, 6), symbolic=True, others=others)
