@@ -62,15 +62,15 @@ def compile_graph(
         return capture_aot(
             graph_module, example_inputs, _guarded(compile_program, config), decompositions(), name
         )
-    except _RunEagerly as reason:
+    except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
-        _record_eager(name, reason.reason, graph_module)
+        _record_eager(left.program, left.reason)
         return graph_module.forward
 
 
 class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, program: Program, reason: str) -> None:
+        self.program, self.reason = program, reason
         super().__init__(reason)
 
 
@@ -85,9 +85,9 @@ def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Con
                 raise
             reason = str(error)
         if program.kind != "backward":
-            raise _RunEagerly(reason)
+            raise _RunEagerly(program, reason)
         # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
-        _record_eager(program.name, reason, program.graph_module)
+        _record_eager(program, reason)
         return run_with_pytorch(program)
 
     return compile_or_leave
@@ -105,15 +105,19 @@ def run_with_pytorch(program: Program) -> Compiled:
     return call
 
 
-def _record_eager(name: str, reason: str, graph_module: GraphModule) -> None:
+def _record_eager(program: Program, reason: str) -> None:
     first_line = reason.splitlines()[0]
-    report = CompileReport("eager", name)
+    report = LOG.last(program.name)
+    if report is None:
+        report = CompileReport("eager", program.name)
+        LOG.add(report)
+    report.kind = "eager"
     report.add_fallback("graph", first_line)
-    report.keep_text("fx", lambda: graph_module.print_readable(print_output=False))
-    LOG.add(report)
+    if "fx" not in report.stages():
+        report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     if LOG.first_time(first_line):
-        text = reason if reason.startswith("SM") else f"SM0202: {reason}"
-        logs.logger.warning("%s\n  PyTorch runs the graph instead (said once; see smelt.reports())", text)
+        text = reason if reason.startswith("SM") else f"SM0602: smelt cannot compile this graph: {reason}"
+        logs.logger.warning("smelt: %s\n  PyTorch runs it instead (said once; see smelt.reports())", text)
 
 
 def _pipeline() -> Callable[[Program, Config], Compiled]:

@@ -42,5 +42,4 @@ def configure() -> None:
     logger.setLevel(level)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(handler)

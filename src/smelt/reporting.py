@@ -137,6 +137,11 @@ class ReportLog:
         with self._lock:
             return list(self._reports)
 
+    def last(self, graph_name: str) -> CompileReport | None:
+        """The newest report on ``graph_name``."""
+        with self._lock:
+            return next((each for each in reversed(self._reports) if each.graph_name == graph_name), None)
+
     def clear(self) -> None:
         with self._lock:
             self._reports.clear()

@@ -31,7 +31,7 @@ def capture_export(
     the outputs.
 
     Raises:
-        SmeltError: SM0301 an input kind that has no tensor (a token, a script object), or an effectful
+        SmeltError: SM0601 an input kind that has no tensor (a token, a script object), or an effectful
         program.
     """
     lowered = exported.run_decompositions(dict(decompositions))
@@ -45,7 +45,7 @@ def capture_export(
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind not in _ROLES:
             raise SmeltError(
-                "SM0301",
+                "SM0601",
                 f"input {node.name!r} of the exported program is a {spec.kind.name.lower()}",
                 remedy="export a model whose inputs are tensors and numbers",
             )
@@ -68,7 +68,7 @@ def capture_export(
             copies.append((by_name[str(output_spec.target)], value))
         else:
             raise SmeltError(
-                "SM0301", f"an output of the exported program is a {output_spec.kind.name.lower()}"
+                "SM0601", f"an output of the exported program is a {output_spec.kind.name.lower()}"
             )
     for target, value in copies:
         node = graph.call_function(torch.ops.aten.copy_.default, (target, value))

@@ -58,6 +58,11 @@ _LOWERED_WHOLE: dict[str, tuple[Any, ...]] = {
         aten.diagonal_copy,
         aten.expand_copy,
     ),
+    "its decomposition has other strides than eager's result": (
+        aten.max_unpool2d,
+        aten.max_unpool3d,
+    ),
+    "its decomposition is less accurate than eager's kernel": (aten.logspace,),
     "one expression whose rounding follows eager's kernel": (
         aten.clamp_min,
         aten.clamp_max,

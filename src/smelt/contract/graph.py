@@ -33,7 +33,7 @@ def contract(program: Program) -> Program:
     - ``meta["where"]`` on every node.
 
     Raises:
-        VerificationError: SM04xx, all that is wrong at once.
+        VerificationError: SM0420 to SM0427, all that is wrong at once.
         Unsupported: the graph is well formed but not for smelt (a device, a layout, a higher-order operator).
     """
     graph = _Rewriter(program).run()

@@ -20,8 +20,9 @@ def graph_key(program: Program) -> str:
 
     In: operators, arguments, literals, dtype, shape, strides, offset and device of every value, sizes by
     symbols that are numbered as they appear, with their assumptions and known ranges, contents of constants,
-    input and output roles, mutations. Out: names, source lines, the sizes seen while capturing (hints steer
-    decisions, never results). The versions of smelt, torch and the compiler are for the cache to add.
+    input and output roles, mutations. Out: names of nodes, source lines, the sizes seen while capturing
+    (hints steer decisions, never results). The versions of smelt, torch and the compiler are for the cache to
+    add.
 
     >>> import torch
     >>> from smelt.capture import capture_function
@@ -64,7 +65,7 @@ class _Writer:
             place = len(position)
             position[node] = place
             if node.op == "get_attr":
-                self.text(f"{place}=constant")
+                self.text(f"{place}=constant:{node.target}")
                 self._constant(operator.attrgetter(str(node.target))(module))
             elif node.op == "placeholder":
                 self.text(f"{place}=input:{self._value(node.meta.get('val'))}")

@@ -17,15 +17,15 @@ from smelt.errors import Problem, Unsupported, VerificationError
 aten = torch.ops.aten
 
 CODES = {
-    "SM0401": "a node that is not a call of an operator",
-    "SM0402": "a node without metadata",
-    "SM0403": "a call that writes to its arguments",
-    "SM0404": "an input or output whose kind is not what the program says",
-    "SM0405": "a size symbol that nothing binds",
-    "SM0406": "a node without a source line",
-    "SM0407": "metadata that is not a static rank and dtype",
+    "SM0421": "a node that is not a call of an operator",
+    "SM0422": "a node without metadata",
+    "SM0423": "a call that writes to its arguments",
+    "SM0424": "an input or output whose kind is not what the program says",
+    "SM0425": "a size symbol that nothing binds",
+    "SM0426": "a node without a source line",
+    "SM0427": "metadata that is not a static rank and dtype",
 }
-"""Code → what it finds. A VerificationError with findings of several codes has the code SM0400."""
+"""Code → what it finds. A VerificationError with findings of several codes has the code SM0420."""
 
 _SYMBOLIC_MODULES = ("operator", "_operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node")
 _RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
@@ -35,14 +35,14 @@ def verify(program: Program) -> None:
     """Check that ``program`` keeps the contract.
 
     Raises:
-        VerificationError: SM0400-SM0407 with all findings; a bug of smelt or of a pass given to it.
+        VerificationError: SM0420-SM0427 with all findings; a bug of smelt or of a pass given to it.
         Unsupported: nothing is wrong, but smelt cannot compile the graph; the text names every reason.
     """
     finder = _Finder(program)
     finder.run()
     if finder.problems:
         codes = {code for code, _ in finder.problems}
-        code = codes.pop() if len(codes) == 1 else "SM0400"
+        code = codes.pop() if len(codes) == 1 else "SM0420"
         listed = [Problem(f"{own}: {problem.what}", problem.where) for own, problem in finder.problems]
         raise VerificationError(code, f"contract of {program.name}", listed)
     if finder.unsupported:
@@ -67,7 +67,7 @@ class _Finder:
             elif node.op == "call_function":
                 self._call(node)
             elif node.op != "output":
-                self._problem("SM0401", node, f"{node.op} {node.target!r} is not a call of an operator")
+                self._problem("SM0421", node, f"{node.op} {node.target!r} is not a call of an operator")
 
     # -- findings ------------------------------------------------------------------------------------------
 
@@ -86,29 +86,29 @@ class _Finder:
         placeholders = program.placeholders
         if [each.name for each in program.inputs] != [node.name for node in placeholders]:
             self._problem(
-                "SM0404", None, f"{len(program.inputs)} inputs listed, {len(placeholders)} placeholders"
+                "SM0424", None, f"{len(program.inputs)} inputs listed, {len(placeholders)} placeholders"
             )
         else:
             for each, node in zip(program.inputs, placeholders):
                 is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
                 if "val" in node.meta and is_tensor == (each.role == "size"):
                     self._problem(
-                        "SM0404", node, f"a {each.role} input holds {type(node.meta['val']).__name__}"
+                        "SM0424", node, f"a {each.role} input holds {type(node.meta['val']).__name__}"
                     )
         if len(program.outputs) != len(program.output_roles):
             self._problem(
-                "SM0404", None, f"{len(program.outputs)} outputs, {len(program.output_roles)} roles"
+                "SM0424", None, f"{len(program.outputs)} outputs, {len(program.output_roles)} roles"
             )
         for value in program.outputs:
             if not isinstance(value, (Node, int, float, bool, type(None))):
-                self._problem("SM0404", None, f"output {value!r} is neither a node nor a number nor None")
+                self._problem("SM0424", None, f"output {value!r} is neither a node nor a number nor None")
 
     def _input(self, node: Node) -> None:
         if node.op == "get_attr":
             try:
                 value = operator.attrgetter(str(node.target))(self.program.graph_module)
             except AttributeError:
-                self._problem("SM0404", node, f"constant {node.target!r} does not exist")
+                self._problem("SM0424", node, f"constant {node.target!r} does not exist")
                 return
             if isinstance(value, torch.fx.GraphModule):
                 return  # a branch of a higher-order operator, which is refused where it is called
@@ -116,27 +116,27 @@ class _Finder:
                 self._unsupported(node, f"constant {node.target!r} is a {type(value).__name__}, not a tensor")
                 return
         if "val" not in node.meta:
-            self._problem("SM0402", node, f"{node.op} without metadata")
+            self._problem("SM0422", node, f"{node.op} without metadata")
             return
         self._value(node, node.meta["val"])
 
     def _call(self, node: Node) -> None:
         target = node.target
         if node.meta.get("where") is None:
-            self._problem("SM0406", node, f"{target} has no source line (not even <unknown>)")
+            self._problem("SM0426", node, f"{target} has no source line (not even <unknown>)")
         if isinstance(target, torch._ops.HigherOrderOperator):
             self._unsupported(node, f"higher-order operator {target.name()}")
             return
         if not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
-            self._problem("SM0401", node, f"call of {_name(target)}, which is not an ATen overload")
+            self._problem("SM0421", node, f"call of {_name(target)}, which is not an ATen overload")
             return
         if is_mutating(target):
             self._mutation(node)
         elif self.ended:
-            self._problem("SM0403", node, "a call after inputs were overwritten")
+            self._problem("SM0423", node, "a call after inputs were overwritten")
         if "val" not in node.meta:
             if not returns_nothing(target):
-                self._problem("SM0402", node, f"result of {target} without metadata")
+                self._problem("SM0422", node, f"result of {target} without metadata")
             return
         for symbol in node.meta.get("unbacked_bindings") or {}:
             self.bound.add(symbol)
@@ -150,11 +150,11 @@ class _Finder:
         if node.target is aten.copy_.default and isinstance(target, Node) and target.op == "placeholder":
             self.ended = True
             if node.users:
-                self._problem("SM0403", node, "the result of a trailing copy_ is used")
+                self._problem("SM0423", node, "the result of a trailing copy_ is used")
         elif getattr(node.target, "overloadpacket", None) in _RESHAPING:
             self._unsupported(node, f"{node.target} gives an input other memory")
         else:
-            self._problem("SM0403", node, f"{node.target} writes to its arguments")
+            self._problem("SM0423", node, f"{node.target} writes to its arguments")
 
     # -- metadata ------------------------------------------------------------------------------------------
 
@@ -175,11 +175,11 @@ class _Finder:
             if node.op == "placeholder":
                 self._unsupported(node, f"input {node.name} is a {type(value).__name__}")
             else:
-                self._problem("SM0407", node, f"metadata is a {type(value).__name__}")
+                self._problem("SM0427", node, f"metadata is a {type(value).__name__}")
 
     def _tensor(self, node: Node, value: torch.Tensor) -> None:
         if not isinstance(value, FakeTensor) and node.op != "get_attr":
-            self._problem("SM0407", node, "metadata is a real tensor, not a FakeTensor")
+            self._problem("SM0427", node, "metadata is a real tensor, not a FakeTensor")
         if value.device.type != "cpu":
             self._unsupported(node, f"a tensor on {value.device}: smelt compiles for the CPU")
         elif value.layout is not torch.strided:
@@ -196,7 +196,7 @@ class _Finder:
                 continue
             free = sorted(str(symbol) for symbol in expr.free_symbols - self.bound)
             if free:
-                self._problem("SM0405", node, f"size {expr} needs {', '.join(free)}, which nothing binds")
+                self._problem("SM0425", node, f"size {expr} needs {', '.join(free)}, which nothing binds")
 
 
 def _strides(value: torch.Tensor) -> Iterator[Any]:
