@@ -66,8 +66,8 @@ EXPORT int64 check(char*, void* a, int64 n) {
   }
   return 0;
 }
-EXPORT int64 count_arguments(char*, void* p0, void* p1, void* p2, void* p3, void* p4, void* p5, void* p6, void* p7,
-                             void* p8, int64 s0, int64 s1) {
+EXPORT int64 count_arguments(char*, void* p0, void* p1, void* p2, void* p3, void* p4, void* p5, void* p6,
+                             void* p7, void* p8, int64 s0, int64 s1) {
   float total = 0;
   void* all[] = {p0, p1, p2, p3, p4, p5, p6, p7};
   for (int i = 0; i < 8; i++) total += ((float*)all[i])[0] * (i + 1);
@@ -279,8 +279,8 @@ def test_errors_of_aten_pass_through_and_the_arena_is_kept_usable(library: Libra
         [
             ExternStep("aten.mm.default", (Ref("x"), Ref("w")), {}, ("mid",), out=True),
             AllocStep(spec("out", 2, 2)),
-        ]
-        + [ExternStep("aten.copy_.default", (Ref("out"), Ref("mid")), {}, (None,))],
+            ExternStep("aten.copy_.default", (Ref("out"), Ref("mid")), {}, (None,)),
+        ],
         [Ref("out")],
         arena_bytes=16,
         arena=[ArenaTensor(spec("mid", 2, 2), 0)],
@@ -505,15 +505,18 @@ def test_function_can_be_built_before_the_library_is_there(toolchain: Any, tmp_p
 
 def test_plan_with_native_steps_needs_a_library() -> None:
     call = build(plan(["x"], [NativeStep("negate", ("x",), (3,))], []), None, {})
-    with pytest.raises(SmeltError, match="SM0408.*negate"):
+    with pytest.raises(SmeltError, match=r"SM0408.*negate"):
         call([torch.ones(3)])
 
 
 def test_threads_do_not_share_an_arena(library: Library) -> None:
     made = plan(
         ["x", "y"],
-        [NativeStep("add_into_arena", ("x", "y"), (4096,)), AllocStep(spec("out", 4096))]
-        + [NativeStep("twice_from_arena", ("out",), (4096,))],
+        [
+            NativeStep("add_into_arena", ("x", "y"), (4096,)),
+            AllocStep(spec("out", 4096)),
+            NativeStep("twice_from_arena", ("out",), (4096,)),
+        ],
         [Ref("out")],
         arena_bytes=64 + 4096 * 4,
     )

@@ -1,4 +1,4 @@
-"""Arenas: the memory of a graph's intermediate buffers, with the torch tensors that lie in it, reused call after call."""
+"""Arenas: memory for a graph's intermediate buffers and the torch tensors in it, reused call after call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import torch
 
 ALIGNMENT = 64
 KEPT = 2
-"""How many idle arenas a pool keeps: one for the thread that calls, one for a second thread or a nested call."""
+"""How many idle arenas a pool keeps: for the thread that calls, and for a second thread or a nested call."""
 
 Views = Callable[[torch.UntypedStorage, int, tuple[int, ...]], tuple[torch.Tensor, ...]]
 """(storage, where the arena begins in it in bytes, symbol values) → the tensors over the arena."""
 
 
 class Arena:
-    """A piece of memory, 64-byte aligned at ``address``, and ``views``: the tensors over it for the symbols' values
-    ``key``."""
+    """A piece of memory, 64-byte aligned at ``address``.
+
+    ``views``: the tensors over it for the symbols' values ``key``.
+    """
 
     __slots__ = ("address", "capacity", "key", "memory", "start", "views")
 
@@ -49,7 +51,7 @@ class Arena:
 class ArenaPool:
     """The arenas of one executor. ``acquire`` and ``release`` may be called from any thread, and nest.
 
-    ``size`` gives the bytes for the symbols' values; ``views`` builds the tensors over the arena (None: there are none).
+    ``size`` gives the bytes for the symbols' values; ``views`` builds the tensors over the arena, if any.
 
     >>> pool = ArenaPool(lambda key: 128, None)
     >>> first, second = pool.acquire(), pool.acquire()

@@ -1,16 +1,16 @@
 """The cache on disk: content-addressed, safe under races, kill -9 and bit rot. No pickle.
 
-    root/v1/entries/<key>/{manifest.json, unit.so, …}   one directory per entry
+    root/v1/entries/<key>/{manifest.json, unit-….so, …}   one directory per entry
     root/v1/tmp/<who>-<random>/                         being written, or being thrown away
     root/v1/locks/<two letters>.lock                    one compile per key at a time
     root/v1/failed/<key>.cpp                            sources that the compiler refused
 
-An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees half of
-it and its files always belong together (a plan with the library it was written for). A rename cannot replace a
-directory that is not empty; two writers of one key therefore settle it like this: the first wins if its entry holds
-the same bytes, else the older directory is renamed away first. ``manifest.json`` holds the sha256 digest of each file
-and of itself; what does not match counts as missing and is removed. A process that is killed leaves at most a
-directory in ``tmp``, which the next process to open the cache removes.
+An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees
+half of it and its files always belong together (a plan with the library it was written for). A rename cannot
+replace a directory that is not empty; two writers of one key therefore settle it like this: the first wins if
+its entry holds the same bytes, else the older directory is renamed away first. ``manifest.json`` holds the
+sha256 digest of each file and of itself; what does not match counts as missing and is removed. A process that
+is killed leaves at most a directory in ``tmp``, which the next process to open the cache removes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Entry:
         """The file's bytes, checked again.
 
         Raises:
-            CacheError: SM0304, the file has gone or changed since the entry was looked up; treat it as a miss.
+            CacheError: SM0304, the file has gone or changed since it was looked up; treat it as a miss.
         """
         try:
             data = self.path(name).read_bytes()
@@ -94,8 +94,8 @@ class Entry:
 class Cache:
     """Entries by key under ``root``.
 
-    A root that cannot be written (read-only, disk full) is still read; what is new then goes to a private temporary
-    directory that lives as long as the process, and one warning says so.
+    A root that cannot be written (read-only, disk full) is still read; what is new then goes to a private
+    temporary directory that lives as long as the process, and one warning says so.
 
     >>> import tempfile
     >>> cache = Cache(tempfile.mkdtemp())
@@ -105,8 +105,8 @@ class Cache:
     b'{}'
 
     Raises:
-        CacheError: SM0301 the directory belongs to someone else, SM0302 others may write to it, SM0303 it is no
-            directory of ours.
+        CacheError: SM0301 the directory belongs to someone else, SM0302 others may write to it, SM0303 it is
+            no directory.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -147,7 +147,7 @@ class Cache:
         If the directory cannot be written, the entry goes to the private directory instead.
 
         Raises:
-            ValueError: a key or a file name with other characters than letters, digits, ``_``, ``-`` and ``.``.
+            ValueError: a key or a file name with odd characters.
         """
         _check_key(key)
         for name in files:
@@ -191,7 +191,7 @@ class Cache:
         return _temporary(self._private)
 
     def lock(self, key: str) -> filelock.BaseFileLock:
-        """A lock between processes (and threads) that vanishes with its holder; keys share some hundred files."""
+        """A lock between processes and threads that vanishes with its holder; keys share 256 files."""
         home = self._private or self._home
         return filelock.FileLock(home / "locks" / f"{key_of(key)[:2]}.lock", thread_local=False)
 
@@ -275,8 +275,8 @@ class Cache:
         atexit.register(_remove_private, str(self._private), os.getpid())
         reason = error.strerror or str(error)
         warnings.warn(
-            f"smelt: the cache {self.root} cannot be written ({reason}); this process keeps what it compiles in a "
-            "temporary directory. Set SMELT_CACHE_DIR to a directory of yours with free space.",
+            f"smelt: the cache {self.root} cannot be written ({reason}); this process keeps what it compiles "
+            "in a temporary directory. Set SMELT_CACHE_DIR to a directory of yours with free space.",
             RuntimeWarning,
             stacklevel=3,
         )

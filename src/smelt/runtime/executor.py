@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
+from smelt.runtime import trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.library import CompileJob, Library
@@ -44,10 +45,10 @@ def render(plan: Plan) -> str:
 
 
 def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[str, torch.Tensor]) -> Call:
-    """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (boxed calling convention).
+    """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (a boxed call).
 
-    ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A plan without
-    native steps takes None. The function may be called from several threads, and re-entered.
+    ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A
+    plan without native steps takes None. The function may be called from several threads, and re-entered.
 
     Raises:
         VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
@@ -73,6 +74,8 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
     if source.has_arena:
         pool = ArenaPool(namespace["_arena_bytes"], namespace.get("_arena_views"))
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
+    if source.natives:
+        trampoline.start()  # compiles beside the library, the first time on a machine
     if isinstance(library, Library):
         _bind(source, library, namespace)
     else:
@@ -84,9 +87,11 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
 
 def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
     for name, (function, pointers, sizes) in source.natives.items():
-        native = library.function(function)
-        native.argtypes = [ctypes.c_void_p] * (pointers + 1) + [ctypes.c_int64] * sizes
-        namespace[name] = native
+        fast = trampoline.fast_callable(library, function, 1 + pointers + sizes)
+        if fast is None:
+            fast = library.function(function)
+            fast.argtypes = [ctypes.c_void_p] * (1 + pointers) + [ctypes.c_int64] * sizes
+        namespace[name] = fast
 
 
 def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""ATen overloads by name: what the executor calls, and which of them can write into memory that smelt gives."""
+"""ATen overloads by name: what the executor calls, and which can write into memory that smelt gives."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from smelt.errors import SmeltError
 class Overload:
     """How an overload is called and what it gives back.
 
-    ``call``: the callable with the least overhead. ``returns``: ``"one"`` a single value, ``"none"`` nothing, ``"many"`` a
-    tuple or list. ``out``: the name of the output argument of an out variant, else None.
+    ``call``: the callable with the least overhead. ``returns``: ``"one"`` a single value, ``"none"`` nothing,
+    ``"many"`` a tuple or list. ``out``: the name of the output argument of an out variant, else None.
     """
 
     call: Callable[..., Any]
@@ -67,8 +67,9 @@ def find_overload(target: str, out: bool = False) -> Overload:
 def has_out_variant(target: str) -> bool:
     """Whether ``ExternStep(target, …, out=True)`` works and writes straight into the memory that it is given.
 
-    True for an operator with one tensor result, an overload with the same arguments and one output argument, and a
-    kernel of its own behind it on the CPU (those that PyTorch generates run the functional one and copy).
+    True for an operator with one tensor result, an overload with the same arguments and one output argument,
+    and a kernel of its own behind it on the CPU (those that PyTorch generates run the functional one and
+    copy).
 
     >>> has_out_variant("aten.addmm.default"), has_out_variant("aten.convolution.default")
     (True, False)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from typing import Any
 import filelock
 
 from smelt.errors import CacheError, ToolchainError
-from smelt.runtime.cache import Cache, Entry
+from smelt.runtime.cache import Cache, Entry, key_of
 from smelt.runtime.toolchain import Toolchain
 
-SOURCE, BINARY = "unit.cpp", "unit.so"
+SOURCE = "unit.cpp"
 LOCK_SECONDS = 300.0
 """How long to wait for another process that compiles the same key, before compiling it here as well."""
 
@@ -83,7 +83,7 @@ def load(path: Path) -> Library:
 class CompileJob:
     """A compilation that runs while Python goes on. ``result()`` waits for it.
 
-    ``seconds`` is how long it took, from the start to the loaded library; ``cached`` whether no compiler was run.
+    ``seconds`` is how long it took to the loaded library; ``cached`` whether no compiler was run.
     """
 
     def __init__(
@@ -96,6 +96,8 @@ class CompileJob:
     ) -> None:
         self.text, self.toolchain, self.cache, self.key = text, toolchain, cache, key
         self.extra = dict(extra or {})
+        # the dynamic linker takes a path it knows for the library it knows: another text, another name
+        self.binary = f"unit-{key_of(text, toolchain.identity)[:16]}.so"
         self.seconds = 0.0
         self.cached = False
         self._library: Library | None = None
@@ -110,7 +112,7 @@ class CompileJob:
         """The library.
 
         Raises:
-            ToolchainError: SM0204 the compiler refused the source or died, SM0205 the library cannot be loaded.
+            ToolchainError: SM0204 the compiler refused the source, SM0205 the library cannot be loaded.
         """
         if self._library is None and self._process != os.getpid():
             self._start()  # we are in a fork: the thread stayed in the parent
@@ -141,7 +143,7 @@ class CompileJob:
         try:
             if entry.read(SOURCE) != self.text.encode() or not set(self.extra) <= set(entry.digests):
                 return None  # the key was too short a description: what we were given now is right
-            library = load(entry.path(BINARY))
+            library = load(entry.path(self.binary))
         except (CacheError, KeyError, ToolchainError):
             self.cache.remove(self.key)
             return None
@@ -157,10 +159,10 @@ class CompileJob:
         folder = self.cache.scratch()
         try:
             binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key)
-            files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), BINARY: binary}
+            files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), self.binary: binary}
             entry = self.cache.put(self.key, files)
             try:
-                return load(entry.path(BINARY))
+                return load(entry.path(self.binary))
             except ToolchainError:
                 return load(binary)  # the entry was cleared or damaged under us
         finally:
@@ -173,8 +175,9 @@ def compile_unit(
     """Start compiling ``text``; ``job.result()`` gives the `Library`.
 
     ``key`` names the cache entry (see `smelt.runtime.cache.key_of`) and should cover the text and
-    ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are stored in the
-    same entry, so that a later process finds them with ``cache.get(key)`` and goes on with `load_entry`.
+    ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are
+    stored in the same entry, so that a later process finds them with ``cache.get(key)`` and goes on with
+    `load_entry`.
     """
     return CompileJob(text, toolchain, cache, key, extra)
 
@@ -186,8 +189,8 @@ def load_entry(entry: Entry) -> Library:
         CacheError: SM0304, the entry has gone or its library cannot be loaded: treat it as a miss.
     """
     try:
-        return load(entry.path(BINARY))
-    except (KeyError, ToolchainError) as error:
+        return load(entry.path(next(name for name in entry.digests if name.endswith(".so"))))
+    except (StopIteration, ToolchainError) as error:
         raise CacheError(
             "SM0304", f"cache entry {entry.key[:12]} has no library that loads", why=str(error)
         ) from error
@@ -199,7 +202,7 @@ def compile_to(folder: Path, text: str, toolchain: Toolchain, cache: Cache, key:
     Raises:
         ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told.
     """
-    source, binary = folder / SOURCE, folder / BINARY
+    source, binary = folder / SOURCE, folder / "unit.so"
     source.write_text(text)
     command = toolchain.build_command(str(source), str(binary))
     try:
@@ -241,10 +244,8 @@ def _held(lock: filelock.BaseFileLock) -> Any:
         waited = False
     except filelock.Timeout:
         waited = True
-        try:
+        with suppress(filelock.Timeout):
             lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.02)
-        except filelock.Timeout:
-            pass
     except (
         OSError,
         NotImplementedError,

@@ -1,4 +1,4 @@
-"""The plan of a compiled graph: plain data that the schedule writes, the cache stores (JSON) and the executor runs.
+"""The plan of a compiled graph: plain data that the schedule writes, the cache stores and the executor runs.
 
 Sizes are Python expressions over the symbols' names as text (``"s0*128"``, ``"(s0//2)"``), or plain ints.
 """
@@ -23,7 +23,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArenaTensor:
-    """A tensor over the arena at ``offset`` bytes; only those that an ATen call touches become torch tensors."""
+    """A tensor over the arena at ``offset`` bytes; only those that ATen calls touch become torch tensors."""
 
     spec: TensorSpec
     offset: Size
@@ -80,10 +80,10 @@ class SizeRef:
 class ExternStep:
     """Call the ATen overload ``target`` (``aten.addmm.default``) and bind its results.
 
-    ``out``: call the overload's ``.out`` variant into the arena tensor ``outputs[0]`` instead of binding a new one.
+    ``out``: call the overload's ``.out`` variant into the (arena) tensor ``outputs[0]``, bind nothing new.
     ``symbol``: the name that receives the result where that is a number.
-    ``specs``: for each of ``outputs`` the layout that the steps after this one rely on, or None (the default: for all).
-    A result that ATen lays out in another way is copied into that layout; one of another shape or dtype raises SM0406.
+    ``specs``: for each of ``outputs`` the layout that later steps rely on, or None (the default for all). A
+    result that ATen lays out otherwise is copied into that layout; another shape or dtype raises SM0406.
     """
 
     target: str
@@ -109,7 +109,7 @@ Step = AllocStep | NativeStep | ExternStep | FreeStep
 class Plan:
     """Everything the executor needs besides the shared library and the constants.
 
-    ``inputs``: the positional arguments; a tensor's name, a symbol's name for a size, or None for one that is unused.
+    ``inputs``: the positional arguments: a tensor's name, a symbol's name for a size, or None where unused.
     ``outputs``: Ref, ViewRef, SizeRef, literal or None.
     """
 

@@ -1,4 +1,4 @@
-"""Plans as JSON and back: what the cache stores. No pickle; a version; every literal that ATen arguments can hold."""
+"""Plans as JSON and back: what the cache stores. A version, no pickle, every literal that ATen takes."""
 
 from __future__ import annotations
 

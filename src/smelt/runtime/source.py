@@ -178,7 +178,7 @@ class _Writer:
             self.lines.append("del _")
 
     def assemble(self) -> str:
-        """Put the parts together: the arena is acquired where it is first needed, and released whatever happens."""
+        """Put the parts together: the arena is acquired where it is first needed, and always released."""
         body = self.lines
         source = self.source
         source.has_arena = any(line == _ACQUIRE for line in body)
@@ -437,9 +437,9 @@ class _Writer:
                 self.specs[name] = spec
                 python, shape, strides = self.python(name), self.shape(spec.shape), self.shape(spec.strides)
                 dtype = self.literal(getattr(torch, spec.dtype))
-                self.lines.append(
-                    f"if {python}.stride() != {strides} or {python}.shape != {shape} or {python}.dtype is not {dtype}:"
-                )
+                same = f"{python}.stride() == {strides} and {python}.shape == {shape}"
+                same += f" and {python}.dtype is {dtype}"
+                self.lines.append(f"if not ({same}):")
                 self.lines.append(
                     f"    {python} = _laid_out({python}, {shape}, {strides}, {dtype}, {step.target!r})"
                 )

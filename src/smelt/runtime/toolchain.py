@@ -28,7 +28,7 @@ FLAGS = (
     "-fPIC",
     "-fno-math-errno",  # sqrt becomes one instruction; nobody reads errno
     "-fno-trapping-math",  # nobody reads the floating-point exception flags
-    "-ffp-contract=off",  # eager rounds after each operator; a fused multiply-add is `ops.fma`, never the compiler's
+    "-ffp-contract=off",  # eager rounds after each operator; fused multiply-add is `ops.fma` only
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-asynchronous-unwind-tables",
@@ -48,9 +48,10 @@ _TUNING = ("-march=native", "-mcpu=native")
 class Toolchain:
     """A C++ compiler that answered, and how to call it.
 
-    ``command``: the program and what ``$CXX`` adds; ``isa``: ``avx512``, ``avx2``, ``avx``, ``sse2``, ``neon`` or
-    ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp`` makes threads on the OpenMP runtime that
-    torch has loaded (``openmp_runtime``, a path; None where torch has none).
+    ``command``: the program and what ``$CXX`` adds; ``isa``: ``avx512``, ``avx2``, ``avx``, ``sse2``,
+    ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp`` makes
+    threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch has
+    none).
     """
 
     command: tuple[str, ...]
@@ -83,7 +84,7 @@ class Toolchain:
 def find() -> Toolchain:
     """The compiler of this process: ``$CXX`` where it is set, else the first of g++ and clang++ in ``$PATH``.
 
-    Cheap after the first time: a process remembers by ``$CXX`` and ``$PATH``, the disk by the compiler's own file.
+    Cheap the second time: a process remembers by ``$CXX`` and ``$PATH``, the disk by the compiler's file.
 
     Raises:
         ToolchainError: SM0201 there is no compiler, SM0202 ``$CXX`` names none, SM0203 it does not run.
@@ -96,7 +97,7 @@ def _find(cxx: str, path: str) -> Toolchain:
     command = _command(cxx, path)
     found = _remembered(command)
     runtime = openmp_runtime()
-    # GCC calls GOMP_*, which libgomp, libomp and libiomp5 all have; Clang calls __kmpc_*, which libgomp lacks.
+    # GCC calls GOMP_*, which libgomp, libomp and libiomp5 have; Clang calls __kmpc_*, which libgomp lacks.
     openmp = found.family == "gcc" or (runtime is not None and "gomp" not in Path(runtime).name)
     return replace(found, openmp=openmp, openmp_runtime=runtime)
 
@@ -122,7 +123,7 @@ def _command(cxx: str, path: str) -> tuple[str, ...]:
 
 
 def _remembered(command: tuple[str, ...]) -> Toolchain:
-    """`_probe`, kept on disk by path, size and time of the compiler's file, so that a warm process starts no program."""
+    """`_probe`, kept on disk by path, size and time of the compiler, so that a warm process starts none."""
     file = os.stat(os.path.realpath(command[0]))
     cpu = _cpu()
     key = key_of("toolchain", *command, str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
@@ -151,7 +152,7 @@ def _probe(command: tuple[str, ...], cpu: str) -> Toolchain:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ToolchainError(
                 "SM0203", f"the C++ compiler {command[0]} does not run", why=str(error), remedy=INSTALL
-            )
+            ) from error
         if run.returncode == 0 and "__VERSION__" in run.stdout:
             return _describe(command, tuning, run.stdout, cpu)
         refusal = run.stderr.strip() or run.stdout.strip()
@@ -195,8 +196,11 @@ def isa_of(macros: set[str]) -> tuple[str, int]:
 
 
 def openmp_runtime() -> str | None:
-    """The OpenMP library that torch has loaded into this process: kernels are linked with that very file, whatever its
-    name, so that there is one team of threads and ``torch.set_num_threads`` holds."""
+    """The OpenMP library that torch has loaded into this process.
+
+    Kernels are linked with that very file, whatever its name, so that there is one team of threads and
+    ``torch.set_num_threads`` holds.
+    """
     import torch  # noqa: F401  (loads it)
 
     try:
