@@ -161,6 +161,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str | Symbol | None] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    constant_paths: dict[str, str] = field(default_factory=dict)
     outputs: list[StridedView | Expr | int | float | bool | None] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
     hints: dict[Symbol, int] = field(default_factory=dict)

@@ -45,6 +45,7 @@ class Scheduled:
 
     plan: Plan
     runs: list[Run]
+    arena_size: Expr = sympy.Integer(0)
     plain: list[Kernel] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
 
@@ -81,6 +82,7 @@ class Assembler:
             self.built[position] = built
         self.homes = self._homes()
         self.arena = self._place()
+        scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
         outputs = tuple(self._output(value) for value in self.graph.outputs)
         scheduled.plan = Plan(

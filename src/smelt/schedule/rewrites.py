@@ -114,6 +114,24 @@ def _rereadable(body: Reduction, rewriter: Rewriter) -> bool:
     return rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
 
 
+def single_term(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A reduction over one element → that element.
+
+    out[i] = sum over r in 1 of f(i, r)  →  out[i] = f(i, 0);     argmax → 0
+    """
+    del rewriter
+    body = node.body
+    if not isinstance(body, Reduction) or any(size != 1 for size in body.reduce_shape):
+        return None
+    if body.kind in ("argmax", "argmin"):
+        position = Pointwise(body.shape, torch.int64, lambda index: ops.constant(0, torch.int64))
+        return [Node(node.outputs, position, node.origin)]
+    if body.kind not in SPLITTABLE:
+        return None
+    zeros = [sympy.Integer(0)] * len(body.reduce_shape)
+    return [Node(node.outputs, Pointwise(body.shape, body.dtype, lambda i: body.inner_fn(i, zeros)), node.origin)]
+
+
 def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
     """A long reduction with few results → chunks (in parallel), then the chunks' results.
 
@@ -238,6 +256,7 @@ def mutation_copies(graph: Graph) -> list[Node]:
 REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
     two_pass_statistics,
     two_pass_softmax,
+    single_term,
     split_reduction,
     scatter_in_place,
 )

@@ -1,0 +1,126 @@
+"""Runs a loop nest statement by statement: the oracle of the primitives and of every nest printer. Slow on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.elementwise import apply
+from smelt.loops.reductions import reduce
+from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Stmt, Store, Update
+from smelt.ops import TABLE
+from smelt.symbolic import contiguous_strides, evaluate, flatten
+
+
+def run_kernel(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:
+    """Run ``kernel`` on 1-d tensors, one for each parameter, in place.
+
+    Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a nest that
+    adds in another order gives the same here up to one rounding.
+
+    Raises:
+        IndexError: an indirect index is out of range.
+    """
+    _Machine(kernel, dict(memory), dict(sizes or {})).run()
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    kind: str
+    dtype: torch.dtype
+    terms: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+
+class _Machine:
+    def __init__(self, kernel: Kernel, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+        self.kernel, self.memory = kernel, memory
+        self.symbols: dict[Symbol, int] = sizes
+        self.values: dict[str, torch.Tensor] = {}
+        self.accumulators: dict[str, _Accumulator] = {}
+        self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
+
+    def run(self) -> None:
+        self._block(self.kernel.body)
+
+    def _block(self, block: Block) -> None:
+        for stmt in block.stmts:
+            self._stmt(stmt)
+
+    def _stmt(self, stmt: Stmt) -> None:
+        if isinstance(stmt, For):
+            # a vector loop is a loop whose turns do not depend on one another: one lane after the other will do
+            for turn in range(self._number(stmt.begin), self._number(stmt.end)):
+                self.symbols[stmt.var] = turn
+                self._block(stmt.body)
+        elif isinstance(stmt, Let):
+            self.values[stmt.name] = self._let(stmt)
+        elif isinstance(stmt, Masked):
+            if bool(self.values[stmt.mask]):
+                self._block(stmt.body)
+                self.values[stmt.name] = self.values[stmt.result]
+            else:
+                self.values[stmt.name] = torch.tensor(stmt.other, dtype=stmt.dtype)
+        elif isinstance(stmt, Store):
+            at = self._place(stmt.buffer, stmt.index)
+            value = self.values[stmt.value]
+            self.memory[stmt.buffer][at] = value if stmt.mode is None else self.memory[stmt.buffer][at] + value
+        elif isinstance(stmt, Accumulate):
+            self.accumulators[stmt.name] = _Accumulator(stmt.kind, stmt.dtype)
+        elif isinstance(stmt, Update):
+            self._update(stmt)
+        elif isinstance(stmt, Alloc):
+            count = 1
+            for size in stmt.shape:
+                count *= self._number(size)
+            self.memory[stmt.buffer] = torch.zeros(count, dtype=stmt.dtype)
+            self.strides[stmt.buffer] = contiguous_strides(stmt.shape)
+
+    def _let(self, stmt: Let) -> torch.Tensor:
+        args = stmt.args
+        if stmt.op in TABLE:
+            return apply(stmt.op, [self.values[name] for name in args])
+        if stmt.op == "load":
+            return self.memory[args[0]][self._place(args[0], args[1])].clone()
+        if stmt.op == "constant":
+            return torch.tensor(args[0], dtype=stmt.dtype)
+        if stmt.op == "index_expr":
+            return torch.tensor(self._number(args[0])).to(stmt.dtype)
+        if stmt.op == "to_dtype":
+            return self.values[args[0]].to(stmt.dtype)
+        if stmt.op == "bitcast":
+            return self.values[args[0]].view(stmt.dtype)
+        if stmt.op == "read":
+            return self._read(args[0], args[1])
+        assert stmt.op == "indirect_index", stmt.op
+        value, size = int(self.values[args[0]]), self._number(args[1])
+        if args[2] and value < 0:
+            value += size
+        if args[3] and not 0 <= value < size:
+            raise IndexError("index out of range in self")
+        assert stmt.index is not None
+        self.symbols[stmt.index] = value
+        return torch.tensor(value)
+
+    def _update(self, stmt: Update) -> None:
+        accumulator = self.accumulators[stmt.acc]
+        if stmt.merge:
+            accumulator.terms += self.accumulators[stmt.value].terms
+            return
+        position = 0 if stmt.position is None else self._number(stmt.position)
+        accumulator.terms.append((self.values[stmt.value], position))
+
+    def _read(self, name: str, output: int) -> torch.Tensor:
+        accumulator = self.accumulators[name]
+        terms = sorted(accumulator.terms, key=lambda term: term[1])
+        values = torch.stack([value for value, _ in terms]) if terms else torch.empty(0, dtype=accumulator.dtype)
+        return reduce(accumulator.kind, values)[output]
+
+    def _place(self, buffer: str, index: tuple[Expr, ...]) -> int:
+        return self._number(flatten(index, self.strides[buffer]))
+
+    def _number(self, expr: Expr) -> Any:
+        return evaluate(expr, self.symbols)

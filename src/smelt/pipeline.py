@@ -1,0 +1,205 @@
+"""The way of a program through the compiler, as one visible list of passes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.capture import Program
+from smelt.codegen.cpp import CppUnit, print_unit
+from smelt.config import Config
+from smelt.contract import contract, graph_key, verify
+from smelt.errors import CacheError
+from smelt.loops.ir import Extern, Graph
+from smelt.loops.printer import print_graph
+from smelt.loops.verify import verify as verify_loops
+from smelt.lowering import lower
+from smelt.nest.ir import Run
+from smelt.nest.printer import print_run
+from smelt.nest.verify import verify as verify_kernel
+from smelt.reporting import LOG, CompileReport
+from smelt.runtime import cache, executor, library, plan_json, toolchain
+from smelt.runtime.plan import NativeStep, Plan
+from smelt.schedule import Scheduled, Target, schedule
+from smelt.symbolic import size_hint
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+PASSES = ("contract", "key", "lowering", "schedule", "codegen", "compile", "executor")
+"""The passes in order, as they appear in ``CompileReport.phase_seconds``. A cache hit goes from ``key`` to ``executor``."""
+
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A program, compiled as far as text: what code generation and the executor need."""
+
+    plan: Plan
+    cpp: CppUnit
+    runs: list[Run]
+    arena_size: Expr
+
+
+def compile_program(program: Program, config: Config) -> Compiled:
+    """Compile one captured program; returns a function of ONE list of arguments (which it empties).
+
+    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says.
+
+    Raises:
+        VerificationError: the program or an IR made from it breaks its rules.
+        ToolchainError: SM0201, there is no C++ compiler.
+        Unsupported: smelt cannot compile the program at all (its reason says why).
+    """
+    report = CompileReport(program.kind, program.name)
+    LOG.add(report)
+    if config.keep_text:
+        report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
+    with report.phase("contract"):
+        program = contract(program)
+        verify(program)
+    with report.phase("key"):
+        tools = toolchain.find()
+        target = Target(tools.vector_bytes)
+        store = cache.open_cache()
+        key = cache.key_of(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest())
+    if config.keep_text:
+        _keep_texts(report, program, config, target)
+    found = _from_cache(store, key, program, report)
+    if found is not None:
+        return found
+    with report.phase("lowering"):
+        graph = lower(program.graph_module)
+        if config.verify:
+            verify_loops(graph)
+    unit = _unit(graph, config, target, report)
+    constants = graph.constants
+    plan = replace(unit.plan, notes=_notes(graph, unit, constants))
+    _fill_report(report, plan.notes)
+    report.keep_text("cpp", unit.cpp.text)
+    with report.phase("compile"):
+        job = None
+        if unit.runs:
+            extra = {_PLAN: plan_json.to_json(plan).encode()}
+            job = library.compile_unit(unit.cpp.text, tools, store, key, extra)
+    with report.phase("executor"):
+        report.keep_text("plan", lambda: executor.render(plan))
+        return executor.build(plan, job, constants)
+
+
+def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -> Unit:
+    with report.phase("schedule"):
+        scheduled = schedule(graph, config, target)
+        if config.verify:
+            _verify_kernels(scheduled)
+    with report.phase("codegen"):
+        cpp = print_unit(scheduled.runs)
+        steps = tuple(
+            replace(step, errors=tuple(cpp.errors.get(step.function, ()))) if isinstance(step, NativeStep) else step
+            for step in scheduled.plan.steps
+        )
+    return Unit(replace(scheduled.plan, steps=steps), cpp, scheduled.runs, scheduled.arena_size)
+
+
+def _verify_kernels(scheduled: Scheduled) -> None:
+    for kernel in (*scheduled.plain, *scheduled.kernels):
+        verify_kernel(kernel)
+
+
+def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileReport) -> Compiled | None:
+    """The compiled program that an earlier process left, where there is one."""
+    with report.phase("cache"):
+        entry = store.get(key)
+        if entry is None:
+            return None
+        try:
+            plan = plan_json.from_json(entry.read(_PLAN))
+            compiled = library.load_entry(entry)
+            text = entry.read(library.SOURCE).decode()
+        except (CacheError, KeyError, ValueError):
+            return None
+    report.cache_hit = True
+    _fill_report(report, plan.notes)
+    report.keep_text("cpp", text)
+    with report.phase("executor"):
+        report.keep_text("plan", lambda: executor.render(plan))
+        constants = {name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()}
+        return executor.build(plan, compiled, constants)
+
+
+def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value.detach()
+
+
+# -- what the report says -------------------------------------------------------------------------------------
+
+
+def _notes(graph: Graph, unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
+    calls = [call for run in unit.runs for call in run.calls]
+    externs: Counter[str] = Counter()
+    fallbacks = []
+    for node in graph.nodes:
+        if isinstance(node.body, Extern):
+            if node.body.reason is None:
+                externs[node.body.target] += 1
+            else:
+                fallbacks.append((node.body.target, node.body.reason, node.origin.where))
+    hints = {symbol.name: hint for symbol, hint in graph.hints.items()}
+    return {
+        "kernels": [call.kernel.name for call in calls],
+        "fused": [list(call.kernel.origins) for call in calls],
+        "native_calls": len(unit.runs),
+        "externs": dict(externs),
+        "fallbacks": fallbacks,
+        "symbols": {name: hint for name, hint in hints.items() if name in unit.plan.symbols},
+        "arena_bytes": size_hint(unit.arena_size, graph.hints),
+        "constants": {name: graph.constant_paths.get(name, name) for name in constants},
+    }
+
+
+def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
+    report.kernel_names = list(notes["kernels"])
+    report.kernels = len(report.kernel_names)
+    report.fused = [list(origins) for origins in notes["fused"]]
+    report.native_calls = notes["native_calls"]
+    report.externs = dict(notes["externs"])
+    for op, reason, where in notes["fallbacks"]:
+        report.add_fallback(op, reason, where)
+    report.symbols = dict(notes["symbols"])
+    report.arena_bytes = notes["arena_bytes"]
+
+
+def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:
+    """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
+
+    def nest_text() -> str:
+        scheduled = schedule(lower(program.graph_module), config, target)
+        return "\n\n".join(print_run(run) for run in scheduled.runs)
+
+    report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
+    report.keep_text("loops", lambda: print_graph(lower(program.graph_module)))
+    report.keep_text("nest", nest_text)
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """A digest of smelt's own source: another compiler makes another program."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".h"):
+            digest.update(str(path.relative_to(root)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

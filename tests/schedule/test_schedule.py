@@ -1,0 +1,96 @@
+"""A schedule computes what the loop graph says: nests run by the nest interpreter, the graph by the reference one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from sympy import Expr, Integer, Symbol
+
+from smelt.config import Config
+from smelt.loops.interpreter import run_graph
+from smelt.loops.ir import Graph
+from smelt.schedule import Target, schedule
+from tests.schedule import graphs
+from tests.schedule.simulate import simulate
+
+N = Symbol("s0", integer=True, positive=True)
+TARGET = Target(16)
+
+
+def check(graph: Graph, inputs: list[torch.Tensor | int], config: Config | None = None) -> None:
+    config = config or Config(parallel_grain=1)
+    scheduled = schedule(graph, config, TARGET)
+    for plain in (True, False):
+        mine = [each.clone() if isinstance(each, torch.Tensor) else each for each in inputs]
+        theirs = [each.clone() if isinstance(each, torch.Tensor) else each for each in inputs]
+        got, want = simulate(graph, scheduled, mine, plain=plain), run_graph(graph, theirs)
+        assert len(got) == len(want)
+        for a, b in zip((*got, *mine), (*want, *theirs)):
+            if isinstance(a, torch.Tensor):
+                torch.testing.assert_close(a, b, rtol=2e-6, atol=1e-6)
+
+
+def symbolic(graph: Graph) -> Graph:
+    graph.inputs = [N, *graph.inputs]
+    graph.hints = {N: 16}
+    return graph
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+@pytest.mark.parametrize("shape", [(3, 5), (17, 33), (1, 40), (40, 1)])
+def test_softmax_norm_static(shape: tuple[int, int], fusion: bool) -> None:
+    rows, columns = shape
+    graph = graphs.softmax_norm(Integer(rows), Integer(columns))
+    check(graph, [torch.randn(rows, columns), torch.randn(columns)], Config(parallel_grain=1, fusion=fusion))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 19])
+def test_softmax_norm_dynamic_rows(rows: int) -> None:
+    check(symbolic(graphs.softmax_norm(N, Integer(18))), [rows, torch.randn(rows, 18), torch.randn(18)])
+
+
+def test_softmax_norm_is_one_kernel_and_what_reads_columns() -> None:
+    scheduled = schedule(graphs.softmax_norm(Integer(64), Integer(64)), Config(), TARGET)
+    assert len(scheduled.runs) == 1
+    assert len(scheduled.runs[0].calls) <= 4
+
+
+@pytest.mark.parametrize("rows", [Integer(7), N])
+def test_reshapes_fuse_and_compute_the_same(rows: Expr) -> None:
+    graph = graphs.reshaped_chain(rows, 3, 8)
+    inputs: list[torch.Tensor | int] = [torch.randn(7, 24), torch.randn(24)]
+    check(graph if rows != N else symbolic(graph), inputs if rows != N else [7, *inputs])
+
+
+@pytest.mark.parametrize("size", [1, 5, 64])
+def test_mutation_after_every_read(size: int) -> None:
+    check(graphs.inplace_update(Integer(size)), [torch.randn(size) for _ in range(3)])
+
+
+def test_scatter_adds_duplicates() -> None:
+    graph = graphs.embedding_backward(Integer(9), 5, 6)
+    check(graph, [torch.tensor([0, 1, 1, 4, -1, 0, 0, 2, 2]), torch.randn(9, 6)])
+
+
+def test_scatter_out_of_range_raises() -> None:
+    graph = graphs.embedding_backward(Integer(2), 5, 6)
+    with pytest.raises(IndexError):
+        check(graph, [torch.tensor([0, 5]), torch.randn(2, 6)])
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("size", [32768, 32771])
+def test_long_reductions_are_split(kind: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smelt.schedule.rewrites.SPLIT_ELEMENTS", 64)
+    small = size // 256
+    check(graphs.long_sum(Integer(small), kind), [torch.rand(small) + 0.5])
+
+
+@pytest.mark.parametrize("make", [lambda n: graphs.softmax_norm(n, n), graphs.inplace_update])
+def test_nothing_to_do_for_empty_tensors(make: Callable[[Expr], Graph]) -> None:
+    graph = make(Integer(0))
+    shapes = {name: tuple(int(s) for s in graph.buffers[str(name)].shape) for name in graph.inputs}
+    scheduled = schedule(graph, Config(), TARGET)
+    simulate(graph, scheduled, [torch.empty(shapes[name]) for name in graph.inputs])
