@@ -130,12 +130,13 @@ class _Writer:
         self.symbols: set[str] = set()
         self.alive: set[str] = set()
         self.pythons: dict[str, str] = {}
+        self.taken = set(plan.symbols)
         self.sizes: dict[str, str] = {}
         self.pointers: dict[str, str] = {}
         self.arena = {item.spec.name: item for item in plan.arena}
         self.arena_views: list[ArenaView] = []
         self.arena_names: dict[tuple[str, ...], str] = {}
-        self.arena_symbols = {"": set[str]()}
+        self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
         self.uses: dict[str, int] = {}
         for step in plan.steps:
@@ -181,14 +182,13 @@ class _Writer:
         """Put the parts together: the arena is acquired where it is first needed, and always released."""
         body = self.lines
         source = self.source
-        source.has_arena = any(line == _ACQUIRE for line in body)
         head: list[str] = []
         functions: list[str] = []
         if self.needs_no_grad():
             head += ["if _grad_enabled():", "    with _no_grad():", "        return call(args)"]
         if source.has_arena:
             at = body.index(_ACQUIRE)
-            key_names = sorted(self.arena_symbols[""])
+            key_names = sorted(self.arena_symbols)
             key = ", ".join(key_names)
             key = f"({key},)" if len(key_names) == 1 else f"({key})"
             held = ["_arena = _acquire(" + (key if key_names else "") + ")"]
@@ -238,8 +238,9 @@ class _Writer:
             or chosen.startswith("_")
         ):
             chosen = f"v{chosen}"
-        while chosen in self.pythons.values() or chosen in self.plan.symbols:
+        while chosen in self.taken:
             chosen += "_"
+        self.taken.add(chosen)
         self.pythons[name] = chosen
         return chosen
 
@@ -317,11 +318,12 @@ class _Writer:
     # -- the arena
 
     def use_arena(self) -> None:
-        if _ACQUIRE not in self.lines:
-            self.arena_symbols[""] |= self.check(self.plan.arena_bytes)
+        if not self.source.has_arena:
+            self.source.has_arena = True
+            self.arena_symbols |= self.check(self.plan.arena_bytes)
             for item in self.plan.arena:
                 for size in (*item.spec.shape, *item.spec.strides, item.offset):
-                    self.arena_symbols[""] |= self.check(size)
+                    self.arena_symbols |= self.check(size)
             self.lines.append(_ACQUIRE)
 
     def arena_tensor(
@@ -342,7 +344,7 @@ class _Writer:
         if key in self.arena_names:
             return self.arena_names[key]
         for size in (*shape, *strides, offset):
-            self.arena_symbols[""] |= self.check(size)
+            self.arena_symbols |= self.check(size)
         self.arena_views.append(ArenaView(dtype, key[1], key[2], key[3]))
         self.arena_names[key] = name or f"_view{len(self.arena_names)}"
         return self.arena_names[key]
