@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -61,6 +62,11 @@ def same(left: Expr, right: Expr) -> bool:
         return True
     if left.is_number and right.is_number:
         return False
+    return _same(left, right)
+
+
+@lru_cache(maxsize=4096)
+def _same(left: Expr, right: Expr) -> bool:
     return bool(sympy.expand(left - right) == 0)
 
 
@@ -73,9 +79,7 @@ def evaluate(expr: Expr | int, values: Mapping[Symbol, int]) -> int:
     """
     if isinstance(expr, int):
         return expr
-    if expr.is_Integer:
-        return int(expr)
-    return int(expr.subs(values))
+    return int(evaluate_on(expr, values))
 
 
 def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int:
@@ -91,11 +95,15 @@ def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int
 
 
 def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:
-    """Evaluate an index expression where symbols stand for integers or integer tensors (the interpreter's way)."""
+    """Evaluate an index expression whose symbols stand for integers or integer tensors, with Python's //."""
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, Symbol):
         return values[expr]
+    if isinstance(expr, (sympy.Mul, sympy.Rational)):
+        above, below = sympy.fraction(expr)
+        if below != 1:  # an integer all the same: the division leaves no rest
+            return evaluate_on(above, values) // evaluate_on(below, values)
     args = [evaluate_on(arg, values) for arg in expr.args]
     return _apply(expr, args)
 

@@ -1,28 +1,36 @@
 """Index algebra: flatten, unflatten, reshape and the simplification that keeps indices readable.
 
-Every rule here is proved in the tests by running both sides over small ranges, all of them.
+Every rule here is proved in the tests by running both sides over small ranges, all of them. SymPy's own
+evaluation of FloorDiv and Mod is slow: our rules decide first, build the node as it stands, and remember it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import gcd
 
 import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from smelt.symbolic.bounds import Extents, bounds, is_nonnegative, known_extents, less_than
 from smelt.symbolic.expr import same
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def contiguous_strides(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Row-major strides, in elements.
+    """Row-major strides, in elements; a dimension of size 0 counts as 1, as in ATen.
 
     >>> contiguous_strides([sympy.Integer(2), sympy.Integer(3), sympy.Integer(4)])
     (12, 4, 1)
     """
+    return _contiguous_strides(tuple(shape))
+
+
+@lru_cache(maxsize=4096)
+def _contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     strides: list[Expr] = []
     step: Expr = ONE
     for size in reversed(shape):
@@ -36,25 +44,37 @@ def flatten(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO)
     return sympy.Add(offset, *(i * s for i, s in zip(index, strides, strict=True)))
 
 
-def unflatten(flat: Expr, shape: Sequence[Expr], extents: Mapping[Symbol, Expr] | None = None) -> list[Expr]:
-    """The row-major multi-dimensional index of element ``flat`` of ``shape``, simplified under ``extents``."""
-    extents = extents or {}
+def unflatten(flat: Expr, shape: Sequence[Expr], extents: Extents | None = None) -> list[Expr]:
+    """The row-major multi-dimensional index of element ``flat`` of ``shape``, simplified under ``extents``.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> unflatten(4 * i + j, [sympy.Integer(3), sympy.Integer(4)], {i: sympy.Integer(3), j: sympy.Integer(4)})
+    [i, j]
+    """
+    return list(_unflatten(flat, tuple(shape), known_extents((flat,), extents)))
+
+
+@lru_cache(maxsize=8192)
+def _unflatten(
+    flat: Expr, shape: tuple[Expr, ...], known: tuple[tuple[Symbol, Expr], ...]
+) -> tuple[Expr, ...]:
+    extents = dict(known)
+    if any(size == 0 for size in shape):
+        return (ZERO,) * len(shape)
     index: list[Expr] = []
-    for dim, (size, stride) in enumerate(zip(shape, contiguous_strides(shape))):
+    leading = True  # the first dimension of more than one element needs no modulo
+    for size, stride in zip(shape, contiguous_strides(shape)):
         if size == 1:
             index.append(ZERO)
             continue
         coordinate = floor_div(flat, stride, extents)
-        index.append(coordinate if _leading(shape, dim) else modulo(coordinate, size, extents))
-    return index
-
-
-def _leading(shape: Sequence[Expr], dim: int) -> bool:
-    return all(size == 1 for size in shape[:dim])
+        index.append(coordinate if leading else modulo(coordinate, size, extents))
+        leading = False
+    return tuple(index)
 
 
 def reshape_index(
-    old: Sequence[Expr], new: Sequence[Expr], index: Sequence[Expr], extents: Mapping[Symbol, Expr] | None = None
+    old: Sequence[Expr], new: Sequence[Expr], index: Sequence[Expr], extents: Extents | None = None
 ) -> list[Expr]:
     """The index into shape ``old`` of the element at ``index`` of shape ``new`` (equal element counts).
 
@@ -66,29 +86,54 @@ def reshape_index(
     >>> reshape_index([n(6), n(5)], [n(2), n(3), n(5)], [i, j, n(4)])
     [3*i + j, 4]
     """
-    extents = dict(extents or {})
+    place = tuple(index)
+    return list(_reshape_index(tuple(old), tuple(new), place, known_extents(place, extents)))
+
+
+@lru_cache(maxsize=16384)
+def _reshape_index(
+    old: tuple[Expr, ...],
+    new: tuple[Expr, ...],
+    index: tuple[Expr, ...],
+    known: tuple[tuple[Symbol, Expr], ...],
+) -> tuple[Expr, ...]:
+    extents = dict(known)
     for position, size in zip(index, new, strict=True):
         if isinstance(position, Symbol) and position not in extents:
             extents[position] = size
     result: list[Expr] = []
-    for old_group, new_group in match_groups(tuple(old), tuple(new)):
+    for old_group, new_group in match_groups(old, new):
         old_sizes, new_sizes = [old[d] for d in old_group], [new[d] for d in new_group]
         positions = [index[d] for d in new_group]
         if len(old_sizes) == 1 and len(new_sizes) == 1:
             result += positions
             continue
+        opaque: dict[Symbol, Expr] = {}
+        for d, (position, size) in enumerate(zip(positions, new_sizes)):
+            if size == 1:
+                positions[d] = ZERO
+            elif len(old_sizes) > 1 and not less_than(position, size, extents):
+                # in range all the same: stands for itself by a symbol with that extent
+                symbol = Symbol(f"_position{d}", integer=True, nonnegative=True)
+                opaque[symbol], extents[symbol], positions[d] = position, size, symbol
         flat = flatten(positions, contiguous_strides(new_sizes))
-        result += [flat] if len(old_sizes) == 1 else unflatten(flat, old_sizes, extents)
-    return result
+        if len(old_sizes) == 1:
+            result.append(flat)
+            continue
+        found = unflatten(flat, old_sizes, extents)
+        result += [expr.xreplace(opaque) for expr in found] if opaque else found
+    return tuple(result)
 
 
 @lru_cache(maxsize=4096)
-def match_groups(old: tuple[Expr, ...], new: tuple[Expr, ...]) -> list[tuple[list[int], list[int]]]:
+def match_groups(
+    old: tuple[Expr, ...], new: tuple[Expr, ...]
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Pair up runs of dimensions of two shapes whose products are equal, the shortest runs possible.
 
     >>> n = sympy.Integer
     >>> match_groups((n(6), n(5)), (n(2), n(3), n(5)))
-    [([0], [0, 1]), ([1], [2])]
+    (((0,), (0, 1)), ((1,), (2,)))
     """
     groups: list[tuple[list[int], list[int]]] = []
     a = b = 0
@@ -114,10 +159,6 @@ def match_groups(old: tuple[Expr, ...], new: tuple[Expr, ...]) -> list[tuple[lis
                 right.append(b)
                 right_size = right_size * new[b]
                 b += 1
-            elif a < len(old):
-                left.append(a)
-                left_size = left_size * old[a]
-                a += 1
             else:
                 break
         while a < len(old) and old[a] == 1 and (b >= len(new)):
@@ -127,17 +168,14 @@ def match_groups(old: tuple[Expr, ...], new: tuple[Expr, ...]) -> list[tuple[lis
             right.append(b)
             b += 1
         groups.append((left, right))
-    return groups
+    return tuple((tuple(left), tuple(right)) for left, right in groups)
 
 
 def _smaller(left: Expr, right: Expr) -> bool:
     if left.is_number and right.is_number:
         return bool(left < right)
-    quotient = sympy.cancel(right / left)
-    if quotient.is_number:
-        return bool(quotient > 1)
-    denominator = sympy.fraction(quotient)[1]
-    return bool(denominator == 1)
+    quotient = divide(right, left)
+    return quotient is not None and quotient != 1
 
 
 def refine(sizes: Sequence[Expr], other: Sequence[Expr]) -> list[Expr] | None:
@@ -149,6 +187,12 @@ def refine(sizes: Sequence[Expr], other: Sequence[Expr]) -> list[Expr] | None:
     >>> refine([n(6)], [n(4)]) is None
     True
     """
+    found = _refine(tuple(sizes), tuple(other))
+    return None if found is None else list(found)
+
+
+@lru_cache(maxsize=8192)
+def _refine(sizes: tuple[Expr, ...], other: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     left = [size for size in sizes if size != 1]
     right = [size for size in other if size != 1]
     result: list[Expr] = []
@@ -159,8 +203,9 @@ def refine(sizes: Sequence[Expr], other: Sequence[Expr]) -> list[Expr] | None:
             result.append(x)
             a, b = a + 1, b + 1
             continue
+        # The trailing parts are compared last: row-major merges share their prefixes.
         ratio = divide(x, y)
-        if ratio is not None:  # x = outer part handled last: y is a prefix of x
+        if ratio is not None:
             result.append(y)
             left[a] = ratio
             b += 1
@@ -171,73 +216,53 @@ def refine(sizes: Sequence[Expr], other: Sequence[Expr]) -> list[Expr] | None:
         result.append(x)
         right[b] = ratio
         a += 1
-    return result if a == len(left) and b == len(right) else None
+    return tuple(result) if a == len(left) and b == len(right) else None
 
 
+@lru_cache(maxsize=8192)
 def divide(numerator: Expr, denominator: Expr) -> Expr | None:
-    """The exact quotient, or None where it is not known to be a whole number."""
+    """The exact quotient, or None where it is not known to be a whole number.
+
+    >>> divide(sympy.Integer(12), sympy.Integer(4)), divide(sympy.Integer(12), sympy.Integer(5))
+    (3, None)
+    """
     if denominator == 0:
         return None
     if numerator.is_Integer and denominator.is_Integer:
         return numerator / denominator if int(numerator) % int(denominator) == 0 else None
     quotient = sympy.cancel(numerator / denominator)
-    parts = sympy.fraction(quotient)
-    return quotient if parts[1] == 1 else None
+    whole = sympy.fraction(quotient)[1] == 1 and all(number.is_Integer for number in _coefficients(quotient))
+    return quotient if whole else None
 
 
-def upper_bound(expr: Expr, extents: Mapping[Symbol, Expr]) -> Expr | None:
-    """The largest value of an index over loop variables in ``[0, extent)``, or None where it is unknown."""
-    if expr.is_number:
-        return expr
-    if isinstance(expr, Symbol):
-        extent = extents.get(expr)
-        return None if extent is None else extent - 1
-    if isinstance(expr, sympy.Add):
-        bounds = [upper_bound(term, extents) for term in expr.args]
-        return None if any(bound is None for bound in bounds) else sympy.Add(*bounds)  # type: ignore[arg-type]
-    if isinstance(expr, sympy.Mul):
-        bounds = []
-        for factor in expr.args:
-            if factor.is_number and not factor.is_nonnegative:
-                return None
-            if isinstance(factor, Symbol) and factor not in extents:
-                bounds.append(factor if factor.is_nonnegative else None)  # a size symbol bounds itself
-            else:
-                bounds.append(upper_bound(factor, extents))
-        return None if any(bound is None for bound in bounds) else sympy.Mul(*bounds)  # type: ignore[arg-type]
-    if isinstance(expr, Mod):
-        return expr.args[1] - 1
-    if isinstance(expr, FloorDiv):
-        inner = upper_bound(expr.args[0], extents)
-        if inner is not None and expr.args[1].is_positive:
-            return FloorDiv(inner, expr.args[1])
-    return None
+def _coefficients(expr: Expr) -> list[Expr]:
+    return [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(sympy.expand(expr))]
 
 
-def is_nonnegative(expr: Expr, extents: Mapping[Symbol, Expr]) -> bool:
-    """Whether an index is known never to be negative."""
-    if expr.is_nonnegative:
-        return True
-    if isinstance(expr, (sympy.Add, sympy.Mul)):
-        return all(is_nonnegative(arg, extents) for arg in expr.args)
-    return isinstance(expr, Symbol) and expr in extents
+# -- division ---------------------------------------------------------------------------------------------
 
 
-def less_than(expr: Expr, bound: Expr, extents: Mapping[Symbol, Expr]) -> bool:
-    """Whether ``0 <= expr < bound`` is known to hold."""
-    if not is_nonnegative(expr, extents):
-        return False
-    top = upper_bound(expr, extents)
-    if top is None:
-        return False
-    gap = sympy.expand(bound - top - 1)
-    return bool(gap.is_nonnegative)
+def terms_of(expr: Expr) -> tuple[Expr, ...]:
+    """The terms of a sum, with products of sums multiplied out."""
+    terms = sympy.Add.make_args(expr)
+    for term in terms:
+        if isinstance(term, (sympy.Mul, sympy.Pow)) and any(not arg.is_Atom for arg in term.args):
+            return sympy.Add.make_args(sympy.expand(expr))
+    return terms
 
 
 def split_multiple(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """Split a sum into (quotient, rest) with ``expr == quotient * divisor + rest``, term by term."""
+    """Split a sum into (quotient, rest) with ``expr == quotient * divisor + rest``, term by term.
+
+    A number is split as Python's divmod does it: ``7 + 4*i -> (i + 1, 3)`` for the divisor 4.
+    """
     quotient, rest = [], []
-    for term in sympy.Add.make_args(sympy.expand(expr)):
+    for term in terms_of(expr):
+        if term.is_Integer and divisor.is_Integer:
+            whole, part = divmod(int(term), int(divisor))
+            quotient.append(sympy.Integer(whole))
+            rest.append(sympy.Integer(part))
+            continue
         exact = _exact_term(term, divisor)
         if exact is None:
             rest.append(term)
@@ -251,7 +276,9 @@ def _exact_term(term: Expr, divisor: Expr) -> Expr | None:
         return term
     coefficient, symbols = term.as_coeff_Mul()
     if divisor.is_Integer:
-        return term / divisor if coefficient.is_Integer and int(coefficient) % int(divisor) == 0 else None
+        if not coefficient.is_Integer or int(coefficient) % int(divisor) != 0:
+            return None
+        return sympy.Integer(int(coefficient) // int(divisor)) * symbols
     number, divisor_symbols = divisor.as_coeff_Mul()
     if not (coefficient.is_Integer and number.is_Integer) or int(coefficient) % int(number) != 0:
         return None
@@ -260,52 +287,109 @@ def _exact_term(term: Expr, divisor: Expr) -> Expr | None:
         if needed not in factors:
             return None
         factors.remove(needed)
-    return sympy.Mul(coefficient / number, *factors)
+    return sympy.Mul(sympy.Integer(int(coefficient) // int(number)), *factors)
 
 
-def floor_div(expr: Expr, divisor: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
-    """``expr // divisor`` with whole multiples taken out: ``(a*d + r) // d -> a`` where ``0 <= r < d``."""
+def floor_div(expr: Expr, divisor: Expr, extents: Extents | None = None) -> Expr:
+    """``expr // divisor`` (a positive divisor) with whole multiples taken out.
+
+    ``(a*d + r) // d -> a`` where ``0 <= r < d``; ``(f*a + r) // (f*d) -> a // d`` where ``0 <= r < f``.
+    What is left divides a number that is known not to be negative, where any bound is known at all.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> floor_div(8 * i + j, sympy.Integer(8), {j: sympy.Integer(8)})
+    i
+    """
+    return _floor_div(expr, divisor, known_extents((expr, divisor), extents))
+
+
+@lru_cache(maxsize=16384)
+def _floor_div(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -> Expr:
+    extents = dict(known)
     if divisor == 1:
         return expr
+    if isinstance(expr, FloorDiv) and divisor.is_positive and expr.args[1].is_positive:
+        return floor_div(expr.args[0], expr.args[1] * divisor, extents)  # (a // b) // c -> a // (b * c)
     quotient, rest = split_multiple(expr, divisor)
     if less_than(rest, divisor, extents):
         return quotient
-    if quotient != 0 and is_nonnegative(rest, extents):
-        return quotient + floor_div(rest, divisor, extents)
-    reduced = _common_factor(rest if quotient == 0 else expr, divisor, extents)
-    return reduced if reduced is not None else FloorDiv(expr, divisor)
+    carry, dividend = _lift(rest, divisor, extents)
+    if dividend is None:
+        return FloorDiv(expr, divisor)
+    if less_than(dividend, divisor, extents):
+        return quotient - carry
+    reduced = _common_factor(dividend, divisor, extents)
+    return quotient - carry + (FloorDiv(dividend, divisor, **_plain(divisor)) if reduced is None else reduced)
 
 
-def _common_factor(expr: Expr, divisor: Expr, extents: Mapping[Symbol, Expr]) -> Expr | None:
-    """``(6*i + j) // 12 -> i // 2`` where ``0 <= j < 6``: the terms below the common factor cannot carry."""
+def _plain(divisor: Expr) -> dict[str, bool]:
+    """By a number: our rules have said it all. By a symbol: SymPy may know more."""
+    return {"evaluate": False} if divisor.is_Integer else {}
+
+
+def modulo(expr: Expr, divisor: Expr, extents: Extents | None = None) -> Expr:
+    """``expr % divisor`` (a positive divisor, Python's sign) with whole multiples dropped.
+
+    ``(a*d + r) % d -> r`` where ``0 <= r < d``; ``(f*a + r) % (f*d) -> f*(a % d) + r`` where ``0 <= r < f``.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> modulo(8 * i + j, sympy.Integer(8), {j: sympy.Integer(8)})
+    j
+    """
+    return _modulo(expr, divisor, known_extents((expr, divisor), extents))
+
+
+@lru_cache(maxsize=16384)
+def _modulo(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -> Expr:
+    extents = dict(known)
+    if divisor == 1:
+        return ZERO
+    _, rest = split_multiple(expr, divisor)
+    if less_than(rest, divisor, extents):
+        return rest
+    _, dividend = _lift(rest, divisor, extents)
+    if dividend is None:
+        return Mod(expr, divisor) if not expr.is_Integer else expr % divisor
+    if less_than(dividend, divisor, extents):
+        return dividend
+    for factor in _factors(dividend, divisor):
+        quotient, rest = split_multiple(dividend, sympy.Integer(factor))
+        if quotient != 0 and less_than(rest, sympy.Integer(factor), extents):
+            return factor * modulo(quotient, divisor / factor, extents) + rest
+    return Mod(dividend, divisor, **_plain(divisor))
+
+
+def _lift(expr: Expr, divisor: Expr, extents: Extents) -> tuple[Expr, Expr | None]:
+    """(k, expr + k*divisor) where that is known never to be negative; (0, None) where nothing is known."""
+    if is_nonnegative(expr, extents):
+        return ZERO, expr
+    low = bounds(expr, extents)[0]
+    if low is not None and low.is_Integer and divisor.is_Integer and divisor > 0:
+        count = sympy.Integer(-(int(low) // int(divisor)))
+        return count, expr + count * divisor
+    return ZERO, None
+
+
+def _factors(expr: Expr, divisor: Expr) -> list[int]:
+    """Proper common factors of the divisor and one of the terms, the largest first."""
     if not divisor.is_Integer:
-        return None
-    terms = sympy.Add.make_args(expr)
-    factors = sorted(
-        {
-            int(sympy.gcd(term.as_coeff_Mul()[0], divisor))
-            for term in terms
-            if term.as_coeff_Mul()[0].is_Integer and term.as_coeff_Mul()[0] > 1
-        },
-        reverse=True,
-    )
-    for factor in factors:
-        if factor <= 1 or factor == int(divisor):
-            continue
+        return []
+    number = int(divisor)
+    found = set()
+    for term in terms_of(expr):
+        coefficient = term.as_coeff_Mul()[0]
+        if coefficient.is_Integer and not term.is_Integer:
+            found.add(gcd(int(coefficient), number))
+    return sorted((factor for factor in found if 1 < factor < number), reverse=True)
+
+
+def _common_factor(expr: Expr, divisor: Expr, extents: Extents) -> Expr | None:
+    """``(6*i + j) // 12 -> i // 2`` where ``0 <= j < 6``: the terms below the common factor cannot carry."""
+    for factor in _factors(expr, divisor):
         quotient, rest = split_multiple(expr, sympy.Integer(factor))
         if quotient != 0 and less_than(rest, sympy.Integer(factor), extents):
             return floor_div(quotient, divisor / factor, extents)
     return None
-
-
-def modulo(expr: Expr, divisor: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
-    """``expr % divisor`` with whole multiples dropped: ``(a*d + r) % d -> r`` where ``0 <= r < d``."""
-    if divisor == 1:
-        return ZERO
-    quotient, rest = split_multiple(expr, divisor)
-    if less_than(rest, divisor, extents):
-        return rest
-    return Mod(rest, divisor) if is_nonnegative(rest, extents) else Mod(expr, divisor)
 
 
 def simplify(expr: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
@@ -315,13 +399,26 @@ def simplify(expr: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
     >>> simplify(FloorDiv(8 * i + j, 8), {i: sympy.Integer(4), j: sympy.Integer(8)})
     i
     """
-    if not expr.args or not expr.has(FloorDiv, Mod):
+    if not has_division(expr):
         return expr
-    args = [simplify(arg, extents) for arg in expr.args]
+    return _simplify(expr, known_extents((expr,), extents))
+
+
+def has_division(expr: Expr) -> bool:
+    """Whether a FloorDiv or Mod occurs anywhere in the expression."""
+    return bool(expr.args) and (
+        isinstance(expr, (FloorDiv, Mod)) or any(has_division(arg) for arg in expr.args)  # type: ignore[arg-type]
+    )
+
+
+@lru_cache(maxsize=16384)
+def _simplify(expr: Expr, known: tuple[tuple[Symbol, Expr], ...]) -> Expr:
+    if not has_division(expr):
+        return expr
+    extents = dict(known)
+    args = [_simplify(arg, known) for arg in expr.args]
     if isinstance(expr, FloorDiv):
         return floor_div(args[0], args[1], extents)
     if isinstance(expr, Mod):
         return modulo(args[0], args[1], extents)
     return expr.func(*args)
-
-

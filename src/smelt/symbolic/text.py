@@ -11,7 +11,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from smelt.errors import SmeltError
 
-_SUM, _PRODUCT, _ATOM = 1, 2, 3
+_SUM, _DIVISION, _PRODUCT, _ATOM = 1, 2, 3, 4
 
 
 @lru_cache(maxsize=16384)
@@ -43,13 +43,13 @@ def _write(expr: Any) -> tuple[str, int]:
     if isinstance(expr, (sympy.Mul, sympy.Pow)):
         return _product(expr)
     if isinstance(expr, FloorDiv):
-        return _binary("//", *expr.args), _PRODUCT
+        return _binary("//", *expr.args), _DIVISION
     if isinstance(expr, ModularIndexing):
         base, divisor, modulus = expr.args
-        return _binary("%", FloorDiv(base, divisor), modulus), _PRODUCT
+        return _binary("%", FloorDiv(base, divisor), modulus), _DIVISION
     name = expr.func.__name__
     if name in ("Mod", "PythonMod"):
-        return _binary("%", *expr.args), _PRODUCT
+        return _binary("%", *expr.args), _DIVISION
     if name in ("Max", "Min"):
         parts = sorted((_write(arg)[0] for arg in expr.args), key=lambda text: (len(text), text))
         return f"{name.lower()}({', '.join(parts)})", _ATOM
@@ -78,9 +78,9 @@ def _sum(expr: sympy.Add) -> str:
     for term in expr.as_ordered_terms():
         coefficient = term.as_coeff_Mul()[0]
         if text and coefficient.is_number and coefficient < 0:
-            text += f" - {_tight(-term, _PRODUCT)}"
+            text += f" - {_tight(-term, _DIVISION)}"
         elif text:
-            text += f" + {_tight(term, _PRODUCT)}"
+            text += f" + {_tight(term, _DIVISION)}"
         else:
             text = _write(term)[0]
     return text
@@ -89,7 +89,7 @@ def _sum(expr: sympy.Add) -> str:
 def _product(expr: Any) -> tuple[str, int]:
     above, below = sympy.fraction(expr)
     if below != 1:  # an integer all the same: the division leaves no rest
-        return _binary("//", above, below), _PRODUCT
+        return _binary("//", above, below), _DIVISION
     coefficient, rest = expr.as_coeff_Mul()
     if coefficient < 0:
         return f"-{_tight(-expr, _PRODUCT)}", _SUM
