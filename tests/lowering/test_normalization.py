@@ -129,6 +129,36 @@ def test_batch_norm_backward(training: bool) -> None:
     check(function, grad, x, weight, mean, var, saved_mean, saved_rstd, slack=16)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm_backward(dtype: torch.dtype, affine: bool) -> None:
+    x, grad = sample(dtype, 4, 6, 8), sample(dtype, 4, 6, 8, seed=3)
+    weight, bias = (sample(dtype, 8, seed=1), sample(dtype, 8, seed=2)) if affine else (None, None)
+    _, mean, rstd = aten.native_layer_norm.default(x, [8], weight, bias, 1e-5)
+    check(
+        lambda g, x, m, r, w, b: aten.native_layer_norm_backward.default(
+            g, x, [8], m, r, w, b, [True, affine, affine]
+        ),
+        *(grad, x, mean, rstd, weight, bias),
+        slack=16,
+    )
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_backward(groups: int, affine: bool) -> None:
+    x, grad = sample(torch.float32, 3, 6, 4, 5), sample(torch.float32, 3, 6, 4, 5, seed=3)
+    weight = sample(torch.float32, 6, seed=1) if affine else None
+    _, mean, rstd = aten.native_group_norm.default(x, weight, None, 3, 6, 20, groups, 1e-5)
+    check(
+        lambda g, x, m, r, w: aten.native_group_norm_backward.default(
+            g, x, m, r, w, 3, 6, 20, groups, [True, affine, affine]
+        ),
+        *(grad, x, mean, rstd, weight),
+        slack=16,
+    )
+
+
 def test_dynamic_batch() -> None:
     def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (

@@ -8,8 +8,14 @@ from smelt.lowering.tensor import Tensor
 
 ROW_MODULES: tuple[str, ...] = (
     "convert",
+    "pointwise",
+    "activations",
+    "views",
+    "structural",
+    "creation",
     "indexing",
     "normalization",
+    "normalization_backward",
     "padding",
     "pooling",
     "pooling_backward",

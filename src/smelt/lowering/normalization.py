@@ -16,16 +16,14 @@ from smelt.lowering.dims import (
     convert,
     fill,
     load_as,
-    load_or,
     result_dtype,
     result_shape,
 )
-from smelt.lowering.reductions import reduce
 from smelt.lowering.registry import lowers
 from smelt.lowering.statistics import divided, moments
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import FloorDiv, as_expr, is_one, numel
+from smelt.symbolic import FloorDiv, as_expr, is_one
 
 aten = torch.ops.aten
 
@@ -94,6 +92,21 @@ def layer_norm(
     return result, cast(ctx, mean, result_dtype(ctx, 1)), cast(ctx, rstd, result_dtype(ctx, 2))
 
 
+def grouped(x: Tensor, groups: int) -> Tensor:
+    """``x`` as (batch, group, channel in the group, …), a view."""
+    depth = FloorDiv(x.shape[1], as_expr(groups))
+    return x.view(
+        [x.shape[0], as_expr(groups), depth, *x.shape[2:]],
+        lambda index: [index[0], index[1] * depth + index[2], *index[3:]],
+    )
+
+
+def group_of(channel: Expr, channels: Expr, groups: int) -> Expr:
+    """The group that a channel belongs to."""
+    depth = FloorDiv(channels, as_expr(groups))
+    return as_expr(0) if groups == 1 else channel if is_one(depth) else FloorDiv(channel, depth)
+
+
 @lowers(aten.native_group_norm.default)
 def group_norm(
     ctx: Builder,
@@ -107,17 +120,12 @@ def group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(result, mean, 1/deviation); the statistics have shape (batch, groups)."""
-    depth = FloorDiv(x.shape[1], as_expr(groups))
-    grouped = x.view(
-        [x.shape[0], as_expr(groups), depth, *x.shape[2:]],
-        lambda index: [index[0], index[1] * depth + index[2], *index[3:]],
-    )
-    mean, m2, count = moments(ctx, grouped, range(2, len(grouped.shape)))
+    split = grouped(x, groups)
+    mean, m2, count = moments(ctx, split, range(2, len(split.shape)))
     rstd = _rstd(ctx, m2, count, eps)
 
     def row(index: Index) -> list[Expr]:
-        group = as_expr(0) if groups == 1 else index[1] if is_one(depth) else FloorDiv(index[1], depth)
-        return [index[0], group]
+        return [index[0], group_of(index[1], x.shape[1], groups)]
 
     result = _shift_and_scale(
         ctx,
@@ -307,89 +315,3 @@ def _nothing(ctx: Builder, position: int) -> Tensor:
     if not any(size == 0 for size in shape):
         raise Unsupported("batch norm that saves statistics in inference")
     return fill(ctx, shape, result_dtype(ctx, position), 0)
-
-
-@lowers(aten.native_batch_norm_backward.default)
-def batch_norm_backward(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    saved_mean: Tensor | None,
-    saved_rstd: Tensor | None,
-    training: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Gradients of input, weight and bias.
-
-    With ``d = x - mean``: bias gets sum(grad), weight gets ``sum(grad*d) * rstd``, and the input
-    ``(grad - sum(grad)/n - d * rstd**2 * sum(grad*d)/n) * rstd * weight``; the sums only count in training.
-    """
-    dtype, shape = compute_dtype(x.dtype), x.shape
-    others = [dim for dim in range(len(shape)) if dim != 1]
-    count = numel(shape[dim] for dim in others)
-    source_mean, source_scale = (saved_mean, saved_rstd) if training else (running_mean, running_var)
-    if source_mean is None or source_scale is None:
-        raise Unsupported("batch norm backward without statistics")
-
-    def mean(channel: Expr) -> Any:
-        return load_as(source_mean, [channel], dtype)
-
-    def rstd(channel: Expr) -> Any:
-        scale = load_as(source_scale, [channel], dtype)
-        return scale if training else ops.rsqrt(ops.add(scale, ops.constant(float(eps), dtype)))
-
-    def deviation(index: Index) -> Any:
-        return ops.sub(load_as(x, index, dtype), mean(index[1]))
-
-    (total,) = reduce(ctx, "sum", shape, others, lambda index: load_as(grad, index, dtype), dtype)
-    (product,) = reduce(
-        ctx, "sum", shape, others, lambda index: ops.mul(load_as(grad, index, dtype), deviation(index)), dtype
-    )
-    results: list[Tensor | None] = [None, None, None]
-    if output_mask[0]:
-        out = result_dtype(ctx, 0)
-
-        def grad_input(index: Index) -> Any:
-            value, inverse = load_as(grad, index, dtype), rstd(index[1])
-            if training:
-                size = ops.index_expr(count, dtype)
-                slope = ops.mul(ops.mul(inverse, inverse), ops.truediv(product.load([index[1]]), size))
-                value = ops.sub(value, ops.truediv(total.load([index[1]]), size))
-                value = ops.sub(value, ops.mul(deviation(index), slope))
-            return convert(
-                ops.mul(value, ops.mul(inverse, load_or(weight, [index[1]], dtype, 1.0))), dtype, out
-            )
-
-        results[0] = ctx.pointwise(grad_input, shape=shape, dtype=out)
-    if output_mask[1]:
-        scaled = ctx.pointwise(
-            lambda index: ops.mul(product.load(index), rstd(index[0])), shape=product.shape, dtype=dtype
-        )
-        results[1] = cast(ctx, scaled, result_dtype(ctx, 1))
-    if output_mask[2]:
-        results[2] = cast(ctx, total, result_dtype(ctx, 2))
-    return tuple(results)
-
-
-@lowers(aten.batch_norm_backward.default)
-def batch_norm_backward_reserve(
-    ctx: Builder,
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    saved_mean: Tensor | None,
-    saved_rstd: Tensor | None,
-    update: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-    reserve: Tensor,
-) -> tuple[Tensor | None, ...]:
-    return batch_norm_backward(
-        ctx, grad, x, weight, running_mean, running_var, saved_mean, saved_rstd, update, eps, output_mask
-    )

@@ -144,10 +144,12 @@ def _sliding_max_pool(
         for o, step, pad, gap in zip(places, steps, pads, gaps, strict=True):
             start = ops.index_expr(o * step - pad, torch.int64)
             if pad > 0:
-                zero, width = ops.constant(0, torch.int64), ops.constant(gap, torch.int64)
-                missing = ops.maximum(ops.neg(start), zero)
-                jumps = ops.floordiv(ops.add(missing, ops.constant(gap - 1, torch.int64)), width)
-                start = ops.add(start, ops.mul(jumps, width))
+                missing = ops.maximum(ops.neg(start), ops.constant(0, torch.int64))
+                if gap > 1:  # up to a whole number of gaps
+                    width = ops.constant(gap, torch.int64)
+                    missing = ops.add(missing, ops.constant(gap - 1, torch.int64))
+                    missing = ops.mul(ops.floordiv(missing, width), width)
+                start = ops.add(start, missing)
             starts.append(start)
         return starts
 
