@@ -35,6 +35,8 @@ class Builder:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.origin = Origin("?")
+        self.offsets: dict[str, Expr] = {}
+        """Where an input starts in its storage, if not at 0 (what ``as_strided`` counts from)."""
         self.result: Any = None
         """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
 
@@ -141,7 +143,7 @@ class Builder:
                 names.append(None)
                 tensors.append(None)
                 continue
-            buffer = self._buffer(meta.dtype, shape_of(meta), strides_of(meta))
+            buffer = self.new_buffer(meta.dtype, shape_of(meta), strides_of(meta))
             names.append(buffer.name)
             tensors.append(Tensor(buffer.name, meta.dtype, buffer.shape))
         self.graph.nodes.append(Node(tuple(names), body, self.origin))
@@ -189,7 +191,8 @@ class Builder:
     ) -> tuple[Tensor, ...]:
         tensors = []
         for dtype, shape, stride in zip(dtypes, shapes, strides):
-            buffer = self._buffer(dtype, shape, tuple(stride) if stride is not None else self._layout(shape))
+            layout = tuple(stride) if stride is not None else self._layout(shape)
+            buffer = self.new_buffer(dtype, shape, layout)
             tensors.append(Tensor(buffer.name, dtype, shape))
         self.graph.nodes.append(Node(tuple(t.buffer for t in tensors), body, self.origin))
         return tuple(tensors)
@@ -213,7 +216,8 @@ class Builder:
                     return strides
         return contiguous_strides(shape)
 
-    def _buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
+    def new_buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
+        """A fresh name in the graph; rows call `pointwise` and its like, which fill the buffer too."""
         buffer = Buffer(f"b{len(self.graph.buffers)}", dtype, shape, strides)
         self.graph.buffers[buffer.name] = buffer
         return buffer

@@ -19,9 +19,12 @@ from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE
 from smelt.lowering.tensor import Tensor
-from smelt.symbolic import contiguous_strides, free_symbols, is_one, is_zero, same
+from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
 
-_CHOSEN_EXTERNS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+_CHOSEN_EXTERNS = (
+    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"),
+    *("convolution", "convolution_backward"),
+)
 _CHOSEN_PREFIX = "_scaled_dot_product"
 """Operators that smelt calls in ATen by choice: these are no fallbacks."""
 
@@ -79,6 +82,7 @@ class _Lowering:
             buffer = Buffer(self._name(str(node.target)), meta.dtype, shape_of(meta), strides_of(meta))
             self.graph.buffers[buffer.name] = buffer
             self.graph.inputs.append(buffer.name)
+            self.builder.offsets[buffer.name] = as_expr(meta.storage_offset())
             self.values[node] = Tensor(buffer.name, buffer.dtype, buffer.shape)
             return
         value = meta.node.expr if isinstance(meta, _SYMBOLIC) else meta
@@ -96,6 +100,7 @@ class _Lowering:
         buffer = Buffer(name, value.dtype, shape_of(value), strides_of(value))
         self.graph.buffers[name] = buffer
         self.graph.constants[name] = value.detach()
+        self.graph.constant_paths[name] = str(node.target)
         self.values[node] = Tensor(name, buffer.dtype, buffer.shape)
 
     def _call_function(self, node: FxNode) -> None:
@@ -139,7 +144,7 @@ class _Lowering:
         if name in _CHOSEN_EXTERNS or name.startswith(_CHOSEN_PREFIX):
             return self._extern(target, args, kwargs, None)
         row = TABLE.get(target)
-        reason = f"no lowering for {target}" if row is None else _foreign([args, kwargs, self.builder.result])
+        reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
         if row is not None and reason is None:
             before = len(self.graph.nodes)
             buffers = len(self.graph.buffers)
@@ -231,6 +236,12 @@ class _Lowering:
 def _reads_memory(target: OpOverload) -> bool:
     """Whether an operator that returns a number takes it from a tensor's elements (``item``) or its sizes."""
     return target._schema.name.split("::")[1] in ("_local_scalar_dense", "item")
+
+
+def _no_row(target: OpOverload) -> str:
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return "random: only ATen's own kernel draws eager's numbers"
+    return f"no lowering for {target}"
 
 
 def _foreign(values: Any) -> str | None:

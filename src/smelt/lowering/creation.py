@@ -1,0 +1,146 @@
+"""Tensors from nothing: full and its like, arange, eye, linspace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder
+from smelt.lowering.promotion import Number, Operand, loader
+from smelt.lowering.registry import lowers
+from smelt.lowering.structural import compare
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import as_expr
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+# -- one number everywhere ---------------------------------------------------------------------------------
+
+
+def _filled(ctx: Builder, value: Operand) -> Tensor:
+    return ctx.pointwise(loader(value, ctx.dtype, ctx.dtype))
+
+
+@lowers(aten.full.default, aten.full_like.default, prims.full.default, prims.full_like.default)
+def full(ctx: Builder, like: Any, value: Operand, **kwargs: Any) -> Tensor:
+    return _filled(ctx, value)
+
+
+@lowers(aten.new_full.default)
+def new_full(ctx: Builder, x: Tensor, size: Any, value: Operand, **kwargs: Any) -> Tensor:
+    return _filled(ctx, value)
+
+
+@lowers(aten.scalar_tensor.default, prims.scalar_tensor.default)
+def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
+    return _filled(ctx, value)
+
+
+@lowers(
+    *(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
+    *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default),
+    *(aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default),
+    *(prims.empty_strided.default, prims.empty_permuted.default),
+)
+def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    """Zeros; also for ``empty``, whose content nobody may rely on, so that a run is the same each time."""
+    return _filled(ctx, 0)
+
+
+@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    return _filled(ctx, 1)
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def eye(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    dtype = ctx.dtype
+    return ctx.pointwise(
+        lambda index: ops.where(
+            compare("eq", index[0], index[1]), loader(1, dtype, dtype)(index), loader(0, dtype, dtype)(index)
+        )
+    )
+
+
+# -- ranges ------------------------------------------------------------------------------------------------
+
+
+@lowers(aten.arange.default)
+def arange(ctx: Builder, end: Any, **kwargs: Any) -> Tensor:
+    return _range(ctx, 0, 1)
+
+
+@lowers(aten.arange.start)
+def arange_start(ctx: Builder, start: Any, end: Any, **kwargs: Any) -> Tensor:
+    return _range(ctx, start, 1)
+
+
+@lowers(aten.arange.start_step)
+def arange_step(ctx: Builder, start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor:
+    return _range(ctx, start, step)
+
+
+@lowers(prims.iota.default)
+def iota(ctx: Builder, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Tensor:
+    return _range(ctx, start, step)
+
+
+def _range(ctx: Builder, start: Any, step: Any) -> Tensor:
+    """``start + i * step``, in int64 for integers, else in the accumulation dtype (``at::arange``)."""
+    dtype = ctx.dtype
+    if not dtype.is_floating_point:
+        if not all(isinstance(x, int) or (isinstance(x, Expr) and x.is_integer) for x in (start, step)):
+            start, step = _truncated(start), _truncated(step)
+        first, stride = as_expr(start), as_expr(step)
+        return ctx.pointwise(
+            lambda index: _converted(ops.index_expr(first + index[0] * stride, torch.int64), dtype)
+        )
+    wide = torch.float64
+    first, stride = loader(start, wide, wide), loader(step, wide, wide)
+
+    def inner(index: Index) -> Any:
+        position = ops.index_expr(index[0], wide)
+        return ops.to_dtype(ops.add(first(index), ops.mul(position, stride(index))), dtype)
+
+    return ctx.pointwise(inner)
+
+
+def _truncated(value: Any) -> Any:
+    if isinstance(value, Expr) and not value.is_integer:
+        raise Unsupported(f"a range of integers from {value}")
+    return int(value) if isinstance(value, (int, float)) else value
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    return value if dtype is torch.int64 else ops.to_dtype(value, dtype)
+
+
+@lowers(aten.linspace.default)
+def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any) -> Tensor:
+    """From both ends, so that both are exact (``at::linspace``)."""
+    dtype = ctx.dtype
+    if not dtype.is_floating_point:
+        raise Unsupported(f"linspace in {dtype}")
+    if any(isinstance(x, Expr) for x in (start, end, steps)):
+        raise Unsupported("linspace of dynamic size")
+    compute = torch.float64 if dtype is torch.float64 else torch.float32
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    constant = {name: loader(float(value), compute, compute) for name, value in _named(start, end, step)}
+
+    def inner(index: Index) -> Any:
+        position = ops.index_expr(index[0], compute)
+        back = ops.index_expr(steps - 1 - index[0], compute)
+        up = ops.fma(constant["step"](index), position, constant["start"](index))
+        down = ops.fma(ops.neg(constant["step"](index)), back, constant["end"](index))
+        value = ops.where(compare("lt", index[0], as_expr(steps // 2)), up, down)
+        return value if dtype == compute else ops.to_dtype(value, dtype)
+
+    return ctx.pointwise(inner)
+
+
+def _named(start: Number, end: Number, step: float) -> list[tuple[str, Number]]:
+    return [("start", start), ("end", end), ("step", step)]

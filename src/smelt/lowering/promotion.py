@@ -1,0 +1,218 @@
+"""ATen's type promotion, and the one helper that makes an elementwise row one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import broadcast_index, compute_dtype, convert
+from smelt.lowering.dtypes import is_low
+from smelt.lowering.registry import TABLE
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import is_zero
+
+Number: TypeAlias = "bool | int | float"
+Operand: TypeAlias = "Tensor | bool | int | float | Expr"
+
+
+class Promotion(Enum):
+    """How the dtype an operator computes in comes from its operands."""
+
+    DEFAULT = "the promoted dtype"
+    INT_TO_FLOAT = "the promoted dtype; the default floating dtype for integers and booleans"
+    COMPARE = "the promoted dtype; the result is bool"
+
+
+class Constants:
+    """Numbers of the dtype that a row computes in: ``c(0.5)``."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, value: Number) -> Any:
+        if self.dtype.is_floating_point:
+            return ops.constant(float(value), self.dtype)
+        return ops.constant(_wrapped(value, self.dtype), self.dtype)
+
+
+Function = Callable[..., Any]
+"""``function(c, *values)``: the operator on values of the compute dtype, ``c`` makes constants of it."""
+
+
+def named(name: str) -> Function:
+    """The row of `smelt.ops.table.TABLE` with this name."""
+    return lambda c, *values: getattr(ops, name)(*values)
+
+
+def promote(operands: Sequence[Operand]) -> torch.dtype:
+    """The dtype that operands promote to: tensors with dimensions before 0-d tensors before numbers.
+
+    >>> promote([Tensor("x", torch.bfloat16, (sympy.Integer(2),)), 2.5])
+    torch.bfloat16
+    """
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    numbers = [_number_dtype(x) for x in operands if not isinstance(x, Tensor)]
+    by_category = [
+        [x.dtype for x in tensors if x.shape],
+        [x.dtype for x in tensors if not x.shape],
+        numbers,
+    ]
+    result: torch.dtype | None = None
+    for dtypes in reversed(by_category):
+        if dtypes:
+            higher = reduce(torch.promote_types, dtypes)
+            result = higher if result is None else _combine(higher, result)
+    assert result is not None
+    return result
+
+
+def _combine(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    """A lower category counts only where it is of a higher kind (bool < integer < floating)."""
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def _number_dtype(number: Any) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, int) or (isinstance(number, Expr) and number.is_integer):
+        return torch.int64
+    if isinstance(number, (float, Expr)):
+        return torch.get_default_dtype()
+    raise Unsupported(f"an operand of type {type(number).__name__}")
+
+
+def elementwise(
+    ctx: Builder,
+    function: Function,
+    *operands: Operand,
+    promotion: Promotion = Promotion.DEFAULT,
+    round_scalars: bool = True,
+    dtype: torch.dtype | None = None,
+    shape: Sequence[Expr] | None = None,
+) -> Tensor:
+    """A pointwise node: operands promoted and broadcast, computed in the compute dtype, rounded once.
+
+    Args:
+        function: see `Function`.
+        round_scalars: whether numbers are first rounded to a low promoted dtype, as most of eager's operators
+            do (the arithmetic ones do not).
+        dtype: the result's dtype and shape, if they are not those of the current node's (only) result.
+    """
+    common = promote(operands)
+    if promotion is Promotion.INT_TO_FLOAT and not common.is_floating_point:
+        common = torch.get_default_dtype()
+    compute = compute_dtype(common)
+    out = dtype or ctx.dtype
+    value_dtype = torch.bool if promotion is Promotion.COMPARE else compute
+    loads = [loader(x, common, compute, round_scalars) for x in operands]
+    constants = Constants(compute)
+
+    def inner(index: Index) -> Any:
+        return convert(function(constants, *(load(index) for load in loads)), value_dtype, out)
+
+    return ctx.pointwise(inner, dtype=out, shape=shape)
+
+
+def loader(
+    operand: Operand, common: torch.dtype, compute: torch.dtype, round_scalars: bool = False
+) -> Callable[[Index], Any]:
+    if isinstance(operand, Tensor):
+        tensor = operand
+
+        def load(index: Index) -> Any:
+            value = tensor.load(broadcast_index(index, tensor.shape))
+            return convert(convert(value, tensor.dtype, common), common, compute)
+
+        return load
+    if isinstance(operand, Expr):
+        return symbolic_number(operand, compute)
+    number = operand
+    rounds = is_low(common) and round_scalars
+
+    def constant(index: Index) -> Any:
+        value = Constants(compute)(number)
+        return ops.to_dtype(ops.to_dtype(value, common), compute) if rounds else value
+
+    return constant
+
+
+def _wrapped(value: Number, dtype: torch.dtype) -> Number:
+    """A number as an integer dtype holds it: 300 is 44 in int8."""
+    if dtype is torch.bool:
+        return bool(value)
+    info = torch.iinfo(dtype)
+    return (int(value) - info.min) % (info.max - info.min + 1) + info.min
+
+
+# -- numbers that depend on sizes --------------------------------------------------------------------------
+
+
+def symbolic_number(expr: Expr, dtype: torch.dtype) -> Callable[[Index], Any]:
+    """A loop function for a size expression, or for floating arithmetic on sizes (``1 / (s0 * s1)``).
+
+    Raises:
+        Unsupported: an arithmetic that smelt has no rule for.
+    """
+    if expr.is_integer:
+        return lambda index: ops.index_expr(expr, dtype)
+    _floating(expr, check=True)
+    return lambda index: ops.to_dtype(_floating(expr), dtype)
+
+
+def _floating(expr: Expr, check: bool = False) -> Any:
+    """``expr`` in float64; with ``check``, only whether there is a rule for it."""
+    kind = expr.func.__name__
+    if expr.is_number:
+        return None if check else ops.constant(float(expr), torch.float64)
+    if expr.is_integer:
+        return None if check else ops.index_expr(expr, torch.float64)
+    if kind == "ToFloat":
+        return _floating(expr.args[0], check)
+    binary = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "truediv", "IntTrueDiv": "truediv"}
+    if kind in binary:
+        values = [_floating(arg, check) for arg in expr.args]
+        return None if check else reduce(lambda a, b: getattr(ops, binary[kind])(a, b), values)
+    if kind == "OpaqueUnaryFn_sqrt":
+        value = _floating(expr.args[0], check)
+        return None if check else ops.sqrt(value)
+    raise Unsupported(f"the number {expr}, which depends on sizes")
+
+
+# -- registering -------------------------------------------------------------------------------------------
+
+
+def pointwise(
+    overload: torch._ops.OpOverload,
+    function: Function | str,
+    promotion: Promotion = Promotion.DEFAULT,
+    *,
+    round_scalars: bool = True,
+) -> None:
+    """Register a row whose every argument is an operand; ``function`` may be the name of an elementwise op.
+
+    ``pointwise(aten.exp.default, "exp", INT_TO_FLOAT)`` is all there is to say about exp.
+    """
+    assert overload not in TABLE, f"{overload} has a row already"
+    meaning = named(function) if isinstance(function, str) else function
+
+    def row(ctx: Builder, *operands: Operand) -> Tensor:
+        return elementwise(ctx, meaning, *operands, promotion=promotion, round_scalars=round_scalars)
+
+    TABLE[overload] = row
+
+
+def is_empty(shape: Sequence[Expr]) -> bool:
+    """Whether a tensor of this shape has no elements."""
+    return any(is_zero(size) for size in shape)
