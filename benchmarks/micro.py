@@ -1,7 +1,8 @@
-"""Memory-bound graphs against the machine's own copy bandwidth, and what a call costs on a graph of 16 floats.
+"""Memory-bound graphs against the machine's own copy bandwidth, and a call's cost on 16 floats.
 
-`python benchmarks/micro.py [--threads N] [--seconds S] [--vs inductor] [--json FILE]`. Everything is measured in
-one run, in turns: a copy of as many bytes is one of the contenders.
+`python benchmarks/micro.py [--threads N] [--seconds S] [--vs inductor] [--json FILE]`. Everything is measured
+in one run, in turns: a copy of as many bytes is a contender, into memory that is there (``copy``) or
+into fresh memory (``clone``), as a graph's outputs are.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import zoo
 from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
+import zoo
 from smelt.cli.bench import duration
 from smelt.cli.console import out, progress
 from smelt.cli.measure import Timing, race
@@ -60,7 +61,7 @@ def stream(name: str, contenders: tuple[str, ...], seconds: float) -> dict[str, 
     def copy() -> None:
         target.copy_(source)
 
-    times = _race(name, contenders, seconds, {"copy": copy}, program)
+    times = _race(name, contenders, seconds, {"copy": copy, "clone": source.clone}, program)
     speeds = {contender: count / timing.median / 1e9 for contender, timing in times.items()}
     return {
         "bytes": count,

@@ -1,7 +1,7 @@
-"""`make bench`: the whole zoo into bench-results/results.json and results.md (and the table on the terminal).
+"""`make bench`: the whole zoo into bench-results/results.json and results.md, and on the terminal.
 
-Every program is measured by `smelt bench`'s own machinery: contenders in turns in one process, each compile in a
-process of its own. A program that fails is a row that says so, and the exit code is 1.
+Every program is measured by `smelt bench`'s own machinery: contenders in turns in one process, each compile
+in a process of its own. A program that fails is a row that says so, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-
 from smelt.cli import jobs
 from smelt.cli.bench import Request, duration, measure
 from smelt.cli.console import one_line

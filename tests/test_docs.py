@@ -1,0 +1,113 @@
+"""The documents say what the code does: error codes, stages, commands, links, the README's program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+_CODE = re.compile(r"\bSM\d{4}\b")
+
+
+def _codes_in_source() -> dict[str, set[str]]:
+    """Each error code in the source, with the packages of smelt that mention it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for code in _CODE.findall(path.read_text()):
+            found.setdefault(code, set()).add(path.relative_to(ROOT / "src" / "smelt").parts[0])
+    del found["SM0123"], found["SM0001"]  # the examples in the docstrings of errors.py and the command line
+    return found
+
+
+def _rows() -> list[str]:
+    return re.findall(r"^\| (SM\d{4}) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+
+
+def test_each_error_code_has_one_row_and_each_row_a_code():
+    rows = _rows()
+    assert rows == sorted(set(rows))
+    assert set(rows) == set(_codes_in_source())
+
+
+def test_stages_in_the_documents_are_those_of_the_reports():
+    from smelt.cli.app import Stage
+    from smelt.reporting import STAGES
+
+    assert tuple(stage.value for stage in Stage) == STAGES
+    assert "|".join(STAGES) in (ROOT / "docs" / "cli.md").read_text()
+
+
+def test_architecture_lists_the_layers_that_are_checked():
+    contract = (ROOT / "pyproject.toml").read_text().split("layers = [")[1].split("]")[0]
+    layers = [layer for layer in re.findall(r'"([^"]+)"', contract) if layer != "__main__"]
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    block = next(block for block in text.split("```") if "the command line" in block)
+    assert [re.split(r"\s{2,}", line)[0] for line in block.strip().splitlines()] == layers
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_the_documents_exist(document):
+    from smelt.cli.app import app
+
+    commands = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback}
+    commands |= {group.name for group in app.registered_groups}
+    for command in re.findall(r"(?:^|`)smelt ([a-z]+)", document.read_text(), re.MULTILINE):
+        if command not in ("compiles", "is"):  # prose at a line's start
+            assert command in commands, command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_make_targets_in_the_documents_exist(document):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:^|`)make ([a-z]+)", document.read_text(), re.MULTILINE):
+        assert target in targets, target
+
+
+def test_specs_in_the_documents_are_in_the_zoo():
+    zoo = (ROOT / "benchmarks" / "zoo.py").read_text()
+    found = [
+        name
+        for path in DOCUMENTS
+        for name in re.findall(r"benchmarks/zoo\.py:([a-z0-9_]+)", path.read_text())
+    ]
+    assert found
+    for name in found:
+        assert f"\ndef {name}()" in zoo
+
+
+def test_configuration_is_small():
+    import dataclasses
+
+    from smelt.config import Config
+
+    assert len(dataclasses.fields(Config)) <= 40
+
+
+def test_the_readmes_program_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    text = (ROOT / "README.md").read_text()
+    program = next(
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import smelt" in block
+    )
+    import smelt
+
+    smelt.reset()
+    exec(compile(program, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "inference" in printed
+    assert smelt.reports()[0].kernels >= 1
