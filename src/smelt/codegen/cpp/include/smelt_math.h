@@ -1,0 +1,544 @@
+// smelt_math.h: elementary functions on lanes. Included after smelt.h.
+//
+// Worst error in units in the last place over all finite inputs (tests/codegen/test_math.py measures it):
+//
+//   function                          float32                     float64
+//   sqrt reciprocal truediv           0.5                         0.5
+//   rsqrt                             1                           1
+//   exp exp2                          1                           1     (exp: polynomial; exp2: libm)
+//   expm1 log1p                       2                           1     (libm)
+//   log                               1                           1
+//   log2 log10 pow                    0.6  (through float64)      1     (libm)
+//   sin cos                           2                           1     (libm)
+//   tanh erf                          2                           2     (libm)
+//   sigmoid                           3    (0 below -88.7)        3     (0 below -709.7)
+//   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
+//                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
+//   erfinv digamma                    0.6  (own float64 code)     64 times the last place of max(1, |result|)
+//
+// Denormals, signed zeros, infinities and NaN are C's. libm functions run lane by lane; all others are branch-free
+// (sin, cos: libm where some |x| > 30000).
+
+extern "C" {
+double exp2(double);
+double expm1(double);
+double log1p(double);
+double log2(double);
+double log10(double);
+double pow(double, double);
+double sin(double);
+double cos(double);
+double tan(double);
+double asin(double);
+double acos(double);
+double atan(double);
+double sinh(double);
+double cosh(double);
+double tanh(double);
+double asinh(double);
+double acosh(double);
+double atanh(double);
+double erf(double);
+double erfc(double);
+double lgamma_r(double, int*);
+double atan2(double, double);
+double fmod(double, double);
+float fmodf(float, float);
+double nextafter(double, double);
+float nextafterf(float, float);
+double fma(double, double, double);
+float fmaf(float, float, float);
+}
+
+namespace smelt {
+
+// ---------------------------------------------------------------------------------------------- machine functions
+// mad(a, b, c) = a * b + c, in one rounding where the machine has that instruction.
+template <class F> SMELT_INLINE F mad(F a, F b, F c) {
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#endif
+  return a * b + c;
+}
+#define SMELT_ROUNDINGS(X) X(floor, 9, f) X(ceil, 10, f) X(trunc, 11, f) X(round, 8, f)
+#if defined(SMELT_GCC_X86)
+typedef float f4_ __attribute__((vector_size(16)));
+typedef double d2_ __attribute__((vector_size(16)));
+SMELT_INLINE f4_ machine_sqrt(f4_ x) { return __builtin_ia32_sqrtps(x); }
+SMELT_INLINE d2_ machine_sqrt(d2_ x) { return __builtin_ia32_sqrtpd(x); }
+#if defined(__SSE4_1__)
+#define SMELT_ROUND4(Mode) \
+  SMELT_INLINE f4_ machine_round(f4_ x, ints<Mode>) { return __builtin_ia32_roundps(x, Mode); } \
+  SMELT_INLINE d2_ machine_round(d2_ x, ints<Mode>) { return __builtin_ia32_roundpd(x, Mode); }
+SMELT_ROUND4(8) SMELT_ROUND4(9) SMELT_ROUND4(10) SMELT_ROUND4(11)
+#define SMELT_HAS_ROUND 1
+#endif
+#if defined(__FMA__)
+SMELT_INLINE f4_ mad(f4_ a, f4_ b, f4_ c) { return __builtin_ia32_vfmaddps(a, b, c); }
+SMELT_INLINE d2_ mad(d2_ a, d2_ b, d2_ c) { return __builtin_ia32_vfmaddpd(a, b, c); }
+#define SMELT_HAS_FMA 1
+#endif
+#if defined(__AVX__)
+typedef float f8_ __attribute__((vector_size(32)));
+typedef double d4_ __attribute__((vector_size(32)));
+SMELT_INLINE f8_ machine_sqrt(f8_ x) { return __builtin_ia32_sqrtps256(x); }
+SMELT_INLINE d4_ machine_sqrt(d4_ x) { return __builtin_ia32_sqrtpd256(x); }
+#define SMELT_ROUND8(Mode) \
+  SMELT_INLINE f8_ machine_round(f8_ x, ints<Mode>) { return __builtin_ia32_roundps256(x, Mode); } \
+  SMELT_INLINE d4_ machine_round(d4_ x, ints<Mode>) { return __builtin_ia32_roundpd256(x, Mode); }
+SMELT_ROUND8(8) SMELT_ROUND8(9) SMELT_ROUND8(10) SMELT_ROUND8(11)
+#if defined(__FMA__)
+SMELT_INLINE f8_ mad(f8_ a, f8_ b, f8_ c) { return __builtin_ia32_vfmaddps256(a, b, c); }
+SMELT_INLINE d4_ mad(d4_ a, d4_ b, d4_ c) { return __builtin_ia32_vfmaddpd256(a, b, c); }
+#endif
+#endif
+#if defined(SMELT_AVX512)
+typedef float f16_ __attribute__((vector_size(64)));
+typedef double d8_ __attribute__((vector_size(64)));
+SMELT_INLINE f16_ machine_sqrt(f16_ x) { return __builtin_ia32_sqrtps512_mask(x, x, -1, 4); }
+SMELT_INLINE d8_ machine_sqrt(d8_ x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
+#define SMELT_ROUND16(Mode) \
+  SMELT_INLINE f16_ machine_round(f16_ x, ints<Mode>) { return __builtin_ia32_rndscaleps_mask(x, Mode, x, -1, 4); } \
+  SMELT_INLINE d8_ machine_round(d8_ x, ints<Mode>) { return __builtin_ia32_rndscalepd_mask(x, Mode, x, -1, 4); }
+SMELT_ROUND16(8) SMELT_ROUND16(9) SMELT_ROUND16(10) SMELT_ROUND16(11)
+SMELT_INLINE f16_ mad(f16_ a, f16_ b, f16_ c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); }
+SMELT_INLINE d8_ mad(d8_ a, d8_ b, d8_ c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }
+#endif
+#endif
+
+template <class R> struct lanes_in;
+template <class T, int N> struct vec_of { typedef vec<T, N, false> type; };
+
+#if defined(SMELT_GCC_X86)
+SMELT_DEFINE1(sqrt, return {machine_sqrt(x.v)};)
+#elif __has_builtin(__builtin_elementwise_sqrt)
+SMELT_DEFINE1(sqrt, return {__builtin_elementwise_sqrt(x.v)};)
+#else
+SMELT_DEFINE1(sqrt, {
+  raw<T, N> r;
+  for (int k = 0; k < N; ++k) r[k] = sizeof(T) == 4 ? __builtin_sqrtf(x.v[k]) : __builtin_sqrt(x.v[k]);
+  return {r};
+})
+#endif
+#if defined(SMELT_HAS_ROUND)
+#define SMELT_DEFINE_ROUND(name, mode, builtin) SMELT_DEFINE1(name, return {machine_round(x.v, ints<mode>())};)
+#elif __has_builtin(__builtin_elementwise_roundeven)
+#define SMELT_DEFINE_ROUND(name, mode, builtin) SMELT_DEFINE1(name, return {__builtin_elementwise_##builtin(x.v)};)
+#else
+#define SMELT_DEFINE_ROUND(name, mode, builtin) \
+  SMELT_DEFINE1(name, {                         \
+    raw<T, N> r;                                \
+    for (int k = 0; k < N; ++k) r[k] = __builtin_##builtin(x.v[k]); \
+    return {r};                                 \
+  })
+#endif
+SMELT_DEFINE_ROUND(floor, 9, floor)
+SMELT_DEFINE_ROUND(ceil, 10, ceil)
+SMELT_DEFINE_ROUND(trunc, 11, trunc)
+#if __has_builtin(__builtin_elementwise_roundeven) && !defined(SMELT_HAS_ROUND)
+SMELT_DEFINE_ROUND(round, 8, roundeven)
+#else
+SMELT_DEFINE_ROUND(round, 8, rint)
+#endif
+SMELT_DEFINE1(rsqrt, return {T(1) / sqrt(x).v};)
+
+template <class R, class T> SMELT_INLINE R horner(R, T c) { return R{} + c; }
+template <class R, class T, class... C> SMELT_INLINE R horner(R x, T c, C... rest) {
+  return mad(x, horner(x, rest...), R{} + c);
+}
+template <class R, class M> SMELT_INLINE R pick(M m, R a, R b) { return m ? a : b; }
+#define SMELT_FLOAT(name) template <int N> SMELT_INLINE vec<f32, N> name(vec<f32, N, false> in)
+#define SMELT_DOUBLE(name) template <int N> SMELT_INLINE vec<f64, N> name(vec<f64, N, false> in)
+#define SMELT_FLOAT_TYPES  \
+  typedef raw<f32, N> F;   \
+  typedef raw<i32, N> I;   \
+  F x = in.v;              \
+  (void)x;
+#define SMELT_DOUBLE_TYPES \
+  typedef raw<f64, N> F;   \
+  typedef raw<i64, N> I;   \
+  F x = in.v;              \
+  (void)x;
+
+// ---------------------------------------------------------------------------------------------- exponentials
+// 2**n for -126 <= n <= 127 (float64: -1022 … 1023)
+template <int N> SMELT_INLINE raw<f32, N> power_of_2(raw<i32, N> n) { return (raw<f32, N>)((n + 127) << 23); }
+template <int N> SMELT_INLINE raw<f64, N> power_of_2(raw<i64, N> n) { return (raw<f64, N>)((n + 1023) << 52); }
+
+// x = n * ln2 + r with n an integer (also as t's low bits); |r| <= ln2 / 2. For |x| < 2**20.
+template <int N, class F> SMELT_INLINE F split_ln2(F x, F& n, raw<i32, N>& k) {
+  F t = mad(x, F{} + 0x1.715476p0f, F{} + 0x1.8p23f);
+  n = t - 0x1.8p23f;
+  k = (raw<i32, N>)t - 0x4b400000;
+  F r = mad(n, F{} - 0x1.62e4p-1f, x);
+  return mad(n, F{} - 0x1.7f7d1cp-20f, r);
+}
+SMELT_FLOAT(exp) {
+  SMELT_FLOAT_TYPES
+  x = x < -104.5f ? F{} - 104.5f : x;
+  x = x > 89.0f ? F{} + 89.0f : x;
+  F n;
+  I k;
+  F r = split_ln2<N>(x, n, k);
+  F p = horner(r, 4.9999994e-01f, 1.666652e-01f, 4.1668396e-02f, 8.368786e-03f, 1.3814402e-03f);
+  p = mad(r * r, p, r) + 1.0f;
+  I half = k >> 1;
+  return {p * power_of_2<N>(half) * power_of_2<N>(k - half)};
+}
+SMELT_FLOAT(exp2) {
+  SMELT_FLOAT_TYPES
+  x = x < -151.0f ? F{} - 151.0f : x;
+  x = x > 129.0f ? F{} + 129.0f : x;
+  F t = x + 0x1.8p23f;
+  I k = (I)t - 0x4b400000;
+  F r = x - (t - 0x1.8p23f);
+  F p = horner(r, 6.931472e-01f, 2.4022648e-01f, 5.5503324e-02f, 9.618438e-03f, 1.3398903e-03f, 1.5353336e-04f);
+  p = mad(r, p, F{} + 1.0f);
+  I half = k >> 1;
+  return {p * power_of_2<N>(half) * power_of_2<N>(k - half)};
+}
+// e**x - 1 for -20 <= x <= 89
+template <int N, class F> SMELT_INLINE F expm1_core(F x) {
+  F n;
+  raw<i32, N> k;
+  F r = split_ln2<N>(x, n, k);
+  F q = horner(r, 0.5f, 1.6666666e-01f, 4.166636e-02f, 8.333389e-03f, 1.3940732e-03f, 1.9846331e-04f);
+  F p = mad(r * r, q, r), t = power_of_2<N>(k - 1);
+  p = mad(p, t, t - 0.5f);
+  return p + p;
+}
+SMELT_FLOAT(expm1) {
+  SMELT_FLOAT_TYPES
+  F y = x < -20.0f ? F{} - 20.0f : x;
+  y = y > 89.0f ? F{} + 89.0f : y;
+  I small = abs(in).v < 1e-8f;
+  return {small ? x : expm1_core<N>(y)};
+}
+SMELT_FLOAT(sigmoid) { return {1.0f / (1.0f + exp(vec<f32, N>{-in.v}).v)}; }
+SMELT_FLOAT(tanh) {
+  SMELT_FLOAT_TYPES
+  F a = abs(in).v;
+  a = a > 10.0f ? F{} + 10.0f : a;
+  F t = expm1_core<N>(a + a);
+  F y = a < 1e-4f ? a : t / (t + 2.0f);
+  return copysign(vec<f32, N>{y}, in);
+}
+template <int N> SMELT_INLINE raw<f64, N> exp2_scaled(raw<f64, N> p, raw<i64, N> k) {
+  raw<i64, N> half = (raw<i64, N>)((raw<u64, N>)(k + 4096) >> 1) - 2048;  // k >> 1: AVX2 has no 64-bit arithmetic shift
+  return p * power_of_2<N>(half) * power_of_2<N>(k - half);
+}
+SMELT_DOUBLE(exp) {
+  SMELT_DOUBLE_TYPES
+  x = x < -746.0 ? F{} - 746.0 : x;
+  x = x > 710.0 ? F{} + 710.0 : x;
+  F t = mad(x, F{} + 0x1.71547652b82fep0, F{} + 0x1.8p52);
+  F n = t - 0x1.8p52;
+  I k = (I)t - 0x4338000000000000;
+  F r = mad(n, F{} - 0x1.62e42fefa3800p-1, x);
+  r = mad(n, F{} - 0x1.ef35793c76730p-45, r);
+  F p = horner(r, 0x1.000000000000ap-1, 0x1.55555555554fap-3, 0x1.555555555086ep-5, 0x1.1111111127bd6p-7,
+               0x1.6c16c1842ce37p-10, 0x1.a01a012a66064p-13, 0x1.a0199a059b7bep-16, 0x1.71df25246c943p-19,
+               0x1.28ad787800916p-22, 0x1.ad7fc73b26a2bp-26);
+  p = mad(r * r, p, r) + 1.0;
+  return {exp2_scaled<N>(p, k)};
+}
+SMELT_DOUBLE(sigmoid) { return {1.0 / (1.0 + exp(vec<f64, N>{-in.v}).v)}; }
+// 2**x for |x| < 1100, to about 1e-15: what float32 pow is made of.
+template <int N> SMELT_INLINE raw<f64, N> exp2_core(raw<f64, N> x) {
+  typedef raw<f64, N> F;
+  F t = x + 0x1.8p52;
+  raw<i64, N> k = (raw<i64, N>)t - 0x4338000000000000;
+  F r = x - (t - 0x1.8p52);
+  F p = horner(r, 0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5a4p-3, 0x1.c6b08d7049fe7p-5, 0x1.3b2ab6fba0109p-7,
+               0x1.5d87fe78cd7bep-10, 0x1.4309130edbbb3p-13, 0x1.ffcbfba944519p-17, 0x1.62bfc79689608p-20,
+               0x1.b5267d4cc1405p-24);
+  return exp2_scaled<N>(mad(r, p, F{} + 1.0), k);
+}
+
+// ---------------------------------------------------------------------------------------------- logarithms
+// log(1 + f) for -1/3 <= f <= 1/3
+template <int N, class F> SMELT_INLINE F log1p_core(F f) {
+  F p = horner(f, 3.3333215e-01f, -2.4999799e-01f, 2.0010412e-01f, -1.6680466e-01f, 1.4005792e-01f,
+               -1.21845685e-01f, 1.398478e-01f, -1.2890337e-01f);
+  return mad(f * f, mad(f, p, F{} - 0.5f), f);
+}
+template <int N, class F> SMELT_INLINE F add_ln2(F r, F n) {
+  return mad(n, F{} + 0x1.62e4p-1f, mad(n, F{} + 0x1.7f7d1cp-20f, r));
+}
+SMELT_FLOAT(log) {
+  SMELT_FLOAT_TYPES
+  I tiny = x < 0x1p-126f;
+  F y = tiny ? x * 0x1p23f : x;
+  I bits = (I)y;
+  I e = (bits - 0x3f2aaaab) & -0x800000;
+  F n = __builtin_convertvector(e >> 23, F) + (tiny ? F{} - 23.0f : F{});
+  F r = add_ln2<N>(log1p_core<N>((F)(bits - e) - 1.0f), n);
+  F special = x == 0.0f ? F{} + limits<f32>::lowest : x < 0.0f ? F{} + __builtin_nanf("") : x;
+  return {(x > 0.0f) & (x < limits<f32>::highest) ? r : special};
+}
+SMELT_FLOAT(log1p) {
+  SMELT_FLOAT_TYPES
+  I e = ((I)(x + 1.0f) - 0x3f2aaaab) & -0x800000;
+  F scale = (F)(0x3f800000 - e);  // 2**-n
+  F f = mad(x, scale, scale - 1.0f);
+  F r = add_ln2<N>(log1p_core<N>(f), __builtin_convertvector(e >> 23, F));
+  F special = x == -1.0f ? F{} + limits<f32>::lowest : x < -1.0f ? F{} + __builtin_nanf("") : x;
+  return {(x > -1.0f) & (x < 0x1p126f) ? (abs(in).v < 1e-8f ? x : r) : (x >= 0x1p126f) & (x < limits<f32>::highest) ? log(in).v : special};
+}
+// log(x) = n * ln2 + f - (h - s * (h + R)) for finite x > 0, in the parts that are added last.
+template <int N, class F> SMELT_INLINE F split_log(F x, F& n, F& f) {
+  typedef raw<i64, N> I;
+  typedef raw<u64, N> U;
+  I tiny = x < 0x1p-1022;
+  x = tiny ? x * 0x1p54 : x;
+  I bits = (I)x - 0x3fe6a09e667f3bcd;
+  I e = (I)((U)(bits + 0x4000000000000000) >> 52);  // the exponent + 1024
+  n = (F)(e + 0x4330000000000000) - (0x1p52 + 1024.0);
+  n = tiny ? n - 54.0 : n;
+  f = (F)((I)x - ((e - 1024) << 52)) - 1.0;
+  F s = f / (f + 2.0), z = s * s;
+  F R = z * horner(z, 0x1.5555555555593p-1, 0x1.999999997fbe7p-2, 0x1.249249420cd70p-2, 0x1.c71c51f0ff2ecp-3,
+                   0x1.7466444d308f2p-3, 0x1.39a1255af83d1p-3, 0x1.2f0ba9ebb9cedp-3);
+  F h = 0.5 * f * f;
+  return mad(s, h + R, mad(n, F{} + 0x1.ef35793c76730p-45, -h));
+}
+SMELT_DOUBLE(log) {
+  SMELT_DOUBLE_TYPES
+  F n, f, rest = split_log<N>(x, n, f);
+  F r = mad(n, F{} + 0x1.62e42fefa3800p-1, rest + f);
+  F special = x == 0.0 ? F{} + limits<f64>::lowest : x < 0.0 ? F{} + __builtin_nan("") : x;
+  return {(x > 0.0) & (x < limits<f64>::highest) ? r : special};
+}
+// float32 log2, log10 and pow through float64 lanes
+template <int N, class F> SMELT_INLINE vec<f32, N> log_through(vec<f32, N, false> x, F scale) {
+  auto wide = log(convert<f64>(x));
+  return convert<f32>(mul(wide, fill<f64, N>(scale)));
+}
+SMELT_FLOAT(log2) { return log_through(in, 0x1.71547652b82fep0); }
+SMELT_FLOAT(log10) { return log_through(in, 0x1.bcb7b1526e50ep-2); }
+template <int N> SMELT_INLINE vec<f64, N> pow_core(vec<f64, N, false> x, vec<f64, N, false> y) {
+  typedef raw<f64, N> F;
+  typedef raw<i64, N> I;
+  F a = abs(x).v;
+  F t = y.v * (log(vec<f64, N>{a}).v * 0x1.71547652b82fep0);
+  t = (a == 1.0) & (y.v == y.v) ? F{} : t;
+  t = t > 1000.0 ? F{} + 1000.0 : t;
+  t = t < -1000.0 ? F{} - 1000.0 : t;
+  F r = exp2_core<N>(t);
+  F whole = trunc(y).v, halves = trunc(vec<f64, N>{y.v * 0.5}).v;
+  I odd = (whole == y.v) & (halves != y.v * 0.5);
+  I negative = (I)x.v < 0;
+  r = odd & negative ? -r : r;
+  r = (x.v < 0.0) & (whole != y.v) & (a < limits<f64>::highest) & (y.v == y.v) ? F{} + __builtin_nan("") : r;
+  return {(y.v == 0.0) | (x.v == 1.0) ? F{} + 1.0 : r};
+}
+template <int N> SMELT_INLINE vec<f64, N> pow_core(vec<f64, N, true> x, vec<f64, N, true> y) {
+  return {pow_core(x.lo, y.lo), pow_core(x.hi, y.hi)};
+}
+template <int N> SMELT_INLINE vec<f32, N> pow(vec<f32, N, false> x, vec<f32, N, false> y) {
+  return convert<f32>(pow_core(convert<f64>(x), convert<f64>(y)));
+}
+
+// ---------------------------------------------------------------------------------------------- sine and cosine
+// x = n * pi/2 + r, |r| <= pi/4, for |x| <= 30000
+template <int N, class F> SMELT_INLINE F split_pi(F x, raw<i32, N>& k) {
+  F t = mad(x, F{} + 0x1.45f306p-1f, F{} + 0x1.8p23f);
+  F n = t - 0x1.8p23f;
+  k = (raw<i32, N>)t;
+  F r = mad(n, F{} - 0x1.921fb6p0f, x);
+  r = mad(n, F{} + 0x1.777a5cp-25f, r);
+  return mad(n, F{} + 0x1.ee59dap-50f, r);
+}
+template <int N, class F> SMELT_INLINE F sin_or_cos(F r, raw<i32, N> quadrant) {
+  F z = r * r;
+  F sine = mad(r * z, horner(z, -1.6666667e-01f, 8.333329e-03f, -1.9839304e-04f, 2.7180447e-06f), r);
+  F cosine = mad(z * z, horner(z, 4.1666646e-02f, -1.388731e-03f, 2.4432402e-05f), mad(z, F{} - 0.5f, F{} + 1.0f));
+  F y = (quadrant & 1) != 0 ? cosine : sine;
+  return (F)((raw<i32, N>)y ^ ((quadrant & 2) << 30));
+}
+SMELT_FLOAT(sin) {
+  SMELT_FLOAT_TYPES
+  F a = abs(in).v;
+  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0)) return each(in, [](f32 v) { return f32(::sin(f64(v))); });
+  I k;
+  F r = split_pi<N>(x, k);
+  F y = sin_or_cos<N>(r, k);
+  return {a < 2e-4f ? x : y};
+}
+SMELT_FLOAT(cos) {
+  SMELT_FLOAT_TYPES
+  F a = abs(in).v;
+  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0)) return each(in, [](f32 v) { return f32(::cos(f64(v))); });
+  I k;
+  F r = split_pi<N>(x, k);
+  return {sin_or_cos<N>(r, k + 1)};
+}
+
+// ---------------------------------------------------------------------------------------------- error function
+SMELT_FLOAT(erf) {
+  SMELT_FLOAT_TYPES
+  F a = abs(in).v, z = x * x;
+  F small = mad(x, horner(z, 1.2837917e-01f, -3.7612632e-01f, 1.1283664e-01f, -2.6857704e-02f, 5.1969513e-03f,
+                          -8.097698e-04f, 8.185073e-05f), x);
+  F b = a > 4.0f ? F{} + 4.0f : a;
+  F q = horner(b, -1.6920897e-04f, 1.1294885e+00f, 6.334008e-01f, 1.0822042e-01f, -2.5080638e-02f, 4.1562626e-03f,
+               -4.3139514e-04f, 2.0828755e-05f);
+  vec<f32, N> large{1.0f - exp(vec<f32, N>{-q}).v};
+  return {a < 0.92f ? small : copysign(large, in).v};
+}
+
+// ---------------------------------------------------------------------------------------------- lane by lane
+SMELT_INLINE f64 lgamma_scalar(f64 x) {
+  int sign;
+  return ::lgamma_r(x, &sign);
+}
+// Asymptotic series above 10, recurrence below, reflection for negative x. Poles as ATen: 0 -> -inf (-0 -> inf),
+// negative integers -> NaN.
+SMELT_INLINE f64 digamma_scalar(f64 x) {
+  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
+  f64 result = 0;
+  if (x < 0) {
+    if (x == __builtin_trunc(x) || x < -0x1p62) return __builtin_nan("");
+    f64 whole = __builtin_rint(x), angle = 3.14159265358979323846 * (x - whole);
+    result = -3.14159265358979323846 * ::cos(angle) / ::sin(angle);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) result -= 1 / x;
+  if (x > 1e17) return result + __builtin_log(x);
+  f64 z = 1 / (x * x);
+  f64 series = z * (1. / 12 - z * (1. / 120 - z * (1. / 252 - z * (1. / 240 - z * (1. / 132 - z * (691. / 32760 - z / 12))))));
+  return result + __builtin_log(x) - 0.5 / x - series;
+}
+// A start by the logarithm of 1 - x*x (Winitzki), then Halley steps on erf or erfc.
+SMELT_INLINE f64 erfinv_scalar(f64 x) {
+  f64 a = __builtin_fabs(x);
+  if (!(a < 1)) return a == 1 ? x * __builtin_inf() : __builtin_nan("");
+  if (a < 1e-9) return x * 0.886226925452758013649;
+  f64 l = ::log1p(-a * a), b = 4.33074675 + l * 0.5;
+  f64 y = __builtin_sqrt(__builtin_sqrt(b * b - l * 6.802721088) - b);
+  for (int step = 0; step < 3; ++step) {
+    f64 error = a > 0.5 ? (1 - a) - ::erfc(y) : ::erf(y) - a;
+    f64 u = error / (1.12837916709551257390 * __builtin_exp(-y * y));
+    y -= u / (1 + y * u);
+  }
+  return __builtin_copysign(y, x);
+}
+SMELT_INLINE f64 hypot_scalar(f64 x, f64 y) {
+  return __builtin_hypot(x, y);
+}
+#define SMELT_LANES_F64_1(name, function) \
+  SMELT_DOUBLE(name) { return each(in, [](f64 v) { return function(v); }); }
+#define SMELT_LANES_F32_1(name, function) \
+  SMELT_FLOAT(name) { return each(in, [](f32 v) { return f32(function(f64(v))); }); }
+#define SMELT_LANES_1(name, function) SMELT_LANES_F64_1(name, function) SMELT_LANES_F32_1(name, function) SMELT_LIFT1(name)
+#define SMELT_LANES_2(name, function)                                                                              \
+  template <class T, int N> SMELT_INLINE vec<T, N> name(vec<T, N, false> x, vec<T, N, false> y) {                  \
+    return each(x, y, [](T a, T b) { return T(function(f64(a), f64(b))); });                                       \
+  }                                                                                                                \
+  SMELT_LIFT2(name)
+SMELT_LANES_F64_1(exp2, ::exp2)
+SMELT_LANES_F64_1(expm1, ::expm1)
+SMELT_LANES_F64_1(log1p, ::log1p)
+SMELT_LANES_F64_1(log2, ::log2)
+SMELT_LANES_F64_1(log10, ::log10)
+SMELT_LANES_F64_1(sin, ::sin)
+SMELT_LANES_F64_1(cos, ::cos)
+SMELT_LANES_F64_1(tanh, ::tanh)
+SMELT_LANES_F64_1(erf, ::erf)
+template <int N> SMELT_INLINE vec<f64, N> pow(vec<f64, N, false> x, vec<f64, N, false> y) {
+  return each(x, y, [](f64 a, f64 b) { return ::pow(a, b); });
+}
+SMELT_LIFT1(exp)
+SMELT_LIFT1(exp2)
+SMELT_LIFT1(expm1)
+SMELT_LIFT1(log)
+SMELT_LIFT1(log1p)
+SMELT_LIFT1(log2)
+SMELT_LIFT1(log10)
+SMELT_LIFT1(sin)
+SMELT_LIFT1(cos)
+SMELT_LIFT1(tanh)
+SMELT_LIFT1(erf)
+SMELT_LIFT1(sigmoid)
+SMELT_LIFT2(pow)
+SMELT_LANES_1(tan, ::tan)
+SMELT_LANES_1(asin, ::asin)
+SMELT_LANES_1(acos, ::acos)
+SMELT_LANES_1(atan, ::atan)
+SMELT_LANES_1(sinh, ::sinh)
+SMELT_LANES_1(cosh, ::cosh)
+SMELT_LANES_1(asinh, ::asinh)
+SMELT_LANES_1(acosh, ::acosh)
+SMELT_LANES_1(atanh, ::atanh)
+SMELT_LANES_1(erfc, ::erfc)
+SMELT_LANES_1(erfinv, erfinv_scalar)
+SMELT_LANES_1(lgamma, lgamma_scalar)
+SMELT_LANES_1(digamma, digamma_scalar)
+SMELT_LANES_2(atan2, ::atan2)
+SMELT_LANES_2(hypot, hypot_scalar)
+
+// fmod, remainder and floordiv of any dtype but bool; nextafter. Remainder and quotient of floats follow Python.
+template <class T> SMELT_INLINE T fmod_scalar(T a, T b) {
+  if constexpr (same<T, f32>) return ::fmodf(a, b);
+  else if constexpr (same<T, f64>) return ::fmod(a, b);
+  else return int_fmod(a, b);
+}
+template <class T> SMELT_INLINE T remainder_scalar(T a, T b) {
+  if constexpr (!is_float<T>) {
+    return int_remainder(a, b);
+  } else {
+    T r = fmod_scalar(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+  }
+}
+template <class T> SMELT_INLINE T floordiv_scalar(T a, T b) {
+  if constexpr (!is_float<T>) {
+    return int_floordiv(a, b);
+  } else {
+    if (b == 0) return a / b;
+    T r = fmod_scalar(a, b), q = (a - r) / b;
+    if (r != 0 && (b < 0) != (r < 0)) q -= 1;
+    if (q == 0) return T(__builtin_copysign(0.0, f64(a) / f64(b)));
+    T whole = T(__builtin_floor(q));
+    return q - whole > T(0.5) ? whole + 1 : whole;
+  }
+}
+template <class T> SMELT_INLINE T nextafter_scalar(T a, T b) {
+  if constexpr (same<T, f32>) return ::nextafterf(a, b);
+  else return ::nextafter(a, b);
+}
+template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
+  if constexpr (same<T, f32>) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+}
+#define SMELT_SCALAR_2(name)                                                                          \
+  template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> name(vec<T, N, W> x, vec<T, N, W> y) {  \
+    return each(x, y, [](T a, T b) { return name##_scalar(a, b); });                                  \
+  }                                                                                                   \
+  template <class X> SMELT_INLINE X name(X x, X y) {                                                  \
+    if constexpr (low_precision<X>) return narrow_as<X>(name(widen(x), widen(y)));                    \
+    else return name##_scalar(x, y);                                                                  \
+  }
+SMELT_SCALAR_2(fmod)
+SMELT_SCALAR_2(remainder)
+SMELT_SCALAR_2(floordiv)
+SMELT_SCALAR_2(nextafter)
+template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, vec<T, N, W> y, vec<T, N, W> z) {
+  if constexpr (W) {
+    return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
+  } else {
+#ifdef SMELT_HAS_FMA
+    return {mad(x.v, y.v, z.v)};
+#else
+    raw<T, N> r;
+    for (int k = 0; k < N; ++k) r[k] = fma_scalar<T>(x.v[k], y.v[k], z.v[k]);
+    return {r};
+#endif
+  }
+}
+template <class X> SMELT_INLINE X fma(X x, X y, X z) {
+  if constexpr (low_precision<X>) return narrow_as<X>(fma(widen(x), widen(y), widen(z)));
+  else return fma_scalar(x, y, z);
+}
+
+}  // namespace smelt

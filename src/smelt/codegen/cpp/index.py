@@ -1,0 +1,189 @@
+"""Index expressions as C++: text, and how an offset moves with one loop variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.errors import SmeltError
+
+_ATOM, _PRODUCT, _SUM = 3, 2, 1
+
+
+def index_text(expr: Expr, names: Mapping[Symbol, str]) -> str:
+    """``expr`` in C++, in 64-bit integers.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> index_text(4 * i + j + 1, {i: "d0", j: "d1"})
+    'd0*4 + d1 + 1'
+    """
+    return _print(expr, names)[0]
+
+
+def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
+    if expr.is_Integer:
+        return str(int(expr)), _ATOM if expr >= 0 else _SUM
+    if isinstance(expr, Symbol):
+        try:
+            return names[expr], _ATOM
+        except KeyError:
+            raise SmeltError("SM0801", f"codegen: index symbol {expr} is not defined here") from None
+    if isinstance(expr, sympy.Add):
+        return _sum([_print(arg, names)[0] for arg in _constant_last(expr.args)]), _SUM
+    if isinstance(expr, sympy.Mul):
+        return _product(expr, names)
+    if isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and expr.args[1] > 0:
+        base = _wrapped(expr.args[0], names, _PRODUCT)
+        return "*".join([base] * int(expr.args[1])), _PRODUCT
+    return _function(expr, names)
+
+
+def _constant_last(args: Sequence[Expr]) -> list[Expr]:
+    return sorted(args, key=lambda arg: (bool(arg.is_number), str(arg)))
+
+
+def _sum(terms: Sequence[str]) -> str:
+    text = terms[0]
+    for term in terms[1:]:
+        text += f" - {term[1:]}" if term.startswith("-") and " " not in term else f" + {term}"
+    return text
+
+
+def _wrapped(expr: Expr, names: Mapping[Symbol, str], least: int) -> str:
+    text, level = _print(expr, names)
+    return text if level > least or (level == least == _PRODUCT and "/" not in text) else f"({text})"
+
+
+def _product(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
+    coefficient, rest = expr.as_coeff_Mul()
+    factors = [_wrapped(arg, names, _PRODUCT) for arg in sympy.Mul.make_args(rest)]
+    numerator, denominator = int(coefficient.p), int(coefficient.q)
+    if numerator == -1 and denominator == 1:
+        return "-" + "*".join(factors), _PRODUCT
+    text = "*".join(
+        factors + ([str(numerator)] if numerator > 1 else [f"({numerator})"] if numerator != 1 else [])
+    )
+    return (f"({text})/{denominator}" if denominator != 1 else text), _PRODUCT
+
+
+def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
+    kind = expr.func.__name__
+    args = [_wrapped(arg, names, _PRODUCT) for arg in expr.args]
+    plain = [index_text(arg, names) for arg in expr.args]
+    positive = all(arg.is_nonnegative for arg in expr.args)
+    if kind in ("FloorDiv", "CleanDiv"):
+        return (f"({args[0]}/{args[1]})", _ATOM) if positive else (f"floor_div({', '.join(plain)})", _ATOM)
+    if kind in ("Mod", "PythonMod"):
+        return (f"({args[0]} % {args[1]})", _ATOM) if positive else (f"floor_mod({', '.join(plain)})", _ATOM)
+    if kind == "ModularIndexing":
+        if positive:
+            return f"(({args[0]}/{args[1]}) % {args[2]})", _ATOM
+        return f"floor_mod(floor_div({plain[0]}, {plain[1]}), {plain[2]})", _ATOM
+    if kind == "CeilDiv":
+        return f"(-floor_div(-({plain[0]}), {plain[1]}))", _ATOM
+    if kind in ("Max", "Min"):
+        text = plain[0]
+        for other in plain[1:]:
+            text = f"{kind.lower()}_of({text}, {other})"
+        return text, _ATOM
+    if kind in ("Identity", "ToFloat", "TruncToInt"):
+        return args[0], _ATOM
+    raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``coefficient * factor * factor …``"""
+
+    coefficient: int
+    factors: tuple[Expr, ...]
+
+    def text(self, names: Mapping[Symbol, str]) -> str:
+        factors = [_wrapped(factor, names, _PRODUCT) for factor in self.factors]
+        if not factors:
+            return str(self.coefficient)
+        if self.coefficient == -1:
+            return "-" + "*".join(factors)
+        if self.coefficient < 0:
+            return f"-{'*'.join(factors)}*{-self.coefficient}"
+        return "*".join(factors + ([str(self.coefficient)] if self.coefficient != 1 else []))
+
+    def depends(self, symbols: set[Symbol]) -> bool:
+        return any(not symbols.isdisjoint(factor.free_symbols) for factor in self.factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """An element offset as a sum of terms."""
+
+    terms: tuple[Term, ...]
+
+    def text(self, names: Mapping[Symbol, str]) -> str:
+        ordered = [term for term in self.terms if term.factors] + [
+            term for term in self.terms if not term.factors
+        ]
+        return _sum([term.text(names) for term in ordered]) if ordered else "0"
+
+    def depends(self, symbols: set[Symbol]) -> bool:
+        return any(term.depends(symbols) for term in self.terms)
+
+    def split(self, var: Symbol) -> tuple[Offset, Offset] | None:
+        """(base, coefficient) with ``self == base + coefficient * var``, or None where that is impossible."""
+        base, coefficient = [], []
+        for term in self.terms:
+            if not term.depends({var}):
+                base.append(term)
+                continue
+            rest = [factor for factor in term.factors if factor != var]
+            if len(rest) != len(term.factors) - 1 or Term(1, tuple(rest)).depends({var}):
+                return None
+            coefficient.append(Term(term.coefficient, tuple(rest)))
+        return Offset(tuple(base)), Offset(tuple(coefficient))
+
+    @property
+    def is_one(self) -> bool:
+        return self.terms == (Term(1, ()),)
+
+
+def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:
+    """The element offset of a multi-dimensional index, like terms collected, without SymPy's slow arithmetic.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> flat_offset([i + 1, j], [sympy.Integer(8), sympy.Integer(1)]).text({i: "i", j: "j"})
+    'i*8 + j + 8'
+    """
+    found: dict[tuple[Expr, ...], int] = {}
+    for position, stride in zip(index, strides, strict=True):
+        if position == 0 or stride == 0:
+            continue
+        number, factors = _factors(stride)
+        for coefficient, own in _terms(position):
+            key = tuple(sorted((*own, *factors), key=str))
+            found[key] = found.get(key, 0) + coefficient * number
+    return Offset(tuple(Term(coefficient, factors) for factors, coefficient in found.items() if coefficient))
+
+
+def _terms(expr: Expr) -> list[tuple[int, tuple[Expr, ...]]]:
+    terms = []
+    for term in sympy.Add.make_args(expr):
+        if isinstance(term, sympy.Mul) and any(isinstance(arg, sympy.Add) for arg in term.args):
+            expanded = sympy.expand(term)
+            if isinstance(expanded, sympy.Add):
+                terms += _terms(expanded)
+                continue
+        terms.append(_factors(term))
+    return terms
+
+
+def _factors(term: Expr) -> tuple[int, tuple[Expr, ...]]:
+    if term.is_Integer:
+        return int(term), ()
+    if not isinstance(term, sympy.Mul):
+        return 1, (term,)
+    coefficient, rest = term.as_coeff_Mul()
+    if not coefficient.is_Integer:
+        return 1, (term,)
+    return int(coefficient), tuple(sympy.Mul.make_args(rest))

@@ -1,0 +1,535 @@
+"""One kernel as a C++ function: walks the nest and prints each statement for one lane or for many.
+
+Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so that equal kernels print alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.codegen.cpp.accumulators import Accumulator, updates_in
+from smelt.codegen.cpp.header import CORE_OPERATORS
+from smelt.codegen.cpp.index import Offset, flat_offset, index_text
+from smelt.codegen.cpp.types import CPP_TYPES, literal
+from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
+from smelt.errors import SmeltError
+from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, LoopKind, Masked, Store, Update
+from smelt.ops import TABLE, Rule
+from smelt.symbolic import contiguous_strides, numel
+
+_DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
+_STACK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A printed value: its C++ text, and in how many lanes it lives (1: the same for all lanes)."""
+
+    text: str
+    dtype: torch.dtype
+    lanes: int = 1
+    number: float | int | bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A printed buffer: name, dtype and strides."""
+
+    text: str
+    dtype: torch.dtype
+    strides: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a statement is printed: ``lanes`` of loop variable ``var`` at once, of which only ``mask`` count.
+
+    ``maybe_empty``: the mask can be off in all lanes. ``varying``: the symbols that differ from lane to lane.
+    ``parallel``: how many parallel loops are around.
+    """
+
+    lanes: int = 1
+    var: Symbol | None = None
+    mask: str | None = None
+    maybe_empty: bool = False
+    varying: frozenset[Symbol] = frozenset()
+    parallel: int = 0
+
+
+@dataclass(slots=True)
+class KernelText:
+    """The printed function: text with ``{name}`` where its name goes, and what the unit needs for it."""
+
+    body: str
+    signature: str
+    checked: bool
+    math: bool
+    reduce: bool
+
+
+@dataclass(slots=True)
+class KernelPrinter:
+    """Prints one kernel; see `print_kernel`."""
+
+    kernel: Kernel
+    lines: list[str | list[str]] = field(default_factory=list)
+    indent: int = 1
+    symbols: dict[Symbol, str] = field(default_factory=dict)
+    memories: dict[str, Memory] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    accumulators: dict[str, Accumulator] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    checked: bool = False
+    math: bool = False
+    reduce: bool = False
+    loops: list[For] = field(default_factory=list)
+
+    # ------------------------------------------------------------------------------------------ text
+    def fresh(self, prefix: str) -> str:
+        number = self.counters.get(prefix, 0)
+        self.counters[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.indent + text)
+
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        self.line(opening + " {")
+        self.indent += 1
+        yield
+        self.indent -= 1
+        self.line("}")
+
+    def index(self, expr: Expr) -> str:
+        return index_text(expr, self.symbols)
+
+    def run(self) -> KernelText:
+        parameters = []
+        for position, param in enumerate(self.kernel.params):
+            name = f"{'out' if param.written else 'in'}{position}"
+            self.memories[param.name] = Memory(name, param.dtype, param.strides)
+            const = "" if param.written else "const "
+            parameters.append(f"{const}{CPP_TYPES[param.dtype]}_buffer* {name}")
+        for position, symbol in enumerate(self.kernel.sizes):
+            self.symbols[symbol] = f"s{position}"
+            parameters.append(f"i64 s{position}")
+        self.statements(self.kernel.body, Scope())
+        body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
+        if self.checked:
+            body = ["  i64 error = 0;", *body, "  return error;"]
+        return KernelText("\n".join(body), ", ".join(parameters), self.checked, self.math, self.reduce)
+
+    # ------------------------------------------------------------------------------------------ statements
+    def statements(self, block: Block, scope: Scope) -> Scope:
+        declared: list[Accumulator] = []
+        for position, stmt in enumerate(block.stmts):
+            if isinstance(stmt, For):
+                self.loop(stmt, scope)
+            elif isinstance(stmt, Let):
+                scope = self.let(stmt, scope)
+            elif isinstance(stmt, Masked):
+                self.masked(stmt, scope)
+            elif isinstance(stmt, Store):
+                self.store(stmt, scope)
+            elif isinstance(stmt, Accumulate):
+                declared.append(self.accumulate(stmt, scope))
+            elif isinstance(stmt, Update):
+                self.update(stmt, scope)
+            else:
+                self.alloc(stmt, scope)
+            for accumulator in declared:
+                rest = block.stmts[position + 1 :]
+                if not accumulator.finished and accumulator.name not in updates_in(rest):
+                    self.finish(accumulator)
+        return scope
+
+    def loop(self, stmt: For, scope: Scope) -> None:
+        self.loops.append(stmt)
+        var = self.symbols[stmt.var] = self.fresh("d")
+        if stmt.kind is LoopKind.VECTOR and stmt.step > 1:
+            self.vector_loop(stmt, var, scope)
+        elif stmt.kind is LoopKind.PARALLEL and scope.lanes == 1:
+            self.parallel_loop(stmt, var, scope)
+        else:
+            extent = stmt.end - stmt.begin if stmt.kind is LoopKind.UNROLL else None
+            if extent is not None and extent.is_Integer:
+                self.line(f"#pragma GCC unroll {max(1, min(int(extent), 64))}")
+            with self.block(self.loop_head(stmt, var)):
+                self.statements(stmt.body, scope)
+        self.loops.pop()
+
+    def loop_head(self, stmt: For, var: str) -> str:
+        begin, end = self.index(stmt.begin), self.index(stmt.end)
+        return f"for (i64 {var} = {begin}; {var} < {end}; {var} += {stmt.step})"
+
+    def parallel_loop(self, stmt: For, var: str, scope: Scope) -> None:
+        nested = [(stmt, var)]
+        body = stmt.body
+        while len(body.stmts) == 1:
+            inner = body.stmts[0]
+            if not (isinstance(inner, For) and inner.kind is LoopKind.PARALLEL):
+                break
+            bounds = inner.begin.free_symbols | inner.end.free_symbols
+            if any(outer.var in bounds for outer, _ in nested):
+                break
+            name = self.symbols[inner.var] = self.fresh("d")
+            nested.append((inner, name))
+            self.loops.append(inner)
+            body = inner.body
+        if scope.parallel == 0:
+            collapse = f" collapse({len(nested)})" if len(nested) > 1 else ""
+            ordered = " ordered" if self.merges_outward(body) else ""
+            self.line(f"#pragma omp parallel for schedule(static){collapse}{ordered}")
+        for loop, name in nested:
+            self.line(self.loop_head(loop, name) + " {")
+            self.indent += 1
+        self.statements(body, replace(scope, parallel=scope.parallel + 1))
+        for _ in nested:
+            self.indent -= 1
+            self.line("}")
+        del self.loops[len(self.loops) - (len(nested) - 1) :]
+
+    def merges_outward(self, body: Block) -> bool:
+        updated = updates_in(body.stmts)
+        return any(name in updated for name in self.accumulators if not self.accumulators[name].finished)
+
+    def vector_loop(self, stmt: For, var: str, scope: Scope) -> None:
+        if scope.lanes > 1:
+            raise SmeltError(
+                "SM0803", f"codegen: a VECTOR loop inside a VECTOR loop in kernel {self.kernel.name}"
+            )
+        outer = {name: acc.kind for name, acc in self.accumulators.items() if not acc.finished}
+        plan = plan_vector_loop(stmt, outer)
+        end = self.index(stmt.end)
+        wide = replace(scope, lanes=plan.lanes, var=stmt.var, varying=frozenset({stmt.var}))
+        if plan.exact:
+            with self.block(
+                f"for (i64 {var} = {self.index(stmt.begin)}; {var} < {end}; {var} += {plan.lanes})"
+            ):
+                self.statements(stmt.body, wide)
+            return
+        self.line(f"i64 {var} = {self.index(stmt.begin)};")
+        if plan.main:
+            with self.block(f"for (; {var} + {plan.lanes} <= {end}; {var} += {plan.lanes})"):
+                self.statements(stmt.body, wide)
+        self.tail(stmt, var, end, plan, scope)
+
+    def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
+        """The rest of a vector loop: once more the body, in which only the first lanes count."""
+        lanes = plan.tail_lanes
+        once = plan.lanes == lanes
+        head = f"if ({var} < {end})" if once else f"for (; {var} < {end}; {var} += {lanes})"
+        with self.block(head):
+            mask = self.fresh("m")
+            self.line(f"const auto {mask} = first<{lanes}>({end} - {var});")
+            varying = frozenset({stmt.var})
+            self.statements(stmt.body, replace(scope, lanes=lanes, var=stmt.var, varying=varying, mask=mask))
+
+    def masked(self, stmt: Masked, scope: Scope) -> None:
+        mask = self.value(stmt.mask)
+        other = literal(stmt.other, stmt.dtype)
+        name = self.fresh("v")
+        if mask.lanes > 1:
+            active = mask.text
+            if scope.mask is not None:
+                active = self.fresh("m")
+                self.line(f"const auto {active} = bitwise_and({scope.mask}, {mask.text});")
+            self.statements(stmt.body, replace(scope, mask=active, maybe_empty=True))
+            lanes = self.in_lanes(self.value(stmt.result), scope)
+            self.line(f"const auto {name} = where({mask.text}, {lanes}, splat<{scope.lanes}>({other}));")
+            self.values[stmt.name] = Value(name, stmt.dtype, scope.lanes)
+            return
+        # The same for all lanes: a branch. Whether the result varies shows after the body is printed.
+        declaration: list[str] = []
+        self.lines.append(declaration)
+        indent = self.indent
+        with self.block(f"if ({mask.text})"):
+            self.statements(stmt.body, scope)
+            result = self.value(stmt.result)
+            fitted = (
+                f"resize<i32>({result.text})"
+                if result.lanes > 1 and stmt.dtype is torch.bool
+                else result.text
+            )
+            self.line(f"{name} = {fitted};")
+        cpp = CPP_TYPES[stmt.dtype]
+        if result.lanes > 1:
+            declared = f"values<{cpp}, {result.lanes}> {name} = splat<{result.lanes}>({other});"
+        else:
+            declared = f"{cpp} {name} = {other};"
+        declaration.append("  " * indent + declared)
+        self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
+
+    def alloc(self, stmt: Alloc, scope: Scope) -> None:
+        if scope.lanes > 1:
+            raise SmeltError(
+                "SM0804", f"codegen: scratch memory inside a VECTOR loop in kernel {self.kernel.name}"
+            )
+        name, cpp = self.fresh("t"), CPP_TYPES[stmt.dtype]
+        self.memories[stmt.buffer] = Memory(name, stmt.dtype, contiguous_strides(stmt.shape))
+        size = numel(stmt.shape)
+        if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
+            self.line(f"alignas(64) {cpp}_buffer {name}[{max(1, int(size))}];")
+        else:
+            self.line(f"scratch {name}_memory(({self.index(size)}) * i64(sizeof({cpp})));")
+            self.line(f"{cpp}_buffer* const {name} = ({cpp}_buffer*){name}_memory.p;")
+
+    # ------------------------------------------------------------------------------------------ values
+    def value(self, name: str) -> Value:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise SmeltError(
+                "SM0805", f"codegen: value {name} is not defined in kernel {self.kernel.name}"
+            ) from None
+
+    def in_lanes(self, value: Value, scope: Scope) -> str:
+        return value.text if value.lanes > 1 or scope.lanes == 1 else f"splat<{scope.lanes}>({value.text})"
+
+    def define(self, stmt: Let, text: str, lanes: int) -> None:
+        name = self.fresh("v")
+        kind = "auto" if lanes > 1 else CPP_TYPES[stmt.dtype]
+        self.line(f"const {kind} {name} = {text};")
+        self.values[stmt.name] = Value(name, stmt.dtype, lanes)
+
+    def let(self, stmt: Let, scope: Scope) -> Scope:
+        if stmt.op == "constant":
+            self.values[stmt.name] = Value(literal(stmt.args[0], stmt.dtype), stmt.dtype, 1, stmt.args[0])
+        elif stmt.op == "load":
+            self.load(stmt, scope)
+        elif stmt.op == "index_expr":
+            self.index_expr(stmt, scope)
+        elif stmt.op in ("to_dtype", "bitcast"):
+            source = self.value(stmt.args[0])
+            function = "to" if stmt.op == "to_dtype" else "bitcast"
+            self.define(stmt, f"{function}<{CPP_TYPES[stmt.dtype]}>({source.text})", source.lanes)
+        elif stmt.op == "indirect_index":
+            return self.indirect_index(stmt, scope)
+        elif stmt.op == "read":
+            accumulator = self.accumulators[stmt.args[0]]
+            text, lanes = accumulator.read(int(stmt.args[1]) if len(stmt.args) > 1 else 0)
+            self.define(stmt, text, lanes)
+        elif stmt.op in TABLE:
+            self.elementwise(stmt, scope)
+        else:
+            raise SmeltError("SM0806", f"codegen: no C++ for {stmt.op} in kernel {self.kernel.name}")
+        return scope
+
+    def elementwise(self, stmt: Let, scope: Scope) -> None:
+        args = [self.value(name) for name in stmt.args]
+        lanes = max(arg.lanes for arg in args)
+        texts = [arg.text if lanes == 1 else self.in_lanes(arg, scope) for arg in args]
+        if stmt.op in _DIVISIONS and not args[0].dtype.is_floating_point and not args[1].number:
+            self.checked = True
+            mask = f"{scope.mask}, " if scope.mask is not None and lanes > 1 else ""
+            texts[1] = f"check_divisor({mask}{texts[1]}, &error)"
+            if scope.maybe_empty and lanes == 1:
+                texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
+        if stmt.op == "sign" and args[0].dtype is torch.bool:
+            raise SmeltError("SM0806", "codegen: sign does not take bool")
+        self.math |= stmt.op not in CORE_OPERATORS
+        self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
+
+    def load(self, stmt: Let, scope: Scope) -> None:
+        memory = self.memories[stmt.args[0]]
+        offset = flat_offset(stmt.args[1], memory.strides)
+        if not offset.depends(set(scope.varying)):
+            text = f"{memory.text}[{offset.text(self.symbols)}]"
+            if scope.maybe_empty:
+                text = f"any({scope.mask}) ? {text} : {literal(0, stmt.dtype)}"
+                if stmt.dtype is torch.bool:
+                    text = text.replace(" ? ", " ? bool(", 1).replace(" : ", ") : ", 1)
+            self.define(stmt, text, 1)
+            return
+        mask = f"{scope.mask}, " if scope.mask is not None else ""
+        if self.contiguous(offset, scope):
+            place = f"{memory.text} + {self.at_first_lane(offset)}"
+            self.define(stmt, f"load<{scope.lanes}>({mask}{place})", scope.lanes)
+        else:
+            element = f"{memory.text}[{self.at_lane(offset, scope)}]"
+            self.define(stmt, f"gather<{scope.lanes}>({mask}[&](i64 k) {{ return {element}; }})", scope.lanes)
+
+    def contiguous(self, offset: Offset, scope: Scope) -> bool:
+        assert scope.var is not None
+        if offset.depends(set(scope.varying) - {scope.var}):
+            return False
+        parts = offset.split(scope.var)
+        return parts is not None and parts[1].is_one
+
+    def at_first_lane(self, offset: Offset) -> str:
+        text = offset.text(self.symbols)
+        return f"({text})" if " " in text else text
+
+    def at_lane(self, offset: Offset, scope: Scope) -> str:
+        """The offset in lane ``k``."""
+        names = dict(self.symbols)
+        for symbol in scope.varying:
+            names[symbol] = f"({names[symbol]} + k)" if symbol == scope.var else f"{names[symbol]}[k]"
+        return offset.text(names)
+
+    def index_expr(self, stmt: Let, scope: Scope) -> None:
+        offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])
+        cpp = CPP_TYPES[stmt.dtype]
+        if not offset.depends(set(scope.varying)):
+            self.define(stmt, f"to<{cpp}>(i64({offset.text(self.symbols)}))", 1)
+        else:
+            self.define(stmt, f"to<{cpp}>({self.index_lanes(offset, scope)})", scope.lanes)
+
+    def index_lanes(self, offset: Offset, scope: Scope) -> str:
+        """An index expression that differs by lane, as int64 lanes."""
+        assert scope.var is not None
+        parts = None if offset.depends(set(scope.varying) - {scope.var}) else offset.split(scope.var)
+        if parts is None:
+            return f"gather<{scope.lanes}>([&](i64 k) {{ return i64({self.at_lane(offset, scope)}); }})"
+        step = "" if parts[1].is_one else f", {parts[1].text(self.symbols)}"
+        return f"iota<{scope.lanes}>({offset.text(self.symbols)}{step})"
+
+    def indirect_index(self, stmt: Let, scope: Scope) -> Scope:
+        name, size, wrap, check = (*stmt.args, True, True)[:4]
+        source = self.value(name)
+        text = source.text if source.dtype is torch.int64 else f"to<i64>({source.text})"
+        if wrap:
+            text = f"wrap_index({text}, {self.index(size)})"
+        if check:
+            self.checked = True
+            self.empty_guard(size)
+            mask = f"{scope.mask}, " if scope.mask is not None and source.lanes > 1 else ""
+            text = f"check_index({mask}{text}, {self.index(size)}, &error)"
+            if scope.maybe_empty and source.lanes == 1:
+                text = f"any({scope.mask}) ? {text} : 0"
+        position = self.fresh("x")
+        assert stmt.index is not None
+        if source.lanes == 1:
+            self.line(f"const i64 {position} = {text};")
+            self.values[stmt.name] = Value(position, torch.int64, 1)
+            self.symbols[stmt.index] = position
+            return scope
+        self.line(f"const auto {position}_lanes = {text};")
+        self.line(f"i64 {position}[{scope.lanes}];")
+        self.line(f"store({position}, {position}_lanes);")
+        self.values[stmt.name] = Value(f"{position}_lanes", torch.int64, scope.lanes)
+        self.symbols[stmt.index] = position
+        return replace(scope, varying=scope.varying | {stmt.index})
+
+    def empty_guard(self, size: Expr) -> None:
+        """A dimension without elements: no clamped index is safe, so the kernel stops before its loops."""
+        if size.is_positive:
+            return
+        runs = [
+            f"{self.index(loop.begin)} < {self.index(loop.end)}"
+            for loop in self.loops
+            if self.outermost(loop)
+        ]
+        self.lines.insert(0, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return INDEX_ERROR;")
+
+    def outermost(self, loop: For) -> bool:
+        bounds = loop.begin.free_symbols | loop.end.free_symbols
+        return bounds <= set(self.kernel.sizes)
+
+    # ------------------------------------------------------------------------------------------ stores
+    def store(self, stmt: Store, scope: Scope) -> None:
+        memory = self.memories[stmt.buffer]
+        offset = flat_offset(stmt.index, memory.strides)
+        value = self.value(stmt.value)
+        varies = offset.depends(set(scope.varying))
+        if scope.lanes == 1 or (
+            not varies and value.lanes == 1 and stmt.mode is None and not scope.maybe_empty
+        ):
+            place = f"{memory.text}[{offset.text(self.symbols)}]"
+            self.line(self.store_one(place, value.text, value.dtype, stmt.mode))
+            return
+        mask = f"{scope.mask}, " if scope.mask is not None else ""
+        lanes = self.in_lanes(value, scope)
+        if varies and stmt.mode != "atomic_add" and self.contiguous(offset, scope):
+            place = f"{memory.text} + {self.at_first_lane(offset)}"
+            if stmt.mode == "add":
+                lanes = f"add(load<{scope.lanes}>({mask}{place}), {lanes})"
+            self.line(f"store({mask}{place}, {lanes});")
+            return
+        place = f"{memory.text}[{self.at_lane(offset, scope)}]"
+        body = self.store_one(place, "value", value.dtype, stmt.mode)
+        self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
+
+    def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:
+        if mode is None:
+            return f"{place} = {value};"
+        if mode == "atomic_add":
+            return f"atomic_add(({CPP_TYPES[dtype]}*)&{place}, {value});"
+        if mode == "add":
+            return f"{place} = add({CPP_TYPES[dtype]}({place}), {CPP_TYPES[dtype]}({value}));"
+        raise SmeltError("SM0806", f"codegen: no C++ for store mode {mode!r}")
+
+    # ------------------------------------------------------------------------------------------ reductions
+    def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
+        self.reduce = True
+        slot: list[str] = []
+        self.lines.append(slot)
+        accumulator = Accumulator(
+            stmt.name,
+            self.fresh("a"),
+            stmt.kind,
+            CPP_TYPES[stmt.dtype],
+            scope.lanes,
+            slot,
+            self.indent,
+            scope.parallel,
+        )
+        self.accumulators[stmt.name] = accumulator
+        return accumulator
+
+    def update(self, stmt: Update, scope: Scope) -> None:
+        accumulator = self.accumulators[stmt.acc]
+        if stmt.merge:
+            other = self.accumulators[stmt.value]
+            if scope.parallel > accumulator.parallel:
+                self.line("#pragma omp ordered")
+            self.line(f"{accumulator.part(other.final_lanes, masked=False)}.merge({other.final});")
+            return
+        if scope.parallel > accumulator.parallel:
+            raise SmeltError(
+                "SM0807",
+                f"codegen: kernel {self.kernel.name} updates {stmt.acc} from several threads",
+                remedy="accumulate inside the parallel loop and merge",
+            )
+        own = accumulator.lanes > 1  # one accumulation per lane: lanes that do not count do no harm
+        part = accumulator.part(scope.lanes, masked=scope.mask is not None and not own)
+        mask = f"{scope.mask}, " if scope.mask is not None and scope.lanes > 1 and not own else ""
+        value = self.value(stmt.value)
+        text = self.in_lanes(value, scope)
+        if accumulator.element == "bool":
+            text = text if value.dtype is torch.bool else f"to<bool>({text})"
+            text = f"resize<i32>({text})" if scope.lanes > 1 else text
+        if accumulator.kind in ("argmax", "argmin"):
+            assert stmt.position is not None
+            offset = flat_offset([stmt.position], [sympy.Integer(1)])
+            if offset.depends(set(scope.varying)):
+                text += f", {self.index_lanes(offset, scope)}"
+            else:
+                position = f"i64({offset.text(self.symbols)})"
+                text += f", {position}" if scope.lanes == 1 else f", splat<{scope.lanes}>({position})"
+        self.line(f"{part}.update({mask}{text});")
+
+    def finish(self, accumulator: Accumulator) -> None:
+        for text in accumulator.finish():
+            self.line(text)
+
+
+def print_kernel(kernel: Kernel) -> KernelText:
+    """The C++ of one kernel.
+
+    Raises:
+        SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
+    """
+    return KernelPrinter(kernel).run()
+
+
+def needs_check(op: str) -> bool:
+    """Whether an operator can fail at run time on integers."""
+    return op in _DIVISIONS and TABLE[op].rule is not Rule.FLOAT

@@ -1,0 +1,118 @@
+"""Runs of kernels as one C++ translation unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from smelt.codegen.cpp.header import header_text
+from smelt.codegen.cpp.index import index_text
+from smelt.codegen.cpp.kernel import KernelText, print_kernel
+from smelt.codegen.cpp.types import CPP_TYPES
+from smelt.nest.ir import Call, InArena, Kernel, Run
+
+ERRORS: tuple[tuple[str, str], ...] = (
+    ("IndexError", "index out of range in self"),
+    ("RuntimeError", "ZeroDivisionError"),
+)
+"""What each error number (from 1) of a run means; the numbers are the same in every unit (``smelt.h``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CppUnit:
+    """A complete translation unit, and for each run what its error numbers (from 1) mean."""
+
+    text: str
+    errors: dict[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The unit while it is printed."""
+
+    functions: list[str] = field(default_factory=list)
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+    seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
+    math: bool = False
+    reduce: bool = False
+
+    def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
+        """The C++ name of a kernel; equal ones are printed once."""
+        key = (kernel.params, kernel.sizes, kernel.body)
+        if key in self.seen:
+            return self.seen[key]
+        printed = print_kernel(kernel)
+        text = (printed.signature, printed.body)
+        if text not in self.names:
+            name = self.names[text] = self.fresh(kernel.name)
+            result = "i64" if printed.checked else "void"
+            comments = "".join(f"// {_one_line(origin)}\n" for origin in kernel.origins)
+            self.functions.append(
+                f"{comments}static {result} {name}({printed.signature}) {{\n{printed.body}\n}}"
+            )
+            self.math |= printed.math
+            self.reduce |= printed.reduce
+        self.seen[key] = self.names[text], printed
+        return self.seen[key]
+
+    def fresh(self, wanted: str) -> str:
+        base = "kernel_" + re.sub(r"\W+", "_", wanted).strip("_")
+        taken = set(self.names.values())
+        name, number = base, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+
+def print_unit(runs: Sequence[Run]) -> CppUnit:
+    """The translation unit with one entry point per run. It includes nothing: the header is part of the text.
+
+    Raises:
+        SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
+    """
+    unit = _Unit()
+    errors, entries = {}, []
+    for run in runs:
+        text, checked = _print_run(run, unit)
+        entries.append(text)
+        errors[run.name] = ERRORS if checked else ()
+    header = header_text(math=unit.math, reduce=unit.reduce)
+    body = "\n\n".join([*unit.functions, *entries])
+    return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
+
+
+def _print_run(run: Run, unit: _Unit) -> tuple[str, bool]:
+    sizes = {symbol: f"s{position}" for position, symbol in enumerate(run.sizes)}
+    parameters = [
+        "char* arena",
+        *(f"void* p{k}" for k in range(len(run.arguments))),
+        *(f"i64 {s}" for s in sizes.values()),
+    ]
+    lines, any_checked = [], False
+    for call in run.calls:
+        name, printed = unit.kernel(call.kernel)
+        args = ", ".join(_arguments(call, sizes))
+        if printed.checked:
+            any_checked = True
+            lines.append(f"  if (i64 error = {name}({args})) return error;")
+        else:
+            lines.append(f"  {name}({args});")
+    signature = f'extern "C" __attribute__((visibility("default"))) i64 {run.name}({", ".join(parameters)})'
+    return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
+
+
+def _arguments(call: Call, sizes: dict) -> Iterable[str]:
+    for param, place in zip(call.kernel.params, call.args, strict=True):
+        where = (
+            f"(arena + {index_text(place.offset, sizes)})"
+            if isinstance(place, InArena)
+            else f"p{place.position}"
+        )
+        yield f"({CPP_TYPES[param.dtype]}_buffer*){where}"
+    yield from (sizes[symbol] for symbol in call.kernel.sizes)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip("\\")

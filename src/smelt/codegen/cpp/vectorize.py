@@ -1,0 +1,68 @@
+"""How a VECTOR loop is printed: how many lanes at once, and whether there is a rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smelt.codegen.cpp.accumulators import updates_in
+from smelt.nest.ir import For, Let, Masked, Stmt
+from smelt.ops import TABLE
+
+_CHEAP = 14
+_WORTH = 40
+_UPDATE_COST = {"welford": 5, "argmax": 15, "argmin": 15, "online_softmax": 45}
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPlan:
+    """``lanes`` a turn in the main loop (if ``main``), then ``tail_lanes`` under a mask unless ``exact``."""
+
+    lanes: int
+    tail_lanes: int
+    main: bool
+    exact: bool
+
+
+def plan_vector_loop(loop: For, accumulators: dict[str, str]) -> VectorPlan:
+    """Lanes for ``loop``; ``accumulators`` (name → kind) are those declared around it.
+
+    A loop that feeds them takes 2 or 4 machine vectors at once while its body is cheap: that many independent
+    chains hide the latency of one.
+    """
+    extent = loop.end - loop.begin
+    count = int(extent) if extent.is_Integer else None
+    kinds = [accumulators[name] for name in updates_in(loop.body.stmts) if name in accumulators]
+    widest = _chains(loop, kinds) if kinds else 1
+    factor = widest
+    while factor > 1 and count is not None and count < 2 * factor * loop.step:
+        factor //= 2
+    if count is not None:
+        for candidate in (factor, factor // 2, factor // 4):
+            if candidate >= 1 and count % (candidate * loop.step) == 0 and 2 * candidate >= factor:
+                return VectorPlan(candidate * loop.step, loop.step, True, True)
+    lanes = factor * loop.step
+    return VectorPlan(lanes, loop.step, count is None or count >= lanes, False)
+
+
+def _chains(loop: For, kinds: list[str]) -> int:
+    cost = _cost(loop.body.stmts)
+    if cost is None:
+        return 1
+    cost += sum(_UPDATE_COST.get(kind, 1) for kind in kinds)
+    return 4 if cost <= _CHEAP else 2 if cost <= _WORTH else 1
+
+
+def _cost(stmts: tuple[Stmt, ...]) -> int | None:
+    """Units of work, or None where there is a loop inside."""
+    total = 0
+    for stmt in stmts:
+        if isinstance(stmt, For):
+            return None
+        if isinstance(stmt, Masked):
+            inner = _cost(stmt.body.stmts)
+            if inner is None:
+                return None
+            total += inner
+        elif isinstance(stmt, Let):
+            total += TABLE[stmt.op].cost if stmt.op in TABLE else 1
+    return total
