@@ -1,0 +1,230 @@
+"""The verifier of the loop IR: it finds all that is wrong with a graph before it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Problem, VerificationError
+from smelt.loops.dependencies import analyze, domain, variables, views_in
+from smelt.loops.interpreter import resolve
+from smelt.loops.ir import REDUCTIONS, Buffer, Extern, Graph, Node, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.typing import TypeChecker
+from smelt.ops import using
+from smelt.symbolic import numel, same
+from smelt.symbolic.bounds import bounds
+
+
+def verify(graph: Graph) -> None:
+    """Check every rule of `smelt.loops.ir`.
+
+    Raises:
+        VerificationError: SM0520, with every problem and the user's line where it is known.
+    """
+    problems = list(find_problems(graph))
+    if problems:
+        raise VerificationError("SM0520", "loops", problems)
+
+
+def find_problems(graph: Graph) -> Iterator[Problem]:
+    """Everything that is wrong with the graph, in order."""
+    yield from _buffers(graph)
+    defined: set[str] = set()
+    sizes: set[Symbol] = set()
+    for entry in graph.inputs:
+        if isinstance(entry, Symbol):
+            sizes.add(entry)
+        elif entry is not None:
+            if entry in defined:
+                yield Problem(f"{entry} is an input twice")
+            defined.add(entry)
+    for name in graph.constants:
+        if name in defined:
+            yield Problem(f"the constant {name} is an input too")
+        defined.add(name)
+    for name in sorted(defined - set(graph.buffers)):
+        yield Problem(f"{name} is given but is no buffer")
+    defined &= set(graph.buffers)
+    written = set(defined)
+    for node in graph.nodes:
+        where = node.origin.where or node.origin.op
+        yield from (Problem(what, where) for what in _node(node, graph, defined, written))
+        defined.update(name for name in node.outputs if name is not None)
+    yield from _ends(graph, defined, written)
+
+
+def _buffers(graph: Graph) -> Iterator[Problem]:
+    for name, buffer in graph.buffers.items():
+        if buffer.name != name:
+            yield Problem(f"buffer {buffer.name} is filed under {name}")
+        if len(buffer.shape) != len(buffer.strides):
+            yield Problem(f"{name} has {len(buffer.shape)} dimensions and {len(buffer.strides)} strides")
+        if any(size.is_negative for size in buffer.shape):
+            yield Problem(f"{name} has a negative size: {buffer.shape}")
+    for name, tensor in graph.constants.items():
+        known = graph.buffers.get(name)
+        if known is not None and (tensor.dtype != known.dtype or not _equal(tensor.shape, known.shape)):
+            yield Problem(f"the constant {name} is {tensor.dtype} {list(tensor.shape)}, its buffer is not")
+
+
+def _equal(left: Sequence[int | Expr], right: Sequence[Expr]) -> bool:
+    return len(left) == len(right) and all(a == b or same(b * 0 + a, b) for a, b in zip(left, right))
+
+
+# -- nodes ------------------------------------------------------------------------------------------------
+
+
+def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Iterator[str]:
+    for name in node.outputs:
+        if name is None:
+            continue
+        if name not in graph.buffers:
+            yield f"{name} is written but is no buffer"
+        elif name in written:
+            yield f"{name} is written twice"
+        written.add(name)
+    if isinstance(node.body, Extern):
+        yield from _extern(node.body, graph, defined)
+        return
+    yield from _outputs(node, graph)
+    yield from _loop_function(node, graph, defined)
+
+
+def _outputs(node: Node, graph: Graph) -> Iterator[str]:
+    body = node.body
+    count = 1
+    if isinstance(body, Reduction):
+        if body.kind not in REDUCTIONS:
+            yield f"there is no reduction {body.kind!r}"
+            return
+        count = REDUCTIONS[body.kind]
+    if len(node.outputs) != count:
+        yield f"the node has {len(node.outputs)} outputs, its body {count}"
+    for name in node.outputs:
+        buffer = graph.buffers.get(name) if name is not None else None
+        if buffer is None:
+            continue
+        shape = (
+            graph.buffers[body.base].shape
+            if isinstance(body, Scatter) and body.base in graph.buffers
+            else None
+        )
+        shape = body.shape if shape is None else shape  # type: ignore[union-attr]
+        if not _equal(shape, buffer.shape):
+            yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
+        dtype = body.dtype  # type: ignore[union-attr]
+        if isinstance(body, Reduction) and body.kind in ("argmax", "argmin"):
+            dtype = torch.int64
+        if buffer.dtype != dtype:
+            yield f"{buffer.name} is {buffer.dtype}, its node writes {dtype}"
+
+
+def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
+    body = node.body
+    assert isinstance(body, (Pointwise, Reduction, Scatter))
+    index = variables("i", len(body.shape))
+    checker = TypeChecker(
+        {name: buffer.dtype for name, buffer in graph.buffers.items()},
+        {name: len(buffer.shape) for name, buffer in graph.buffers.items()},
+    )
+    with using(checker):
+        if isinstance(body, Reduction):
+            dtype = body.inner_fn(index, variables("r", len(body.reduce_shape)))
+        else:
+            dtype = body.inner_fn(index)
+        place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
+    yield from dict.fromkeys(checker.problems)
+    if dtype != body.dtype:
+        yield f"the loop function gives {dtype}, the node says {body.dtype}"
+    if isinstance(body, Scatter):
+        yield from _scatter(body, place, graph)
+    found = analyze(node, graph)
+    for name in found.buffers_read:
+        if name in graph.buffers and name not in defined:
+            yield f"{name} is read before it is written"
+    extents = dict(zip((*found.variables, *found.reduce_variables), domain(node)))
+    if any(size == 0 for size in extents.values()):
+        return
+    for read in found.reads:
+        buffer = graph.buffers.get(read.buffer)
+        if buffer is not None and not read.masked and len(read.index) == len(buffer.shape):
+            yield from _in_range(buffer, read.index, extents)
+
+
+def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str]:
+    base = graph.buffers.get(body.base)
+    if base is None:
+        yield f"the scatter's base {body.base} is no buffer"
+        return
+    if len(place) != len(base.shape):
+        yield f"the scatter's place has {len(place)} indices, {body.base} has {len(base.shape)} dimensions"
+    if body.mode not in (None, "add"):
+        yield f"a scatter has no mode {body.mode!r}"
+
+
+def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:
+    """Only what is certain is said: an affine index reaches its bounds."""
+    for dim, (expr, size) in enumerate(zip(index, buffer.shape)):
+        low, high = bounds(expr, extents)
+        if not expr.is_Integer and not _reaches_bounds(expr, extents):
+            continue
+        below = low is not None and bool(low.is_negative)
+        above = high is not None and bool((high - size).is_nonnegative)
+        if below or above:
+            yield f"load of {buffer.name}: index {expr} of dimension {dim} leaves [0, {size})"
+
+
+def _reaches_bounds(expr: Expr, extents: Mapping[Symbol, Expr]) -> bool:
+    """Whether the index is a sum of distinct loop variables times numbers."""
+    for term in expr.as_ordered_terms():
+        coefficient, rest = term.as_coeff_Mul()
+        if not coefficient.is_Integer or (rest != 1 and rest not in extents):
+            return False
+    return True
+
+
+# -- externs, outputs, mutations --------------------------------------------------------------------------
+
+
+def _extern(body: Extern, graph: Graph, defined: set[str]) -> Iterator[str]:
+    try:
+        resolve(body.target)
+    except (AttributeError, ValueError):
+        yield f"there is no ATen operator {body.target!r}"
+    for view in views_in((body.args, body.kwargs)):
+        if view.buffer not in defined:
+            yield f"{view.buffer} is read before it is written"
+        yield from _view(view, graph)
+
+
+def _view(view: StridedView, graph: Graph) -> Iterator[str]:
+    if view.buffer not in graph.buffers:
+        yield f"a view of {view.buffer}, which is no buffer"
+    if len(view.shape) != len(view.strides):
+        yield f"a view of {view.buffer} has {len(view.shape)} dimensions and {len(view.strides)} strides"
+
+
+def _ends(graph: Graph, defined: set[str], written: set[str]) -> Iterator[Problem]:
+    for position, out in enumerate(graph.outputs):
+        if isinstance(out, StridedView):
+            if out.buffer in graph.buffers and out.buffer not in defined:
+                yield Problem(f"output {position} is a view of {out.buffer}, which is never written")
+            yield from (Problem(f"output {position}: {what}") for what in _view(out, graph))
+    inputs = {name for name in graph.inputs if isinstance(name, str)}
+    for mutation in graph.mutations:
+        if mutation.target not in inputs:
+            yield Problem(f"{mutation.target} is mutated but is no input")
+        if mutation.source not in defined:
+            yield Problem(f"{mutation.target} takes the value of {mutation.source}, which is never written")
+        target, source = graph.buffers.get(mutation.target), graph.buffers.get(mutation.source)
+        if target is None or source is None:
+            continue
+        if target.dtype != source.dtype:
+            yield Problem(f"{target.name} is {target.dtype}, it is to hold {source.name}: {source.dtype}")
+        if not _equal(target.shape, source.shape):
+            yield Problem(f"{target.name} has the shape {target.shape}, {source.name} has {source.shape}")
+    for name, buffer in graph.buffers.items():
+        if name not in written and numel(buffer.shape) != 0:
+            yield Problem(f"{name} is never written")
