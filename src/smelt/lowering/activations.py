@@ -57,25 +57,31 @@ def prelu_backward(ctx: Builder, grad: Tensor, x: Tensor, weight: Tensor) -> tup
 
 @lowers(aten.hardshrink.default)
 def hardshrink(ctx: Builder, x: Tensor, limit: Number = 0.5) -> Tensor:
-    return hardshrink_backward(ctx, x, x, limit)
+    """0 within the limits; NaN stays."""
 
+    def value(c: Constants, v: Any) -> Any:
+        return ops.where(ops.le(ops.abs(v), c(limit)), c(0), v)
 
-@lowers(aten.hardshrink_backward.default)
-def hardshrink_backward(ctx: Builder, grad: Tensor, x: Tensor, limit: Number) -> Tensor:
-    def value(c: Constants, g: Any, v: Any) -> Any:
-        inside = ops.logical_and(ops.ge(v, c(-limit)), ops.le(v, c(limit)))
-        return ops.where(inside, c(0), g)
-
-    return elementwise(ctx, value, grad, x)
+    return elementwise(ctx, value, x)
 
 
 @lowers(aten.softshrink.default)
 def softshrink(ctx: Builder, x: Tensor, limit: Number = 0.5) -> Tensor:
     def value(c: Constants, v: Any) -> Any:
-        inner = ops.where(ops.lt(v, c(-limit)), ops.add(v, c(limit)), ops.mul(v, c(0)))
-        return ops.where(ops.gt(v, c(limit)), ops.sub(v, c(limit)), inner)
+        nearer = ops.where(ops.gt(v, c(0)), ops.sub(v, c(limit)), ops.add(v, c(limit)))
+        return ops.where(ops.le(ops.abs(v), c(limit)), c(0), nearer)
 
     return elementwise(ctx, value, x)
+
+
+@lowers(aten.hardshrink_backward.default)
+def hardshrink_backward(ctx: Builder, grad: Tensor, x: Tensor, limit: Number) -> Tensor:
+    """The gradient beyond the limits, 0 within and for NaN."""
+
+    def value(c: Constants, g: Any, v: Any) -> Any:
+        return ops.where(ops.gt(ops.abs(v), c(limit)), g, c(0))
+
+    return elementwise(ctx, value, grad, x)
 
 
 @lowers(aten.softshrink_backward.default)
@@ -86,10 +92,14 @@ def softshrink_backward(ctx: Builder, grad: Tensor, x: Tensor, limit: Number) ->
 @lowers(aten.hardtanh_backward.default)
 def hardtanh_backward(ctx: Builder, grad: Tensor, x: Tensor, low: Number, high: Number) -> Tensor:
     def value(c: Constants, g: Any, v: Any) -> Any:
-        outside = ops.logical_or(ops.le(v, c(low)), ops.ge(v, c(high)))
-        return ops.where(outside, c(0), g)
+        inside = ops.logical_and(ops.gt(v, c(low)), ops.lt(v, c(high)))
+        return ops.where(inside, g, c(0))
 
     return elementwise(ctx, value, grad, x)
+
+
+_SIXTH = 0.1666666716337204
+"""1/6 rounded to float32: ATen's kernel multiplies by it in float64 too."""
 
 
 def _ramp(c: Constants, x: Any) -> Any:
@@ -102,7 +112,7 @@ pointwise(aten.hardswish.default, lambda c, x: ops.truediv(ops.mul(x, _ramp(c, x
 
 def _hardsigmoid_backward(c: Constants, grad: Any, x: Any) -> Any:
     inside = ops.logical_and(ops.gt(x, c(-3)), ops.lt(x, c(3)))
-    return ops.where(inside, ops.truediv(grad, c(6)), c(0))
+    return ops.where(inside, ops.mul(grad, c(_SIXTH)), c(0))
 
 
 def _hardswish_backward(c: Constants, grad: Any, x: Any) -> Any:
@@ -135,7 +145,7 @@ def elu_backward(
         else:
             slope = ops.mul(ops.mul(g, c(input_scale)), c(alpha * scale))
             negative = ops.mul(slope, ops.exp(ops.mul(v, c(input_scale))))
-        return ops.where(ops.le(v, c(0)), negative, ops.mul(g, c(scale)))
+        return ops.where(ops.gt(v, c(0)), ops.mul(g, c(scale)), negative)
 
     return elementwise(ctx, value, grad, x)
 
@@ -206,12 +216,13 @@ def log_sigmoid(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @lowers(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(ctx: Builder, grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
-    def value(c: Constants, g: Any, v: Any) -> Any:
-        power = ops.exp(ops.neg(ops.abs(v)))
+    """``buffer`` is the forward's ``exp(-|x|)``, rounded to the dtype, as ATen's CPU kernel reads it."""
+
+    def value(c: Constants, g: Any, v: Any, power: Any) -> Any:
         part = ops.truediv(power, ops.add(c(1), power))
         return ops.mul(g, ops.where(ops.lt(v, c(0)), ops.sub(c(1), part), part))
 
-    return elementwise(ctx, value, grad, x)
+    return elementwise(ctx, value, grad, x, buffer)
 
 
 # -- gelu and glu ------------------------------------------------------------------------------------------
@@ -290,7 +301,7 @@ def logit_backward(ctx: Builder, grad: Tensor, x: Tensor, eps: float | None = No
     outside = float("nan") if eps is None else 0.0
 
     def value(c: Constants, g: Any, v: Any) -> Any:
-        beyond = ops.logical_or(ops.lt(v, c(low)), ops.gt(v, c(high)))
-        return ops.where(beyond, c(outside), ops.truediv(g, ops.mul(v, ops.sub(c(1), v))))
+        inside = ops.logical_and(ops.ge(v, c(low)), ops.le(v, c(high)))
+        return ops.where(inside, ops.truediv(g, ops.mul(v, ops.sub(c(1), v))), c(outside))
 
     return elementwise(ctx, value, grad, x)
