@@ -10,12 +10,12 @@ import torch
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import canonical_dims, cast, compute_dtype, convert, expanded, load_as
+from smelt.lowering.dims import canonical_dims, cast, compute_dtype, convert, expanded, fill, load_as
 from smelt.lowering.reductions import Dims, reduce, reduce_tensor
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import Expr, numel
+from smelt.symbolic import Expr, is_zero, numel
 
 aten = torch.ops.aten
 
@@ -58,6 +58,8 @@ def _variance(
         shape=m2.shape,
         dtype=out,
     )
+    if is_zero(count):  # ATen's mean of nothing
+        mean = fill(ctx, mean.shape, dtype, math.nan)
     return variance, mean
 
 
@@ -147,14 +149,21 @@ def _online(ctx: Builder, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tenso
 
 @lowers(aten._softmax.default)
 def softmax(ctx: Builder, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """The exponentials are a tensor of their own: the scheduler keeps a row of them rather than computing them twice."""
     out, dtype = ctx.dtype, compute_dtype(x.dtype)
-    largest, total = _online(ctx, x, canonical_dims(dim, len(x.shape)))
+    dims = canonical_dims(dim, len(x.shape))
+    (largest,) = reduce_tensor(ctx, "max", x, dims, dtype, keepdim=True)
+    largest = expanded(largest, x.shape)
 
-    def inner_fn(index: Index) -> Any:
-        shifted = ops.sub(load_as(x, index, dtype), largest.load(index))
-        return convert(ops.truediv(ops.exp(shifted), total.load(index)), dtype, out)
+    def exponential(index: Index) -> Any:
+        return ops.exp(ops.sub(load_as(x, index, dtype), largest.load(index)))
 
-    return ctx.pointwise(inner_fn)
+    exponentials = ctx.pointwise(exponential, dtype=dtype)
+    (total,) = reduce_tensor(ctx, "sum", exponentials, dims, dtype, keepdim=True)
+    total = expanded(total, x.shape)
+    return ctx.pointwise(
+        lambda index: convert(ops.truediv(exponentials.load(index), total.load(index)), dtype, out)
+    )
 
 
 @lowers(aten._log_softmax.default)
