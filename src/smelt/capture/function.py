@@ -23,8 +23,9 @@ def capture_function(
 ) -> Program:
     """Trace ``function(*args)``: tensors in, any nest of tensors out (flattened).
 
-    ``dynamic``: every size of every argument that is not 0 or 1 becomes a symbol. In-place changes of the
-    arguments become ``aten.copy_`` onto them.
+    Source lines are known of functions named ``forward`` only (``make_fx`` keeps no others). ``dynamic``:
+    every size of every argument that is not 0 or 1 becomes a symbol. In-place changes of the arguments become
+    ``aten.copy_`` onto them.
 
     >>> program = capture_function(lambda x: x.add_(1), [torch.zeros(2)])
     >>> [node.target.__name__ for node in program.graph_module.graph.nodes if node.op == "call_function"]

@@ -1,80 +1,111 @@
-"""Which composite operators are taken apart, and which stay whole. One line a decision, with its reason.
+"""Which composite operators are taken apart, and which stay whole: one line a decision, with its reason.
 
 Start: PyTorch's core ATen table. An operator that stays whole either has a row in `smelt.lowering` or runs in
-ATen.
+ATen. All decisions were checked by running PyTorch's own operator samples through the table, float32 and
+bfloat16, forward and backward, against eager and float64: what is left apart errs no more than four times
+what eager does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-aten, prims = torch.ops.aten, torch.ops.prims
+aten = torch.ops.aten
 Table = dict[Any, Callable[..., Any]]
 
-_CALLED_WHOLE: dict[str, tuple[Any, ...]] = {
-    "matrix products and attention: ATen's kernels, until the schedule makes its own": (
-        aten.baddbmm,  # its decomposition also promotes to float32
-        aten.addmm,
+_WHOLE: dict[str, tuple[Any, ...]] = {
+    "a matrix product or attention: ATen's kernel, until the schedule makes its own": (
         aten._scaled_dot_product_flash_attention_for_cpu,
-        aten.dot,
-        aten.vdot,
-        aten.mv,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+        aten.addmm,
         aten.addmv,
+        aten.baddbmm,  # apart it would also promote to float32
+        aten.convolution,
+        aten.convolution_backward,
+        aten.dot,
+        aten.mv,
+        aten.vdot,
     ),
     "random: only ATen's own kernel draws eager's numbers": (
         aten.bernoulli,
-        aten.native_dropout,
-        aten.rrelu_with_noise,
-        aten.normal,
-        aten.uniform,
-        aten.randn,
-        aten.rand_like,
-        aten.randint,
         aten.exponential,
         aten.multinomial,
+        aten.native_dropout,
+        aten.normal,
+        aten.rand_like,
+        aten.randint,
+        aten.randn,
+        aten.rrelu_with_noise,
+        aten.rrelu_with_noise_functional,
+        aten.uniform,
     ),
-}
-
-_LOWERED_WHOLE: dict[str, tuple[Any, ...]] = {
-    "one reduction or scatter in the loop IR; apart they are several passes over memory": (
+    "one reduction or scatter of the loop IR; apart it is several passes over memory": (
+        aten._log_softmax,
+        aten._softmax,
+        aten.all,
+        aten.any,
+        aten.embedding_dense_backward,
+        aten.native_group_norm,
+        aten.native_layer_norm,
         aten.sum,
         aten.var,
         aten.var_mean,
-        aten.embedding_dense_backward,
-        aten.all,
-        aten.any,
     ),
-    "views and copies that the loop IR has as index transforms": (
-        aten.squeeze,
-        aten.unbind,
-        aten.split,
-        aten.select_scatter,
-        aten.slice_scatter,
+    "a view or copy that the loop IR has as an index transform": (
         aten.diagonal_copy,
         aten.expand_copy,
+        aten.select_scatter,
+        aten.slice_scatter,
+        aten.split,
+        aten.squeeze,
+        aten.unbind,
     ),
-    "its decomposition has other strides than eager's result": (
+    "one expression already": (
+        aten.clamp_max,
+        aten.clamp_min,
+    ),
+    "apart, the result has other strides than eager's": (
         aten.max_unpool2d,
         aten.max_unpool3d,
     ),
-    "its decomposition is less accurate than eager's kernel": (aten.logspace,),
-    "one expression whose rounding follows eager's kernel": (
-        aten.clamp_min,
-        aten.clamp_max,
-    ),
+    "apart, it is less accurate than eager's kernel": (aten.logspace,),
 }
 
-_ALSO_DECOMPOSED: tuple[Any, ...] = ()
+_ALSO_APART: tuple[Any, ...] = (
+    aten._batch_norm_no_update,
+    aten._batch_norm_with_update,
+    aten._batch_norm_with_update_functional,
+    aten.batch_norm_backward,
+)
+"""Not in the core table, but of the same family as what is."""
+
+
+def _soft_margin_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int = 1
+) -> Tensor:
+    """As ATen computes it: PyTorch's ``sigmoid(x) - 1`` loses all digits where sigmoid is near 1."""
+    z = torch.exp(-target * self)
+    scale = 1.0 / self.numel() if reduction == 1 else 1.0
+    return target * z * -scale / (z + 1) * grad_output
+
+
+_OURS: dict[Any, Callable[..., Any]] = {aten.soft_margin_loss_backward.default: _soft_margin_loss_backward}
 
 
 @lru_cache(maxsize=1)
 def decompositions() -> Table:
-    """The table for AOTAutograd: ATen overload → function that computes it from simpler ones."""
+    """The table for AOTAutograd: ATen overload → function that computes it from simpler ones.
+
+    >>> import torch
+    >>> torch.ops.aten.addcmul.default in decompositions(), torch.ops.aten.addmm.default in decompositions()
+    (True, False)
+    """
     from torch._decomp import _core_aten_decompositions_post_autograd
 
     return _with_our_choices(_core_aten_decompositions_post_autograd())
@@ -86,19 +117,17 @@ def export_decompositions() -> Table:
     return _with_our_choices(dict(core_aten_decompositions().items()))
 
 
+def whole() -> dict[Any, str]:
+    """ATen overload → why it stays whole, for those that our choice keeps whole."""
+    return {overload: reason for reason, packets in _WHOLE.items() for overload in _overloads(packets)}
+
+
 def _with_our_choices(table: Table) -> Table:
-    table = dict(table)
-    for groups in (_CALLED_WHOLE, _LOWERED_WHOLE):
-        for packets in groups.values():
-            for overload in _overloads(packets):
-                table.pop(overload, None)
-    table.update(get_decompositions(list(_ALSO_DECOMPOSED)))
-    return table
+    kept = whole()
+    chosen = {overload: function for overload, function in table.items() if overload not in kept}
+    return {**chosen, **get_decompositions(_ALSO_APART), **_OURS}
 
 
-def _overloads(packets: Iterable[Any]) -> Iterable[Any]:
+def _overloads(packets: tuple[Any, ...]) -> Iterator[Any]:
     for packet in packets:
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            yield from (getattr(packet, name) for name in packet.overloads())
-        else:
-            yield packet
+        yield from (getattr(packet, name) for name in packet.overloads())

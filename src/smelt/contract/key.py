@@ -31,7 +31,7 @@ def graph_key(program: Program) -> str:
     >>> len(one), one == two
     (64, False)
     """
-    writer = _Writer(program.graph_module)
+    writer = _Writer()
     roles = ",".join(f"{each.role}{'*' if each.static else ''}" for each in program.inputs)
     writer.text(f"smelt graph 1;{program.kind};{roles};{','.join(program.output_roles)}")
     writer.graph(program.graph_module)
@@ -40,7 +40,7 @@ def graph_key(program: Program) -> str:
 
 
 class _Writer:
-    def __init__(self, root: GraphModule) -> None:
+    def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self.parts: list[str] = []
         self.symbols: dict[Any, str] = {}

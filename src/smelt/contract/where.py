@@ -18,14 +18,16 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 @lru_cache(maxsize=8192)
 def parse(stack_trace: str) -> str | None:
-    """The innermost frame outside torch itself (the innermost of all where there is no other).
+    """The innermost frame outside torch and its generated code; torch's own where there is no other.
 
     >>> parse('  File "/home/me/model.py", line 12, in forward\\n    return x + 1\\n')
     'model.py:12 in forward'
     >>> parse("nothing") is None
     True
     """
-    frames = list(_FRAME.finditer(stack_trace))
+    frames = [
+        frame for frame in _FRAME.finditer(stack_trace) if not frame["file"].startswith("<eval_with_key>")
+    ]
     if not frames:
         return None
     own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
