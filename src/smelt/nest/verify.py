@@ -1,0 +1,338 @@
+"""The verifier of loop nests: names, scopes, dtypes, and which loops may lie in which."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Problem, VerificationError
+from smelt.loops.ir import REDUCTIONS
+from smelt.nest.ir import (
+    Accumulate,
+    Alloc,
+    Argument,
+    Block,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    Run,
+    Stmt,
+    Store,
+    Update,
+)
+from smelt.ops import TABLE, result_dtype
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+def verify(kernel: Kernel) -> None:
+    """Check every rule of `smelt.nest.ir`.
+
+    Raises:
+        VerificationError: SM0530, with every problem found and the loops around it.
+    """
+    problems = find_problems(kernel)
+    if problems:
+        raise VerificationError("SM0530", f"kernel {kernel.name}", problems)
+
+
+def verify_run(run: Run) -> None:
+    """Check a run and each of its kernels once.
+
+    Raises:
+        VerificationError: SM0530.
+    """
+    problems: list[Problem] = []
+    sizes = set(run.sizes)
+    for number, call in enumerate(run.calls):
+        where = f"call {number} of {call.kernel.name}"
+        if len(call.args) != len(call.kernel.params):
+            problems.append(
+                Problem(f"{len(call.args)} buffers for {len(call.kernel.params)} parameters", where)
+            )
+        for size in set(call.kernel.sizes) - sizes:
+            problems.append(Problem(f"the size {size} is not given to the run", where))
+        for arg in call.args:
+            if isinstance(arg, Argument):
+                if not 0 <= arg.position < len(run.arguments):
+                    problems.append(Problem(f"there is no argument {arg.position}", where))
+                continue
+            for symbol in arg.offset.free_symbols - sizes:
+                problems.append(Problem(f"the size {symbol} of an arena offset is not given", where))
+    for kernel in dict.fromkeys(call.kernel for call in run.calls):
+        problems += find_problems(kernel)
+    if problems:
+        raise VerificationError("SM0530", f"run {run.name}", problems)
+
+
+def find_problems(kernel: Kernel) -> list[Problem]:
+    """Everything that is wrong with the kernel, in order."""
+    checker = _Checker(kernel)
+    checker.check()
+    return checker.problems
+
+
+class _Scope:
+    """What is visible in a block; a child sees its parents' names and hides its own from them."""
+
+    def __init__(self, parent: _Scope | None = None) -> None:
+        self.values: ChainMap[str, torch.dtype] = _child(parent.values if parent else None)
+        self.accumulators: ChainMap[str, Accumulate] = _child(parent.accumulators if parent else None)
+        self.buffers: ChainMap[str, tuple[torch.dtype, int, bool]] = _child(
+            parent.buffers if parent else None
+        )
+        self.symbols: ChainMap[Symbol, str] = _child(parent.symbols if parent else None)
+
+
+def _child(parent: ChainMap[Any, Any] | None) -> ChainMap[Any, Any]:
+    return ChainMap() if parent is None else parent.new_child()
+
+
+class _Checker:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.problems: list[Problem] = []
+        self.path: list[For] = []
+        self._masked = 0
+
+    def check(self) -> None:
+        scope = _Scope()
+        for size in self.kernel.sizes:
+            scope.symbols[size] = "size"
+        for param in self.kernel.params:
+            if param.name in scope.buffers:
+                self._say(f"the parameter {param.name} is there twice")
+            if len(param.shape) != len(param.strides):
+                self._say(f"{param.name} has {len(param.shape)} dimensions and {len(param.strides)} strides")
+            scope.buffers[param.name] = (param.dtype, len(param.shape), param.written)
+            self._exprs((*param.shape, *param.strides), scope)
+        self._block(self.kernel.body, scope)
+
+    def _say(self, what: str) -> None:
+        loops = " / ".join(f"for {loop.var}" for loop in self.path)
+        self.problems.append(Problem(what, f"{self.kernel.name}{': ' if loops else ''}{loops}"))
+
+    def _block(self, block: Block, scope: _Scope) -> None:
+        for stmt in block.stmts:
+            self._stmt(stmt, scope)
+
+    def _stmt(self, stmt: Stmt, scope: _Scope) -> None:
+        if self._masked and not isinstance(stmt, (Let, Masked)):
+            self._say(f"a masked body only computes values, it holds a {type(stmt).__name__}")
+        if isinstance(stmt, For):
+            self._loop(stmt, scope)
+        elif isinstance(stmt, Let):
+            self._let(stmt, scope)
+        elif isinstance(stmt, Masked):
+            self._mask(stmt, scope)
+        elif isinstance(stmt, Store):
+            self._store(stmt, scope)
+        elif isinstance(stmt, Accumulate):
+            if stmt.kind not in REDUCTIONS:
+                self._say(f"the accumulator {stmt.name} is no reduction: {stmt.kind!r}")
+            if stmt.name in scope.accumulators:
+                self._say(f"the accumulator {stmt.name} is declared twice")
+            scope.accumulators[stmt.name] = stmt
+        elif isinstance(stmt, Update):
+            self._update(stmt, scope)
+        else:
+            self._alloc(stmt, scope)
+
+    # -- loops --------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: For, scope: _Scope) -> None:
+        self._exprs((loop.begin, loop.end), scope)
+        if loop.var in scope.symbols:
+            self._say(f"the loop variable {loop.var} is taken: it is a {scope.symbols[loop.var]} already")
+        if loop.step < 1:
+            self._say(f"the loop over {loop.var} has the step {loop.step}")
+        for outer in self.path:
+            if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR) and outer.kind is LoopKind.VECTOR:
+                self._say(
+                    f"the {loop.kind.value} loop over {loop.var} lies in the vector loop over {outer.var}"
+                )
+            if loop.kind is LoopKind.PARALLEL and outer.kind is LoopKind.PARALLEL:
+                self._say(f"the parallel loop over {loop.var} lies in the parallel loop over {outer.var}")
+            if outer.kind is LoopKind.VECTOR and (loop.begin.has(outer.var) or loop.end.has(outer.var)):
+                self._say(f"the bounds of {loop.var} differ between the lanes of {outer.var}")
+        inner = _Scope(scope)
+        inner.symbols[loop.var] = "loop variable"
+        self.path.append(loop)
+        self._block(loop.body, inner)
+        self.path.pop()
+
+    def _alloc(self, stmt: Alloc, scope: _Scope) -> None:
+        if stmt.buffer in scope.buffers:
+            self._say(f"the scratch buffer {stmt.buffer} is declared twice or hides a parameter")
+        if any(loop.kind is LoopKind.VECTOR for loop in self.path):
+            self._say(f"the scratch buffer {stmt.buffer} lies in a vector loop")
+        self._exprs(stmt.shape, scope)
+        scope.buffers[stmt.buffer] = (stmt.dtype, len(stmt.shape), True)
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def _bind(self, name: str, dtype: torch.dtype, scope: _Scope) -> None:
+        if name in scope.values:
+            self._say(f"{name} is assigned twice")
+        scope.values[name] = dtype
+
+    def _value(self, name: Any, scope: _Scope) -> torch.dtype | None:
+        dtype = scope.values.get(name) if isinstance(name, str) else None
+        if dtype is None:
+            self._say(f"{name} is used before it is defined")
+        return dtype
+
+    def _exprs(self, exprs: Iterable[Expr], scope: _Scope) -> None:
+        for expr in exprs:
+            for symbol in sorted(expr.free_symbols, key=str):
+                if symbol not in scope.symbols:
+                    self._say(f"the symbol {symbol} in {expr} is not defined here")
+
+    def _place(self, buffer: str, index: Sequence[Expr], scope: _Scope) -> torch.dtype | None:
+        self._exprs(index, scope)
+        known = scope.buffers.get(buffer)
+        if known is None:
+            self._say(f"there is no buffer {buffer}")
+            return None
+        if len(index) != known[1]:
+            self._say(f"{buffer} is accessed with {len(index)} indices, it has {known[1]} dimensions")
+        return known[0]
+
+    def _expect(self, name: str, dtype: torch.dtype, wanted: torch.dtype | None) -> None:
+        if wanted is not None and dtype != wanted:
+            self._say(f"{name} is said to be {dtype}, it is {wanted}")
+
+    def _let(self, stmt: Let, scope: _Scope) -> None:
+        check = getattr(self, f"_let_{stmt.op}", None)
+        if stmt.op in TABLE:
+            self._elementwise(stmt, scope)
+        elif check is None:
+            self._say(f"there is no operation {stmt.op!r}")
+        elif len(stmt.args) != _ARITY[stmt.op]:
+            self._say(f"{stmt.op} takes {_ARITY[stmt.op]} arguments, not {len(stmt.args)}")
+        else:
+            check(stmt, scope)
+        self._bind(stmt.name, stmt.dtype, scope)
+
+    def _elementwise(self, stmt: Let, scope: _Scope) -> None:
+        dtypes = [self._value(name, scope) for name in stmt.args]
+        if None in dtypes:
+            return
+        try:
+            wanted = result_dtype(TABLE[stmt.op], dtypes)  # type: ignore[arg-type]
+        except TypeError as error:
+            self._say(f"{stmt.name}: {error}")
+            return
+        self._expect(stmt.name, stmt.dtype, wanted)
+
+    def _let_load(self, stmt: Let, scope: _Scope) -> None:
+        self._expect(stmt.name, stmt.dtype, self._place(stmt.args[0], stmt.args[1], scope))
+
+    def _let_constant(self, stmt: Let, scope: _Scope) -> None:
+        kind = type(stmt.args[0])
+        wanted = bool if stmt.dtype is torch.bool else float if stmt.dtype.is_floating_point else int
+        if kind is not wanted:
+            self._say(f"the constant {stmt.args[0]!r} is no {stmt.dtype}")
+
+    def _let_index_expr(self, stmt: Let, scope: _Scope) -> None:
+        self._exprs((stmt.args[0],), scope)
+
+    def _let_to_dtype(self, stmt: Let, scope: _Scope) -> None:
+        self._value(stmt.args[0], scope)
+
+    def _let_bitcast(self, stmt: Let, scope: _Scope) -> None:
+        dtype = self._value(stmt.args[0], scope)
+        if dtype is not None and dtype.itemsize != stmt.dtype.itemsize:
+            self._say(f"{stmt.name}: a bitcast from {dtype} to {stmt.dtype} changes the width")
+
+    def _let_indirect_index(self, stmt: Let, scope: _Scope) -> None:
+        dtype = self._value(stmt.args[0], scope)
+        if dtype is not None and dtype not in _INTEGERS:
+            self._say(f"{stmt.name}: an indirect index is an integer, not {dtype}")
+        self._exprs((stmt.args[1],), scope)
+        if stmt.index is None:
+            self._say(f"{stmt.name}: the indirect index binds no symbol")
+        elif stmt.index in scope.symbols:
+            self._say(f"the index symbol {stmt.index} is taken: it is a {scope.symbols[stmt.index]} already")
+        else:
+            scope.symbols[stmt.index] = "index symbol"
+
+    def _let_read(self, stmt: Let, scope: _Scope) -> None:
+        name, position = stmt.args
+        accumulator = scope.accumulators.get(name)
+        if accumulator is None:
+            self._say(f"the accumulator {name} is read before it is declared")
+            return
+        if not 0 <= position < REDUCTIONS.get(accumulator.kind, 1):
+            self._say(f"the accumulator {name} ({accumulator.kind}) has no output {position}")
+        argument = accumulator.kind in ("argmax", "argmin")
+        self._expect(stmt.name, stmt.dtype, torch.int64 if argument else accumulator.dtype)
+
+    def _mask(self, stmt: Masked, scope: _Scope) -> None:
+        dtype = self._value(stmt.mask, scope)
+        if dtype is not None and dtype is not torch.bool:
+            self._say(f"{stmt.name}: the mask {stmt.mask} is bool, not {dtype}")
+        inner = _Scope(scope)
+        self._masked += 1
+        self._block(stmt.body, inner)
+        self._masked -= 1
+        self._expect(stmt.name, stmt.dtype, self._value(stmt.result, inner))
+        self._bind(stmt.name, stmt.dtype, scope)
+
+    # -- effects ------------------------------------------------------------------------------------------
+
+    def _store(self, stmt: Store, scope: _Scope) -> None:
+        dtype = self._place(stmt.buffer, stmt.index, scope)
+        value = self._value(stmt.value, scope)
+        if dtype is not None and not scope.buffers[stmt.buffer][2]:
+            self._say(f"{stmt.buffer} is stored to but not marked as written")
+        if dtype is not None and value is not None and dtype != value:
+            self._say(f"{stmt.buffer} holds {dtype}, stored is {value}")
+        if stmt.mode not in (None, "add", "atomic_add"):
+            self._say(f"a store has no mode {stmt.mode!r}")
+
+    def _update(self, stmt: Update, scope: _Scope) -> None:
+        accumulator = scope.accumulators.get(stmt.acc)
+        if stmt.position is not None:
+            self._exprs((stmt.position,), scope)
+        if accumulator is None:
+            self._say(f"the accumulator {stmt.acc} is updated before it is declared")
+            return
+        if stmt.merge:
+            other = scope.accumulators.get(stmt.value)
+            if other is None:
+                self._say(f"the accumulator {stmt.value} is merged before it is declared")
+            elif (other.kind, other.dtype) != (accumulator.kind, accumulator.dtype):
+                self._say(f"{stmt.value} ({other.kind}) is merged into {stmt.acc} ({accumulator.kind})")
+        else:
+            value = self._value(stmt.value, scope)
+            if value is not None and value != accumulator.dtype:
+                self._say(f"the accumulator {stmt.acc} takes {accumulator.dtype}, not {value}")
+            if stmt.position is None and accumulator.kind in ("argmax", "argmin"):
+                self._say(f"the accumulator {stmt.acc} ({accumulator.kind}) needs a position")
+        self._races(stmt, scope)
+
+    def _races(self, stmt: Update, scope: _Scope) -> None:
+        """Turns of a parallel loop must not share an accumulator."""
+        depth = next(d for d, names in enumerate(scope.accumulators.maps) if stmt.acc in names)
+        inside = self.path[len(self.path) - depth :] if depth else []
+        for loop in inside:
+            if loop.kind is LoopKind.PARALLEL:
+                self._say(f"turns of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
+
+
+_ARITY = {
+    "load": 2,
+    "constant": 1,
+    "index_expr": 1,
+    "to_dtype": 1,
+    "bitcast": 1,
+    "indirect_index": 4,
+    "read": 2,
+}
