@@ -49,7 +49,7 @@ def _fused_multiply_add(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 def _exact_fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     x, y, z = torch.broadcast_tensors(x, y, z)
-    plain = x * y + z
+    plain = torch.where(x.isfinite() & y.isfinite() & z.isinf(), z, x * y + z)
     results = []
     for a, b, c, rough in zip(*(t.reshape(-1).tolist() for t in (x, y, z, plain))):
         finite = all(abs(number) < float("inf") for number in (a, b, c))
