@@ -124,21 +124,35 @@ def _kernel_table(report: CompileReport) -> Table:
     table.add_column("kernel")
     table.add_column("times", justify="right")
     table.add_column("operators fused in it")
+    table.add_column("where")
     names = report.kernel_names or [str(number) for number in range(len(report.fused))]
-    first: dict[str, str] = {}
-    times: Counter[str] = Counter()
-    for name, operators in zip(names, report.fused):
-        text = _counted(Counter(operators), arrow=" → ")
-        first.setdefault(text, name)
-        times[text] += 1
-    for text, count in times.items():
-        table.add_row(Text(first[text]), str(count), Text(text, overflow="fold"))
+    first: dict[tuple[str, str], str] = {}
+    times: Counter[tuple[str, str]] = Counter()
+    for name, origins in zip(names, report.fused):
+        row = _fused(origins)
+        first.setdefault(row, name)
+        times[row] += 1
+    for row, count in times.items():
+        table.add_row(Text(first[row]), str(count), *(Text(text, overflow="fold") for text in row))
     return table
 
 
-def _counted(counts: dict[str, int], arrow: str = ", ") -> str:
+def _fused(origins: Sequence[str]) -> tuple[str, str]:
+    """``["aten.mul.Tensor at a.py:1 in f", "aten.exp.default at a.py:2 in f"]`` as operators and lines."""
+    operators: dict[str, None] = {}
+    lines: dict[str, None] = {}
+    for origin in origins:
+        operator, _, where = origin.partition(" at ")
+        operators[operator.removeprefix("aten.").removesuffix(".default")] = None
+        lines[where.partition(" in ")[0]] = None
+    shown = [line for line in lines if line]
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    return " → ".join(operators), ", ".join(shown[:3]) + more
+
+
+def _counted(counts: dict[str, int]) -> str:
     """``{"mm": 2, "exp": 1}`` as ``mm ×2, exp``."""
-    return arrow.join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items()) or "none"
+    return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items()) or "none"
 
 
 def _bytes(count: int) -> str:

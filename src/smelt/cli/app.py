@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smelt.cli.console import err, inner_error, one_line, out
+from smelt.cli.console import err, inner_error, is_input, one_line, out
 from smelt.errors import SmeltError
 
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except Exception as raised:
         error = inner_error(raised)
-        if isinstance(error, SmeltError):
+        if isinstance(error, SmeltError) and is_input(error):
             if "--debug" in words:
                 traceback.print_exc()
             err().print(f"smelt: {one_line(error)}", markup=False, soft_wrap=True)

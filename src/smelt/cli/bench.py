@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from smelt.cli import jobs, spec
+from smelt.cli.caches import cache_variables, temporary_folder
 from smelt.cli.console import err, out, progress
 from smelt.errors import SmeltError
 
 SCHEMA = 1
 """Version of what ``--json`` writes: raised when a key changes its meaning."""
-
-_CACHE_VARIABLES = {"SMELT_CACHE_DIR": "smelt", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ def measure(request: Request) -> dict[str, Any]:
     what = "a training step" if request.train else "inference"
     compiles: dict[str, Any] = {}
     failures: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
-        variables = {name: str(Path(folder) / place) for name, place in _CACHE_VARIABLES.items()}
+    with temporary_folder("bench") as folder:
+        variables = cache_variables(folder)
         for contender in request.contenders if request.compile_times else ():
             job = request.job("compile", (contender,))
             try:

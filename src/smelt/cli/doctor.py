@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from smelt.cli.cache import size
+from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import progress
 from smelt.cli.spec import describe
 from smelt.errors import SmeltError
@@ -153,11 +153,10 @@ def _trial() -> list[Finding]:
     import torch
 
     import smelt
-    from smelt.cli.workload import cache_in
 
     x = torch.linspace(-2.0, 2.0, 64)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="smelt-doctor-") as folder, cache_in(folder):
+    with temporary_folder("doctor") as folder, cache_in(folder):
         smelt.reset()
         result = smelt.compile(_chain)(x)
         reports = smelt.reports()

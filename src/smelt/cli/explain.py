@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
 from smelt.cli import spec as specs
+from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import out, progress
 from smelt.errors import SmeltError
 
@@ -79,7 +79,7 @@ def _compile(
         workload.runner(program, program.call, setup)()
     except Exception as error:
         raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
-    with tempfile.TemporaryDirectory(prefix="smelt-explain-") as folder, workload.cache_in(folder):
+    with temporary_folder("explain") as folder, cache_in(folder):
         smelt.reset()
         torch._dynamo.utils.counters.clear()
         workload.runner(program, workload.compiled("smelt", program.call, setup), setup)()

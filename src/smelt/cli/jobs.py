@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from smelt.cli.console import is_input
 from smelt.errors import SmeltError
 
 
@@ -21,7 +22,7 @@ def run(job: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
     """The result of ``job``, done in a fresh Python process with ``variables`` in its environment.
 
     Raises:
-        SmeltError: as the process raised it.
+        SmeltError: as the process raised it, where it is about what was given.
         WorkerError: any other exception there, or the process died.
     """
     environment = {**os.environ, **variables}
@@ -43,8 +44,9 @@ def run(job: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
         result: dict[str, Any] = answer["result"]
         return result
     error = answer["error"]
-    if error["code"] is None:
-        raise WorkerError(error["traceback"].rstrip())
-    raise SmeltError(
-        error["code"], error["what"], where=error["where"], why=error["why"], remedy=error["remedy"]
-    )
+    if error["code"] is not None:
+        fields = {name: error[name] for name in ("where", "why", "remedy")}
+        found = SmeltError(error["code"], error["what"], **fields)
+        if is_input(found):
+            raise found
+    raise WorkerError(error["traceback"].rstrip())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,6 @@ from smelt.cli.spec import Program
 Call = Callable[..., Any]
 SEED = 0
 LEARNING_RATE = 1e-4
-CACHE_VARIABLES = {"smelt": "SMELT_CACHE_DIR", "inductor": "TORCHINDUCTOR_CACHE_DIR"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,8 @@ def compiled(contender: str, call: Call, setup: Setup) -> Call:
     if contender == "smelt":
         import smelt
 
-        return smelt.compile(call, dynamic=setup.dynamic, **dict(setup.options))
+        options: dict[str, Any] = dict(setup.options)
+        return smelt.compile(call, dynamic=setup.dynamic, **options)
     return torch.compile(call, backend=contender, dynamic=setup.dynamic)
 
 
@@ -118,23 +116,3 @@ def as_double(tree: Any) -> Any:
         return leaf.detach().double().requires_grad_(leaf.requires_grad)
 
     return tree_map(convert, tree)
-
-
-@contextmanager
-def cache_in(folder: str) -> Iterator[None]:
-    """Compilers keep what they compile under ``folder`` while this lasts."""
-    before = {name: os.environ.get(name) for name in CACHE_VARIABLES.values()}
-    os.environ.update(cache_variables(folder))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def cache_variables(folder: str) -> dict[str, str]:
-    """The environment under which compilers keep what they compile in ``folder``."""
-    return {variable: os.path.join(folder, name) for name, variable in CACHE_VARIABLES.items()}

@@ -1,0 +1,43 @@
+"""Empty caches: what is measured, explained or tried must not come from an earlier run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE_VARIABLES = {"smelt": "SMELT_CACHE_DIR", "inductor": "TORCHINDUCTOR_CACHE_DIR"}
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[str]:
+    """A folder that goes when this ends; one that holds a source which the C++ compiler refused stays."""
+    folder = tempfile.mkdtemp(prefix=f"smelt-{purpose}-")
+    try:
+        yield folder
+    finally:
+        if not any(Path(folder).glob("**/failed/*.cpp")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def cache_in(folder: str) -> Iterator[None]:
+    """Compilers keep what they compile under ``folder`` while this lasts."""
+    before = {name: os.environ.get(name) for name in CACHE_VARIABLES.values()}
+    os.environ.update(cache_variables(folder))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def cache_variables(folder: str) -> dict[str, str]:
+    """The environment under which compilers keep what they compile in ``folder``."""
+    return {variable: os.path.join(folder, name) for name, variable in CACHE_VARIABLES.items()}

@@ -1,0 +1,59 @@
+"""smelt explain on small programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from smelt.reporting import STAGES
+
+
+def test_explain_tells_kernels_calls_and_no_fallbacks(smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:good")
+    assert code == 0, err
+    assert "(inference): 1 graph(s), 0 graph break(s)" in out
+    assert "aten.addmm.default" in out
+    assert "operators fused in it" in out
+    assert "no fallbacks" in out
+    assert "compiling" in err
+
+
+def test_explain_train_has_forward_and_backward(smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:good", "--train")
+    assert code == 0, err
+    assert "(forward and backward): 2 graph(s)" in out
+    assert "1 forward, 1 backward" in out
+
+
+def test_explain_names_the_break_and_its_line(smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:two_graphs")
+    assert code == 0, err
+    assert "2 graph(s), 1 graph break(s)" in out
+    (line,) = [line for line in out.splitlines() if "break: " in line]
+    assert "graph_break" in line
+    text = programs.read_text().splitlines()
+    number = next(n for n, source in enumerate(text, 1) if "torch._dynamo.graph_break()" in source)
+    assert f"{programs}:{number} in forward" in out.replace("\n", "")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_explain_prints_each_stage_alone(stage, smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:good", "--stage", stage)
+    assert code == 0, err
+    assert out.strip()
+    assert "operators fused" not in out
+    expected = {"cpp": 'extern "C"', "fx": "aten", "contract": "aten", "plan": "addmm"}
+    assert expected.get(stage, "") in out
+
+
+def test_explain_dynamic_names_the_symbols(smelt_command, programs):
+    code, out, err = smelt_command("explain", f"{programs}:good", "--dynamic")
+    assert code == 0, err
+    assert "seen: 4" in out
+
+
+def test_explain_leaves_the_environment_alone(smelt_command, programs, cache_of_its_own):
+    import os
+
+    before = dict(os.environ)
+    smelt_command("explain", f"{programs}:good", "--stage", "fx")
+    assert dict(os.environ) == before
