@@ -25,8 +25,8 @@ CPP_TYPES: dict[torch.dtype, str] = {
 def lanes(vector_bytes: int, dtypes: list[torch.dtype]) -> int:
     """How many lanes a VECTOR loop over values of these dtypes should have on a machine with such vectors.
 
-    The widest floating dtype decides (bf16 and f16 compute in float32); integers decide only where there are no
-    floats, so that an int64 index beside float32 data does not halve the lanes.
+    The widest floating dtype decides (bf16 and f16 compute in float32); integers decide only where
+    there are no floats, so that an int64 index beside float32 data does not halve the lanes.
 
     >>> lanes(64, [torch.float32, torch.int64, torch.bool])
     16

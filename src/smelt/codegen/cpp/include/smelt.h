@@ -332,14 +332,18 @@ SMELT_COMPARE(ge, >=)
 template <class I, class J> using narrower = typename choose<(sizeof(I) <= sizeof(J)), I, J>::type;
 #define SMELT_EACH1(name) if constexpr (W) return {name(a.lo), name(a.hi)}; else
 #define SMELT_EACH2(name) if constexpr (W) return {name(a.lo, b.lo), name(a.hi, b.hi)}; else
+// A function of two masks: for equal lane types too, which would otherwise be ambiguous with the templates on any type.
+#define SMELT_MASKS(name, ...)                                                                        \
+  template <class I, int N> SMELT_INLINE auto name(mask<I, N> a, mask<I, N> b) { return __VA_ARGS__; } \
+  template <class I, class J, int N> SMELT_INLINE auto name(mask<I, N> a, mask<J, N> b) {             \
+    typedef narrower<I, J> K;                                                                         \
+    return name(resize<K>(a), resize<K>(b));                                                          \
+  }
 #define SMELT_BITWISE(name, op)                                                                       \
   template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> name(vec<T, N, W> a, vec<T, N, W> b) {  \
     SMELT_EACH2(name) return {a.v op b.v};                                                            \
   }                                                                                                   \
-  template <class I, class J, int N> SMELT_INLINE auto name(mask<I, N> a, mask<J, N> b) {             \
-    typedef narrower<I, J> K;                                                                         \
-    return mask<K, N>{name(convert<K>(a.m), convert<K>(b.m))};                                        \
-  }                                                                                                   \
+  SMELT_MASKS(name, mask<I, N>{name(a.m, b.m)})                                                       \
   template <class T> SMELT_INLINE T name(T a, T b) { return T(a op b); }
 SMELT_BITWISE(bitwise_and, &)
 SMELT_BITWISE(bitwise_or, |)
@@ -354,12 +358,12 @@ template <class A, class B> SMELT_INLINE auto logical_and(A a, B b) { return bit
 template <class A, class B> SMELT_INLINE auto logical_or(A a, B b) { return bitwise_or(a, b); }
 template <class A, class B> SMELT_INLINE auto logical_xor(A a, B b) { return bitwise_xor(a, b); }
 template <class A> SMELT_INLINE A logical_not(A a) { return bitwise_not(a); }
-template <class I, class J, int N> SMELT_INLINE auto eq(mask<I, N> a, mask<J, N> b) { return bitwise_not(bitwise_xor(a, b)); }
-template <class I, class J, int N> SMELT_INLINE auto ne(mask<I, N> a, mask<J, N> b) { return bitwise_xor(a, b); }
-template <class I, class J, int N> SMELT_INLINE auto lt(mask<I, N> a, mask<J, N> b) { return bitwise_and(bitwise_not(a), b); }
-template <class I, class J, int N> SMELT_INLINE auto le(mask<I, N> a, mask<J, N> b) { return bitwise_or(bitwise_not(a), b); }
-template <class I, class J, int N> SMELT_INLINE auto gt(mask<I, N> a, mask<J, N> b) { return lt(b, a); }
-template <class I, class J, int N> SMELT_INLINE auto ge(mask<I, N> a, mask<J, N> b) { return le(b, a); }
+SMELT_MASKS(eq, bitwise_not(bitwise_xor(a, b)))
+SMELT_MASKS(ne, bitwise_xor(a, b))
+SMELT_MASKS(lt, bitwise_and(bitwise_not(a), b))
+SMELT_MASKS(le, bitwise_or(bitwise_not(a), b))
+SMELT_MASKS(gt, bitwise_and(a, bitwise_not(b)))
+SMELT_MASKS(ge, bitwise_or(a, bitwise_not(b)))
 
 #if defined(SMELT_AVX512) && defined(SMELT_GCC_X86)
 #define SMELT_MASK_BITS(I, N, builtin, V) \
@@ -687,8 +691,8 @@ SMELT_DEFINE2(minimum, {
 })
 SMELT_INLINE bool maximum(bool a, bool b) { return a | b; }
 SMELT_INLINE bool minimum(bool a, bool b) { return a & b; }
-template <class I, class J, int N> SMELT_INLINE auto maximum(mask<I, N> a, mask<J, N> b) { return bitwise_or(a, b); }
-template <class I, class J, int N> SMELT_INLINE auto minimum(mask<I, N> a, mask<J, N> b) { return bitwise_and(a, b); }
+SMELT_MASKS(maximum, bitwise_or(a, b))
+SMELT_MASKS(minimum, bitwise_and(a, b))
 SMELT_DEFINE2(truediv, return {x.v / y.v};)
 SMELT_DEFINE1(reciprocal, return {T(1) / x.v};)
 SMELT_DEFINE2(fmax, return {(x.v < y.v) | (x.v != x.v) ? y.v : x.v};)

@@ -44,8 +44,6 @@ double lgamma_r(double, int*);
 double atan2(double, double);
 double fmod(double, double);
 float fmodf(float, float);
-double nextafter(double, double);
-float nextafterf(float, float);
 double fma(double, double, double);
 float fmaf(float, float, float);
 }
@@ -359,19 +357,23 @@ template <int N, class F> SMELT_INLINE F sin_or_cos(F r, raw<i32, N> quadrant) {
 SMELT_FLOAT(sin) {
   SMELT_FLOAT_TYPES
   F a = abs(in).v;
-  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0)) return each(in, [](f32 v) { return f32(::sin(f64(v))); });
   I k;
   F r = split_pi<N>(x, k);
   F y = sin_or_cos<N>(r, k);
-  return {a < 2e-4f ? x : y};
+  vec<f32, N> result{a < 2e-4f ? x : y};
+  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0))
+    return each(in, result, [](f32 v, f32 r) { return __builtin_fabsf(v) > 30000.0f ? f32(::sin(f64(v))) : r; });
+  return result;
 }
 SMELT_FLOAT(cos) {
   SMELT_FLOAT_TYPES
   F a = abs(in).v;
-  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0)) return each(in, [](f32 v) { return f32(::cos(f64(v))); });
   I k;
   F r = split_pi<N>(x, k);
-  return {sin_or_cos<N>(r, k + 1)};
+  vec<f32, N> result{sin_or_cos<N>(r, k + 1)};
+  if (__builtin_expect(any(mask<i32, N>{{a > 30000.0f}}), 0))
+    return each(in, result, [](f32 v, f32 r) { return __builtin_fabsf(v) > 30000.0f ? f32(::cos(f64(v))) : r; });
+  return result;
 }
 
 // ---------------------------------------------------------------------------------------------- error function
@@ -477,7 +479,7 @@ SMELT_LANES_1(digamma, digamma_scalar)
 SMELT_LANES_2(atan2, ::atan2)
 SMELT_LANES_2(hypot, hypot_scalar)
 
-// fmod, remainder and floordiv of any dtype but bool; nextafter. Remainder and quotient of floats follow Python.
+// fmod, remainder and floordiv of any dtype but bool. Remainder and quotient of floats follow Python.
 template <class T> SMELT_INLINE T fmod_scalar(T a, T b) {
   if constexpr (same<T, f32>) return ::fmodf(a, b);
   else if constexpr (same<T, f64>) return ::fmod(a, b);
@@ -503,10 +505,6 @@ template <class T> SMELT_INLINE T floordiv_scalar(T a, T b) {
     return q - whole > T(0.5) ? whole + 1 : whole;
   }
 }
-template <class T> SMELT_INLINE T nextafter_scalar(T a, T b) {
-  if constexpr (same<T, f32>) return ::nextafterf(a, b);
-  else return ::nextafter(a, b);
-}
 template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
   if constexpr (same<T, f32>) return __builtin_fmaf(a, b, c);
   else return __builtin_fma(a, b, c);
@@ -522,7 +520,30 @@ template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
 SMELT_SCALAR_2(fmod)
 SMELT_SCALAR_2(remainder)
 SMELT_SCALAR_2(floordiv)
-SMELT_SCALAR_2(nextafter)
+// The next number in the dtype itself (bf16 and f16 too): one step on the bits, seen as sign and magnitude.
+template <class T, class I> SMELT_INLINE T nextafter_of(T x, T y, I sign) {
+  I a = same_bits<I>(x), b = same_bits<I>(y), quiet = 0;
+  if (isnan(x)) return x;
+  if (isnan(y)) return y;
+  if (eq(x, y)) return y;
+  if ((a & ~sign) == quiet) return same_bits<T>(I((b & sign) | 1));
+  return same_bits<T>(I(lt(x, y) == ((a & sign) == 0) ? a + 1 : a - 1));
+}
+template <class T> SMELT_INLINE T nextafter_scalar(T x, T y) {
+  typedef typename int_of<sizeof(T)>::type I;
+  return nextafter_of<T, I>(x, y, limits<I>::lowest);
+}
+template <class V> SMELT_INLINE V nextafter(V x, V y) {
+  if constexpr (shape<V>::lanes == 1) {
+    return nextafter_scalar(x, y);
+  } else {
+    elem<V> a[shape<V>::lanes], b[shape<V>::lanes];
+    store(a, x);
+    store(b, y);
+    for (int k = 0; k < shape<V>::lanes; ++k) a[k] = nextafter_scalar(a[k], b[k]);
+    return load<shape<V>::lanes>(a);
+  }
+}
 template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, vec<T, N, W> y, vec<T, N, W> z) {
   if constexpr (W) {
     return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
