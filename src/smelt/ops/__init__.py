@@ -1,4 +1,4 @@
-"""The `ops` protocol: what a loop function may do. See `smelt.ops.table` for the list of elementwise operators."""
+"""The `ops` protocol: what a loop function may do. `smelt.ops.table` lists the elementwise operators."""
 
 from smelt.ops.handler import Handler, ops, using
 from smelt.ops.table import TABLE, OpSpec, Rule, result_dtype

@@ -17,7 +17,7 @@ Value = Any
 
 
 class Handler:
-    """The protocol of a loop function's world. Eight methods; the elementwise table comes through one of them."""
+    """A loop function's world. Eight methods; the elementwise table comes through one of them."""
 
     def elementwise(self, name: str, *args: Value) -> Value:
         """One row of `smelt.ops.table.TABLE`."""
@@ -36,7 +36,7 @@ class Handler:
         raise NotImplementedError
 
     def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
-        """Conversion with the semantics of ``Tensor.to``: rounding to nearest even, float to int by truncation."""
+        """Conversion as ``Tensor.to`` does it: rounding to nearest even, float to int by truncation."""
         raise NotImplementedError
 
     def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
@@ -44,13 +44,14 @@ class Handler:
         raise NotImplementedError
 
     def masked(self, mask: Value, body: Callable[[], Value], other: float | int | bool) -> Value:
-        """``body()`` where ``mask``, else ``other``. Nothing in ``body`` is loaded where the mask is false."""
+        """``body()`` where ``mask``, else ``other``; nothing in ``body`` is loaded where it is false."""
         raise NotImplementedError
 
     def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
         """Turn an integer value into an index symbol for a dimension of ``size`` elements.
 
-        ``wrap``: negative values count from the end. ``check``: a value out of range raises IndexError at run time.
+        ``wrap``: negative values count from the end. ``check``: a value out of range raises IndexError when
+        the kernel runs.
         """
         raise NotImplementedError
 

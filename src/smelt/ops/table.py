@@ -129,7 +129,9 @@ _ALL = [
         fmax=(1, "the larger; the other one where one is NaN"),
         fmin=(1, "the smaller; the other one where one is NaN"),
     ),
-    *_rows(Rule.INTEGER, 2, int_pow=(16, "x ** y for integers, wrapping; negative y as ATen: 0, or 1/-1 for x = 1/-1")),
+    *_rows(
+        Rule.INTEGER, 2, int_pow=(16, "x ** y, wrapping; for negative y, as ATen: 0, or 1/-1 for x = 1/-1")
+    ),
     *_rows(Rule.FLOAT, 3, fma=(1, "x * y + z in one rounding")),
     *_rows(
         Rule.COMPARE,
