@@ -14,6 +14,7 @@ from smelt.capture import Compiled, CompileProgram, Program, capture_aot
 from smelt.config import Config
 from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
+from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
 
 NO_TOOLCHAIN = "SM0201"
@@ -41,7 +42,7 @@ def smelt(
             its bugs are not hidden.
     """
     config = config_from(mode, {**(options or {}), **more})
-    return compile_graph(graph_module, example_inputs, config, _pipeline())
+    return compile_graph(graph_module, example_inputs, config, compile_program)
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:
@@ -118,9 +119,3 @@ def _record_eager(program: Program, reason: str) -> None:
     if LOG.first_time(first_line):
         text = reason if reason.startswith("SM") else f"SM0602: smelt cannot compile this graph: {reason}"
         logs.logger.warning("smelt: %s\n  PyTorch runs it instead (said once; see smelt.reports())", text)
-
-
-def _pipeline() -> Callable[[Program, Config], Compiled]:
-    from smelt.pipeline import compile_program
-
-    return compile_program

@@ -1,0 +1,89 @@
+"""Reports and the log that keeps them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from smelt.errors import SmeltError
+from smelt.reporting import CompileReport, Fallback, ReportLog
+
+
+def test_phases_add_up_also_where_one_raises() -> None:
+    report = CompileReport("inference", "graph 0")
+    for _ in range(2):
+        with pytest.raises(KeyError), report.phase("lowering"):
+            time.sleep(0.001)
+            raise KeyError
+    assert report.phase_seconds["lowering"] >= 0.002
+    assert report.seconds == report.phase_seconds["lowering"]
+
+
+def test_equal_fallbacks_are_counted() -> None:
+    report = CompileReport("inference", "graph 0")
+    report.add_fallback("aten.sort.stable", "no lowering", "a.py:1 in f")
+    report.add_fallback("aten.sort.stable", "no lowering", "a.py:2 in f")
+    report.add_fallback("aten.sort.stable", "complex numbers")
+    assert report.fallbacks == [
+        Fallback("aten.sort.stable", "no lowering", 2, "a.py:1 in f"),
+        Fallback("aten.sort.stable", "complex numbers"),
+    ]
+
+
+def test_texts_are_printed_on_demand_and_once() -> None:
+    printed = []
+    report = CompileReport("inference", "graph 0")
+    report.keep_text("cpp", lambda: printed.append(1) or "int main;")
+    report.keep_text("fx", "graph()")
+    assert printed == []
+    assert [report.text("cpp"), report.text("cpp"), report.text("fx")] == [
+        "int main;",
+        "int main;",
+        "graph()",
+    ]
+    assert printed == [1]
+    assert report.stages() == ["fx", "cpp"]
+
+
+def test_unknown_and_missing_stages() -> None:
+    report = CompileReport("inference", "graph 0")
+    for stage in ("mlir", "loops"):
+        with pytest.raises(SmeltError, match="SM0104"):
+            report.text(stage)
+    with pytest.raises(SmeltError, match="SM0104"):
+        report.keep_text("mlir", "")
+
+
+def test_the_log_is_bounded_and_keeps_the_newest() -> None:
+    log = ReportLog(kept=3)
+    for number in range(5):
+        log.add(CompileReport("inference", f"graph {number}"))
+    assert [report.graph_name for report in log.all()] == ["graph 2", "graph 3", "graph 4"]
+    assert log.last("graph 3") is log.all()[1]
+    assert log.last("graph 0") is None
+    log.clear()
+    assert log.all() == []
+
+
+def test_first_time_is_true_once_until_cleared() -> None:
+    log = ReportLog()
+    assert [log.first_time("a"), log.first_time("a"), log.first_time("b")] == [True, False, True]
+    log.clear()
+    assert log.first_time("a")
+
+
+def test_threads_lose_no_report() -> None:
+    log = ReportLog(kept=10_000)
+
+    def add() -> None:
+        for number in range(500):
+            log.add(CompileReport("inference", f"{number}"))
+
+    threads = [threading.Thread(target=add) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(log.all()) == 4000
