@@ -97,6 +97,7 @@ def test_gather_of_scalars_and_out_of_range() -> None:
     check(lambda x, i: aten.gather.default(x, 0, i), torch.tensor(3.0), positions(0))
     check(lambda x, i: aten.gather.default(x, 0, i), torch.tensor([3.0, 4.0]), positions(1))
     check(lambda x, i: aten.gather.default(x, 0, i), torch.tensor(3.0), positions([0, 0]))
+    check(lambda x, i: aten.gather.default(x, 0, i), torch.rand(3), torch.empty(2, 0, dtype=torch.int64))
     for bad in (5, -1):
         raises(lambda x, i: aten.gather.default(x, 1, i), X, positions([[[bad]]]))
 

@@ -41,6 +41,17 @@ def test_layer_norm_of_equal_numbers() -> None:
     check(lambda x: aten.native_layer_norm.default(x, [8], None, None, 1e-5)[0], torch.full((2, 8), 3.0))
 
 
+def test_no_bias_gives_no_negative_zero() -> None:
+    x, weight = torch.tensor([[-8.0], [3.0]]), torch.tensor([-2.0])
+    check(lambda x, w: aten.native_layer_norm.default(x, [1], w, None, 1e-5)[0], x, weight)
+    check(lambda x, w: aten.native_group_norm.default(x, w, None, 2, 1, 1, 1, 1e-5)[0], x, weight)
+    mean, var = torch.tensor([3.0]), torch.tensor([1.0])
+    check(
+        lambda x, w, m, v: aten._native_batch_norm_legit_no_training.default(x, w, None, m, v, 0.1, 1e-5)[0],
+        *(x, weight, mean, var),
+    )
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_group_norm(dtype: torch.dtype, groups: int) -> None:

@@ -33,6 +33,10 @@ def test_variance_of_one_element_and_with_no_freedom() -> None:
     check(lambda x: aten.var.correction(x, [0], correction=9), x)
 
 
+def test_mean_and_variance_of_nothing() -> None:
+    check(lambda x: aten.var_mean.correction(x, [0]), torch.ones(0, 3))
+
+
 def test_variance_far_from_zero() -> None:
     check(lambda x: aten.var.correction(x, [1]), sample(torch.float32, 4, 100) + 4096, slack=8)
 

@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import broadcast_index, broadcast_shape, canonical_dim, convert
+from smelt.lowering.dims import broadcast_index, broadcast_shape, canonical_dim, convert, fill
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -122,6 +122,8 @@ def _checked_scalar(index: Tensor, at: Index, check: bool) -> list[Expr]:
 
 @lowers(aten.gather.default)
 def gather(ctx: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    if any(size == 0 for size in index.shape):  # of any rank
+        return fill(ctx, index.shape, x.dtype, 0)
     place = along(x.shape, canonical_dim(dim, len(x.shape)), index, wrap=False)
     return ctx.pointwise(lambda at: x.load(place(at)), shape=index.shape, dtype=x.dtype)
 

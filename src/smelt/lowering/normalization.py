@@ -16,6 +16,7 @@ from smelt.lowering.dims import (
     convert,
     fill,
     load_as,
+    load_or,
     result_dtype,
     result_shape,
 )
@@ -55,8 +56,7 @@ def _shift_and_scale(
         value = ops.mul(ops.sub(load_as(x, index, dtype), mean(index)), rstd(index))
         if weight is not None:
             value = ops.mul(value, load_as(weight, place(index), dtype))
-        if bias is not None:
-            value = ops.add(value, load_as(bias, place(index), dtype))
+        value = ops.add(value, load_or(bias, place(index), dtype, 0.0))  # as ATen: no bias adds 0, never -0.0
         return convert(value, dtype, out)
 
     return ctx.pointwise(inner_fn, shape=x.shape, dtype=out)
@@ -164,7 +164,7 @@ def _batch_inference(
         channel = [index[1]]
         shifted = ops.sub(load_as(x, index, dtype), load_as(running_mean, channel, dtype))
         value = ops.mul(shifted, scale.load(channel))
-        return convert(value if bias is None else ops.add(value, load_as(bias, channel, dtype)), dtype, out)
+        return convert(ops.add(value, load_or(bias, channel, dtype, 0.0)), dtype, out)
 
     return ctx.pointwise(inner_fn, shape=x.shape, dtype=out)
 
@@ -242,7 +242,7 @@ def batch_norm_functional(
     if training:
         return _batch_norm_updating(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
     result = _batch_inference(ctx, x, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(ctx, 1), _nothing(ctx, 2), running_mean, running_var
+    return result, *_nothing(ctx, 1, 2), running_mean, running_var
 
 
 @lowers(aten._batch_norm_with_update_functional.default)
@@ -260,7 +260,7 @@ def batch_norm_with_update(
     result, mean, rstd, new_mean, new_var = _batch_norm_updating(
         ctx, x, weight, bias, running_mean, running_var, momentum, eps
     )
-    return result, mean, rstd, _nothing(ctx, 3), new_mean, new_var
+    return result, mean, rstd, *_nothing(ctx, 3), new_mean, new_var
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
@@ -273,9 +273,9 @@ def batch_norm_no_training(
     running_var: Tensor,
     momentum: float,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     result = _batch_inference(ctx, x, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(ctx, 1), _nothing(ctx, 2)
+    return result, *_nothing(ctx, 1, 2)
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
@@ -306,12 +306,18 @@ def batch_norm_no_update(
     if running_mean is None or running_var is None:
         raise Unsupported("batch norm without update and without running statistics")
     result = _batch_inference(ctx, x, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(ctx, 1), _nothing(ctx, 2), _nothing(ctx, 3)
+    return result, *_nothing(ctx, 1, 2, 3)
 
 
-def _nothing(ctx: Builder, position: int) -> Tensor:
-    """An empty result (the saved statistics of inference)."""
-    shape = result_shape(ctx, position)
-    if not any(size == 0 for size in shape):
-        raise Unsupported("batch norm that saves statistics in inference")
-    return fill(ctx, shape, result_dtype(ctx, position), 0)
+def _nothing(ctx: Builder, *positions: int) -> tuple[Tensor, ...]:
+    """Empty results (the saved statistics of inference); equal ones are one buffer."""
+    made: dict[Any, Tensor] = {}
+    results = []
+    for position in positions:
+        key = shape, dtype = result_shape(ctx, position), result_dtype(ctx, position)
+        if not any(size == 0 for size in shape):
+            raise Unsupported("batch norm that saves statistics in inference")
+        if key not in made:
+            made[key] = fill(ctx, shape, dtype, 0)
+        results.append(made[key])
+    return tuple(results)

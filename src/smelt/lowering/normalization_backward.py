@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 class _Normalised:
-    """The loads that a gradient needs; ``row`` and ``column`` map an index to one of statistics and weight."""
+    """The loads a gradient needs; ``row`` and ``column`` map an index to one of statistics and of weight."""
 
     def __init__(
         self,

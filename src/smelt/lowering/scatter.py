@@ -127,6 +127,8 @@ def _fill_where(ctx: Builder, x: Tensor, first: int, mask: Tensor, value: Tensor
 def _scatter(
     ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Callable[[Index], Any], mode: str | None
 ) -> Tensor:
+    if any(size == 0 for size in index.shape):  # of any rank
+        return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
     place = along(x.shape, canonical_dim(dim, len(x.shape)), index, wrap=False)
     return ctx.scatter(x, value, place, shape=index.shape, mode=mode)
 

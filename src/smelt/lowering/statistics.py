@@ -149,7 +149,7 @@ def _online(ctx: Builder, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tenso
 
 @lowers(aten._softmax.default)
 def softmax(ctx: Builder, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    """The exponentials are a tensor of their own: the scheduler keeps a row of them rather than computing them twice."""
+    """The exponentials are a tensor of their own: the scheduler keeps a row of them, computed once."""
     out, dtype = ctx.dtype, compute_dtype(x.dtype)
     dims = canonical_dims(dim, len(x.shape))
     (largest,) = reduce_tensor(ctx, "max", x, dims, dtype, keepdim=True)
