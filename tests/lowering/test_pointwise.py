@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from harness import DTYPES, FLOATS, INTEGERS, check
+
+from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr
+from torch.utils._sympy.functions import Max
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import (
@@ -25,7 +26,7 @@ from smelt.loops.ir import (
 )
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import as_expr, contiguous_strides, flatten, loop_var
+from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var
 from smelt.symbolic.index import simplify
 
 
@@ -158,7 +159,7 @@ class Builder:
         buffer = self.graph.buffers[x.buffer]
         variables = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         extents = dict(zip(variables, x.shape))
-        flat = sympy.expand(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
+        flat = _joined(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
         strides = []
         for variable, size in zip(variables, x.shape):
             stride = flat.coeff(variable, 1)
@@ -223,12 +224,26 @@ class Builder:
         return buffer
 
 
+def _joined(flat: Expr) -> Expr:
+    """``d*(x//d) + x%d`` is ``x``: what a split dimension looks like once it is flattened again."""
+    if flat.has(Mod):
+        flat = flat.replace(Mod, lambda x, d: x - d * FloorDiv(x, d))
+    return sympy.expand(flat)
+
+
 def shape_of(meta: torch.Tensor) -> tuple[Expr, ...]:
     return tuple(as_expr(size) for size in meta.shape)
 
 
 def strides_of(meta: torch.Tensor) -> tuple[Expr, ...]:
-    return tuple(as_expr(stride) for stride in meta.stride())
+    """The strides; ``Max(1, n)``, which is not ``n`` only where the tensor is empty, counts as ``n``."""
+    return tuple(_without_max(as_expr(stride)) for stride in meta.stride())
+
+
+def _without_max(stride: Expr) -> Expr:
+    if not stride.has(Max):
+        return stride
+    return stride.replace(Max, lambda *args: args[1] if len(args) == 2 and args[0] == 1 else Max(*args))
 
 
 def is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:

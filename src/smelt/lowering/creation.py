@@ -127,6 +127,8 @@ def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any
         raise Unsupported(f"linspace in {dtype}")
     if any(isinstance(x, Expr) for x in (start, end, steps)):
         raise Unsupported("linspace of dynamic size")
+    if steps == 1:
+        return _filled(ctx, start)
     compute = torch.float64 if dtype is torch.float64 else torch.float32
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     constant = {name: loader(float(value), compute, compute) for name, value in _named(start, end, step)}

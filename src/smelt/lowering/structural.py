@@ -141,11 +141,22 @@ def roll(ctx: Builder, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = 
 def _rolled(x: Tensor, shifts: dict[int, Expr]) -> Tensor:
     def transform(index: Index) -> list[Expr]:
         return [
-            Mod(i + Mod(-shifts[d], x.shape[d]), x.shape[d]) if d in shifts and x.shape[d] != 1 else i
+            Mod(i + _backwards(shifts[d], x.shape[d]), x.shape[d]) if d in shifts and x.shape[d] != 1 else i
             for d, i in enumerate(index)
         ]
 
     return x.view(x.shape, transform)
+
+
+def _backwards(shift: Expr, size: Expr) -> Expr:
+    """``-shift`` modulo ``size``, written so that it is not negative."""
+    if shift.is_Integer and size.is_Integer:
+        return as_expr(-int(shift) % int(size))
+    if shift.is_nonpositive:
+        return -shift
+    if shift.is_nonnegative:
+        return shift * (size - 1)
+    raise Unsupported(f"roll by {shift}, whose sign is not known")
 
 
 def _numel(x: Tensor) -> Expr:
@@ -227,7 +238,7 @@ def slice_scatter(
             conditions.append(compare("eq", Mod(position - first, stride), ZERO))
         mask = both(conditions)
         at = [*index[:dim], _quotient(position - first, stride), *index[dim + 1 :]]
-        return _overlaid(x, index, mask, lambda: src.load(broadcast_index(at, src.shape)))
+        return _overlaid(x, index, mask, lambda: load_as(src, broadcast_index(at, src.shape), x.dtype))
 
     return ctx.pointwise(inner)
 

@@ -45,7 +45,8 @@ def reshape(x: Tensor, shape: Sequence[Expr]) -> Tensor:
     if old == new:
         return x
     if any(size == 0 for size in new):
-        return x.view(new, lambda index: [ZERO] * len(old))
+        empty = next(dim for dim, size in enumerate(new) if size == 0)
+        return x.view(new, lambda index: [index[empty]] * len(old))  # never loaded
     return x.view(new, lambda index: reshape_index(old, new, index))
 
 
@@ -137,6 +138,10 @@ def _replaced(index: Index, dim: int, position: Expr) -> list[Expr]:
     return [*index[:dim], position, *index[dim + 1 :]]
 
 
+_NO_END = 2**62
+"""From here on, the end of a slice means that there is none."""
+
+
 def clamped(position: Size | None, size: Expr, default: Size) -> Expr:
     """A slice's bound as ATen takes it: negative ones count from the end, then within ``[0, size]``.
 
@@ -151,10 +156,10 @@ def clamped(position: Size | None, size: Expr, default: Size) -> Expr:
         return sympy.Integer(min(max(number, 0), int(size)))
     if expr.is_Integer and int(expr) == 0:
         return expr
-    if expr.is_Integer and int(expr) >= 2**62:
+    if expr.is_Integer and int(expr) >= _NO_END:
         return size
-    if expr.is_Integer and int(expr) < 0:
-        expr = size + expr
+    if expr.is_negative:
+        expr = sympy.expand(size + expr)
         return expr if expr.is_nonnegative else sympy.Max(0, expr)
     gap = sympy.expand(size - expr)
     if expr.is_nonnegative and gap.is_nonnegative:
@@ -170,8 +175,10 @@ def slice_(
 ) -> Tensor:
     """The length is the metadata's, so only the start has to be found out."""
     dim = canonical_dim(dim, len(x.shape))
-    first = clamped(start, x.shape[dim], 0)
-    return slice_view(x, dim, first, ctx.shape[dim], step)
+    size, length = x.shape[dim], ctx.shape[dim]
+    to_end = end is None or (isinstance(end, int) and end >= _NO_END)
+    first = size - length if to_end and step == 1 else clamped(start, size, 0)
+    return slice_view(x, dim, first, length, step)
 
 
 @lowers(aten.narrow.default)
@@ -292,7 +299,11 @@ def _strided_view(ctx: Builder, x: Tensor, strides: Sequence[Expr], start: Expr)
     )
     dense = [buffer.shape[dim] for dim in order]
     last = start + sum((n - 1) * s for n, s in zip(shape, strides))
-    if [buffer.strides[dim] for dim in order] != list(contiguous_strides(dense)) or last >= numel(dense):
+    if (
+        start < 0
+        or [buffer.strides[dim] for dim in order] != list(contiguous_strides(dense))
+        or last >= numel(dense)
+    ):
         return None
 
     def transform(index: Index) -> list[Expr]:
