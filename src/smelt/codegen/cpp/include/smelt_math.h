@@ -4,14 +4,15 @@
 //
 //   function                          float32                     float64
 //   sqrt reciprocal truediv           0.5                         0.5
-//   rsqrt                             1                           1
+//   rsqrt                             1.5                         1.5
 //   exp exp2                          1                           1     (exp: polynomial; exp2: libm)
-//   expm1 log1p                       2                           1     (libm)
+//   expm1 log1p                       1.5                         1     (libm)
 //   log                               1                           1
 //   log2 log10 pow                    0.6  (through float64)      1     (libm)
-//   sin cos                           2                           1     (libm)
-//   tanh erf                          2                           2     (libm)
-//   sigmoid                           3    (0 below -88.7)        3     (0 below -709.7)
+//   sin cos                           1.5                         1     (libm)
+//   tanh                              2.5                         2     (libm)
+//   erf                               1                           1     (libm)
+//   sigmoid                           2    (0 below -88.7)        2     (0 below -709.7)
 //   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
 //                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
 //   erfinv digamma                    0.6  (own float64 code)     64 times the last place of max(1, |result|)
