@@ -40,8 +40,7 @@ def constant_pad(ctx: Builder, x: Tensor, pad: Sequence[Any], value: float = 0) 
                 tests.append(("ge", at, as_expr(0)))
             if after.is_nonpositive is not True:
                 tests.append(("lt", at, size))
-        inside = holds(tests)
-        return x.load(where) if inside is None else ops.masked(inside, lambda: x.load(where), other)
+        return ops.masked(holds(tests), lambda: x.load(where), other) if tests else x.load(where)
 
     return ctx.pointwise(inner_fn)
 

@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import compute_dtype, load_as, result_shape, static
+from smelt.lowering.dims import compute_dtype, fold, load_as, result_shape, static
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import (
@@ -208,18 +208,21 @@ def adaptive_max_pool3d(ctx: Builder, x: Tensor, output_size: Sequence[Any]) -> 
 # -- averages ------------------------------------------------------------------------------------------------
 
 
-def sliding_divisor(
+Extent = Callable[[Expr], Any]
+
+
+def sliding_extent(
     size: Expr, out: Expr, kernel: int, stride: int, padding: int, ceil_mode: bool, include_pad: bool
-) -> Callable[[Expr], Any | None]:
-    """A function: how many inputs window ``o`` of a dimension counts (int64), None for ``kernel``."""
+) -> Extent | None:
+    """How many inputs window ``o`` of one dimension counts, as an int64 value; None: always ``kernel``."""
     always_full = not ceil_mode and (padding == 0 or include_pad)
     if not always_full and size.is_Integer and out.is_Integer:
         end = (out - 1) * stride - padding + kernel
         always_full = bool(end <= size + padding) if include_pad else bool(padding == 0 and end <= size)
+    if always_full:
+        return None
 
-    def extent(o: Expr) -> Any | None:
-        if always_full:
-            return None
+    def extent(o: Expr) -> Any:
         start = ops.index_expr(o * stride - padding, torch.int64)
         end = ops.index_expr(o * stride - padding + kernel, torch.int64)
         end = ops.minimum(end, ops.index_expr(size + (padding if include_pad else 0), torch.int64))
@@ -254,7 +257,7 @@ class Average:
             for d in range(rank)
         ]
         self.extents = [
-            sliding_divisor(
+            sliding_extent(
                 sizes[d], out[d], self.kernel[d], self.stride[d], self.padding[d], ceil_mode, include_pad
             )
             for d in range(rank)
@@ -264,17 +267,17 @@ class Average:
         """``total`` of window ``places`` divided by what counts in it."""
         if self.override is not None:
             return ops.truediv(total, ops.constant(float(self.override), dtype))
-        full, divisor = 1, None
+        full, counts = 1, []
         for extent, o, kernel in zip(self.extents, places, self.kernel, strict=True):
-            count = extent(o)
-            if count is None:
+            if extent is None:
                 full *= kernel
             else:
-                divisor = count if divisor is None else ops.mul(divisor, count)
-        if divisor is None:
+                counts.append(extent(o))
+        if not counts:
             return ops.truediv(total, ops.constant(float(full), dtype))
         if full != 1:
-            divisor = ops.mul(divisor, ops.constant(full, torch.int64))
+            counts.append(ops.constant(full, torch.int64))
+        divisor = fold(lambda left, right: ops.mul(left, right), counts)
         return ops.truediv(total, ops.to_dtype(divisor, dtype))
 
 

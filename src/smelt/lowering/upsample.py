@@ -250,7 +250,7 @@ def _given_scales(rank: int, scales: Sequence[Scale], named: dict[str, Scale]) -
 # -- linear --------------------------------------------------------------------------------------------------
 
 Taps = list[tuple[Expr, Any]]
-"""(input position, weight) pairs of one dimension; a weight of None is 1."""
+"""(input position, weight) pairs of one dimension; a single pair has weight 1, which is not computed."""
 
 
 def _real_source(
@@ -346,10 +346,9 @@ def _interpolate(ctx: Builder, x: Tensor, taps_of: Sequence[Callable[[Expr], Tap
         def along(dim: int, where: list[Expr]) -> Any:
             if dim == len(taps):
                 return load_as(x, where, dtype)
-            terms = []
-            for position, weight in taps[dim]:
-                value = along(dim + 1, [*where, position])
-                terms.append(value if weight is None else ops.mul(weight, value))
+            if len(taps[dim]) == 1:
+                return along(dim + 1, [*where, taps[dim][0][0]])
+            terms = [ops.mul(weight, along(dim + 1, [*where, at])) for at, weight in taps[dim]]
             return fold(lambda left, right: ops.add(left, right), terms)
 
         return convert(along(0, list(index[:2])), dtype, out)

@@ -37,13 +37,13 @@ class Window:
     tests: Callable[[Expr, Expr], list[Test]]
 
 
-def holds(tests: Sequence[Test]) -> Any | None:
-    """The conjunction of tests as a bool value, None where there is nothing to test."""
+def holds(tests: Sequence[Test]) -> Any:
+    """The conjunction of at least one test, as a bool value."""
     values = [
         getattr(ops, name)(ops.index_expr(left, torch.int64), ops.index_expr(right, torch.int64))
         for name, left, right in tests
     ]
-    return fold(ops.logical_and, values) if values else None
+    return fold(lambda left, right: ops.logical_and(left, right), values)
 
 
 # -- windows of outputs over inputs --------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def window_value(
 ) -> Any:
     """``value`` at a candidate's position, ``other`` where the candidate is not real."""
     where = positions(windows, places, numbers)
-    real = holds(all_tests(windows, places, numbers))
-    return value(where) if real is None else ops.masked(real, lambda: value(where), other)
+    tests = all_tests(windows, places, numbers)
+    return ops.masked(holds(tests), lambda: value(where), other) if tests else value(where)
 
 
 def window_reduce(
