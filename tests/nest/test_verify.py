@@ -119,8 +119,8 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
         "the parallel loop over b lies in the vector loop over a",
     ),
     "parallel in parallel": (
-        kernel(loop(A, S0, loop(B, 8, kind=PARALLEL), kind=PARALLEL)),
-        "the parallel loop over b lies in the parallel loop over a",
+        kernel(loop(A, S0, ONE, loop(B, 8, kind=PARALLEL), kind=PARALLEL)),
+        "the parallel loop over b lies in the parallel loop over a, but not alone",
     ),
     "lanes differ": (
         kernel(loop(A, S0, loop(B, A + 1), kind=VECTOR, step=8)),

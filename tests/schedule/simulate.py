@@ -10,6 +10,7 @@ from sympy import Symbol
 from smelt.loops.ir import Graph
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import InArena
+from smelt.nest.verify import verify
 from smelt.runtime.plan import AllocStep, NativeStep, Ref, ViewRef
 from smelt.schedule import Scheduled
 from smelt.symbolic import evaluate
@@ -32,7 +33,7 @@ def simulate(
             run = next(run for run in scheduled.runs if run.name == step.function)
             for call in run.calls:
                 kernel = before[call.kernel] if plain else call.kernel
-                pass  # VERIFY
+                verify(kernel)
                 memory = {}
                 for param, arg in zip(kernel.params, call.args):
                     if isinstance(arg, InArena):

@@ -24,6 +24,8 @@ def conflict(loop: For) -> str | None:
     Expects flattened accesses. Conservative: what it cannot show to be safe counts as a conflict. Accumulators are
     not looked at (`carried_updates`).
     """
+    if loop.independent:
+        return None
     private = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)}
     touched: dict[str, tuple[set[tuple[Expr, ...]], bool]] = {}
     for buffer, index, is_store in accesses(loop.body):

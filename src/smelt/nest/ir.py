@@ -33,7 +33,9 @@ class For:
     """``for var in range(begin, end, step)``.
 
     A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once; ``end - begin``
-    need not be a multiple (the printer adds the tail).
+    need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes run through them in step.
+    ``independent``: whoever made the loop has shown that no turn touches an element that another turn writes (for
+    accumulators that still has to be looked at).
     """
 
     var: Symbol
@@ -42,6 +44,7 @@ class For:
     body: Block
     kind: LoopKind = LoopKind.SERIAL
     step: int = 1
+    independent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def merge(kernel: Kernel, var: Symbol) -> Kernel:
         return simplify(replaced, {var: total})
 
     body = map_exprs(inner.body, rewrite)
-    merged = replace(outer, end=total, body=body)
+    merged = replace(outer, end=total, body=body, independent=outer.independent and inner.independent)
     return with_body(kernel, replace_loop(kernel.body, var, lambda loop: (merged,)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -72,6 +72,9 @@ class KernelBuilder:
         self.values = 0
         self.available: dict[str, RecordedValue] = {}
         self.foreign: list[RecordedValue] = []
+        # Every element is written where its own coordinates are, and fusion lets items read only what their own turn
+        # has written: no loop carries anything through memory, save a scatter's.
+        self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes)
 
     def build(self, name: str) -> BuiltKernel:
@@ -83,7 +86,7 @@ class KernelBuilder:
         ]
         body = Block((*allocs, *stmts))
         for variable, size in reversed(list(zip(self.prefix_vars, self.group.prefix))):
-            body = Block((For(variable, ZERO, size, body),))
+            body = Block((For(variable, ZERO, size, body, independent=self.independent),))
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
@@ -115,7 +118,8 @@ class KernelBuilder:
         body: tuple[Stmt, ...] = (*lets, *state.effects)
         body = self._finish(state, body, len(state.space))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
-            body = (For(state.variables[depth], ZERO, state.space[depth], Block(body)),)
+            loop = For(state.variables[depth], ZERO, state.space[depth], Block(body), independent=self.independent)
+            body = (loop,)
             body = self._finish(state, body, depth)
         body = tuple(self._rename(stmt) for stmt in body)
         for buffer, (value, depth) in state.made.items():
@@ -217,7 +221,7 @@ class KernelBuilder:
     def _rename(self, stmt: Stmt) -> Stmt:
         """Buffers → parameters, numbered in order of appearance so that equal kernels are equal."""
         if isinstance(stmt, For):
-            return For(stmt.var, stmt.begin, stmt.end, Block(tuple(self._rename(s) for s in stmt.body.stmts)))
+            return replace(stmt, body=Block(tuple(self._rename(s) for s in stmt.body.stmts)))
         if isinstance(stmt, Masked):
             body = Block(tuple(self._rename(s) for s in stmt.body.stmts))
             return Masked(stmt.name, stmt.dtype, stmt.mask, body, stmt.result, stmt.other)
