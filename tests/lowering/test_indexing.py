@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.lowering.harness import DTYPES, check, copies, fallen_back, lowered
 
 from smelt.loops.interpreter import run_graph
+from tests.lowering.harness import DTYPES, check, copies, fallen_back, lowered
 
 aten = torch.ops.aten
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from tests.lowering.harness import FLOATS, check
 
 aten = torch.ops.aten

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from tests.lowering.harness import DTYPES, check
 from tests.lowering.test_indexing import numbers
 

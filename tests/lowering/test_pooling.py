@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.lowering.harness import FLOATS, check
 
 aten = torch.ops.aten

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
 
 aten = torch.ops.aten

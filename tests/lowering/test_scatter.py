@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
 from tests.lowering.test_indexing import numbers, positions, raises
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.lowering.harness import FLOATS, check
 
 from smelt.lowering.upsample import nearest_source
 from smelt.symbolic import FloorDiv, as_expr, loop_var
+from tests.lowering.harness import FLOATS, check
 
 aten = torch.ops.aten
 
