@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Extern, Graph
+from smelt.loops.verify import verify
 from smelt.lowering import lower
 
 Function = Callable[..., Any]
@@ -33,7 +34,9 @@ def lowered(
         decomposition_table=decompositions or {},
     )(*copies(inputs))
     traced.graph.eliminate_dead_code()
-    return lower(traced)
+    graph = lower(traced)
+    verify(graph)
+    return graph
 
 
 def check(

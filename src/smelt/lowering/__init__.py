@@ -13,6 +13,7 @@ ROW_MODULES: tuple[str, ...] = (
     "views",
     "structural",
     "creation",
+    "scans",
     "indexing",
     "normalization",
     "normalization_backward",

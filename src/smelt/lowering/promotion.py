@@ -55,6 +55,7 @@ def named(name: str) -> Function:
 def promote(operands: Sequence[Operand]) -> torch.dtype:
     """The dtype that operands promote to: tensors with dimensions before 0-d tensors before numbers.
 
+    >>> import sympy
     >>> promote([Tensor("x", torch.bfloat16, (sympy.Integer(2),)), 2.5])
     torch.bfloat16
     """

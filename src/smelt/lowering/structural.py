@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering import views
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim, load_as
+from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim, fold, load_as
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import TABLE, lowers
 from smelt.lowering.tensor import Index, Tensor
@@ -31,11 +31,8 @@ def compare(name: str, left: Expr, right: Expr) -> Any:
 
 
 def both(conditions: Sequence[Any]) -> Any:
-    """All of the conditions; None where there are none."""
-    result = None
-    for condition in conditions:
-        result = condition if result is None else ops.logical_and(result, condition)
-    return result
+    """All of the conditions, of which there is at least one (values may be anything, None too)."""
+    return fold(ops.logical_and, conditions)
 
 
 # -- concatenation -----------------------------------------------------------------------------------------
@@ -78,17 +75,21 @@ def _pieced(ctx: Builder, dim: int, pieces: Sequence[tuple[Expr, Expr, Load]]) -
         return ctx.pointwise(pieces[0][2])
 
     def inner(index: Index) -> Any:
-        position, result = index[dim], None
-        for number, (start, end, load) in reversed(list(enumerate(pieces))):
-            conditions = [] if number == 0 else [compare("ge", position, start)]
-            if number + 1 < len(pieces):
-                conditions.append(compare("lt", position, end))
-            value = ops.masked(both(conditions), lambda load=load: load(index), constant_of(dtype))
-            inside = conditions[-1]
-            result = value if result is None else ops.where(inside, value, result)
-        return result
+        position, last = index[dim], len(pieces) - 1
+        start, _, load = pieces[last]
+        result = _loaded(dtype, index, load, [compare("ge", position, start)])
+        for start, end, load in reversed(pieces[1:last]):
+            before_end = compare("lt", position, end)
+            value = _loaded(dtype, index, load, [compare("ge", position, start), before_end])
+            result = ops.where(before_end, value, result)
+        before_end = compare("lt", position, pieces[0][1])
+        return ops.where(before_end, _loaded(dtype, index, pieces[0][2], [before_end]), result)
 
     return ctx.pointwise(inner)
+
+
+def _loaded(dtype: torch.dtype, index: Index, load: Load, conditions: Sequence[Any]) -> Any:
+    return ops.masked(both(conditions), lambda: load(index), constant_of(dtype))
 
 
 def constant_of(dtype: torch.dtype, value: float | int | bool = 0) -> float | int | bool:
@@ -236,8 +237,10 @@ def slice_scatter(
             conditions.append(compare("lt", position, last))
         if stride != 1:
             conditions.append(compare("eq", Mod(position - first, stride), ZERO))
-        mask = both(conditions)
         at = [*index[:dim], _quotient(position - first, stride), *index[dim + 1 :]]
+        if not conditions:
+            return load_as(src, broadcast_index(at, src.shape), x.dtype)
+        mask = both(conditions)
         return _overlaid(x, index, mask, lambda: load_as(src, broadcast_index(at, src.shape), x.dtype))
 
     return ctx.pointwise(inner)
@@ -250,9 +253,7 @@ def _quotient(expr: Expr, divisor: Expr) -> Expr:
 
 
 def _overlaid(x: Tensor, index: Index, mask: Any, load: Callable[[], Any]) -> Any:
-    """``load()`` where the mask holds, elsewhere ``x``; the mask None holds everywhere."""
-    if mask is None:
-        return load()
+    """``load()`` where the mask holds, elsewhere ``x``."""
     return ops.where(mask, ops.masked(mask, load, constant_of(x.dtype)), x.load(index))
 
 
