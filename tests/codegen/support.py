@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import sympy
 import torch
 from sympy import Expr, Symbol
@@ -20,7 +22,9 @@ FLAGS = [
     "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-nostdinc++",
 ]  # fmt: skip
 NATIVE = ["-march=native"]
-COMPILER = shutil.which("g++")
+ISAS = {"native": NATIVE, "avx2": ["-mavx2", "-mfma", "-mf16c"], "baseline": []}
+"""Flags for this machine, for 32-byte vectors, and for any machine (no fused multiply-add)."""
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 SIZE = Symbol("n", integer=True, positive=True)
 
@@ -70,6 +74,15 @@ def pointwise(op: str, dtypes: Sequence[torch.dtype], out: torch.dtype, lanes: i
     tag = "_".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     name = f"{op}_{tag}_to_{str(out).removeprefix('torch.')}_{lanes}"
     return Kernel(name, (*params, param("y", out, [SIZE], written=True)), (SIZE,), block(loop))
+
+
+def isa_flags(isa: str) -> list[str]:
+    """The flags of one of ISAS; skips the test where this machine cannot run such code."""
+    if isa == "avx2":
+        cpuinfo = Path("/proc/cpuinfo")
+        if not cpuinfo.exists() or " avx2 " not in cpuinfo.read_text():
+            pytest.skip("no AVX2 here")
+    return ISAS[isa]
 
 
 class Library:

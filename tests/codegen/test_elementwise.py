@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support import Library, pointwise, single
 
 from smelt.ops import TABLE, Rule, result_dtype
+from tests.codegen.support import COMPILER, Library, pointwise, single
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
@@ -177,7 +177,9 @@ def test_every_operator_agrees_with_eager(group: tuple[str, Library]) -> None:
             assert library(f"{op}_{_short(dtype)}_{lanes}", *args, results[lanes], 213) == 0
         try:
             _check(op, dtype, results[LANES], args)
-            torch.testing.assert_close(results[1], results[LANES], rtol=0, atol=0, equal_nan=True)
+            _check(op, dtype, results[1], args)
+            if "clang" not in (COMPILER or ""):  # which contracts as it likes
+                torch.testing.assert_close(results[1], results[LANES], rtol=0, atol=0, equal_nan=True)
         except AssertionError as error:
             failures.append(f"{op} {dtype}: {str(error)[:600]}")
     assert not failures, "\n".join(failures)
@@ -196,7 +198,8 @@ def test_every_length_of_tail(group: tuple[str, Library]) -> None:
             whole = torch.zeros(length + LANES, dtype=out)
             assert library(f"{op}_{_short(dtype)}_{LANES}", *args, result, length) == 0
             assert library(f"{op}_{_short(dtype)}_1", *args, whole, length) == 0
-            torch.testing.assert_close(result, whole, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(result, whole, equal_nan=True)
+            assert not bool(result[length:].any())
 
 
 def test_integer_division_by_zero_is_an_error(group: tuple[str, Library]) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import SIZE, Library, block, number, param, single, var
 from sympy import Expr
 
 from smelt.codegen.cpp import print_unit
@@ -30,6 +29,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.symbolic import FloorDiv, Mod
+from tests.codegen.support import ISAS, SIZE, Library, block, isa_flags, number, param, single, var
 
 F32, I64, BOOL = torch.float32, torch.int64, torch.bool
 SERIAL, PARALLEL, VECTOR, UNROLL = LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTOR, LoopKind.UNROLL
@@ -120,15 +120,15 @@ def expected(kind: str, x: torch.Tensor) -> list[torch.Tensor]:
     return [functions.get(kind, getattr(torch, kind))(double, 1)]
 
 
-@pytest.fixture(scope="module")
-def reductions(tmp_path_factory: pytest.TempPathFactory) -> Library:
+@pytest.fixture(scope="module", params=list(ISAS))
+def reductions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     runs = [
         single(reduction(kind, rows, lanes, columns=rows == "columns"), f"{kind}_{rows}_{lanes}")
         for kind in KINDS
         for rows in ("rows", "columns")
         for lanes in (1, LANES)
     ]
-    return Library(tmp_path_factory.mktemp("reductions"), runs)
+    return Library(tmp_path_factory.mktemp("reductions"), runs, isa_flags(request.param))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -176,10 +176,10 @@ def test_nan_and_infinity_in_reductions(reductions: Library, lanes: int) -> None
     torch.testing.assert_close(log_softmax, x.log_softmax(1), equal_nan=True)
 
 
-@pytest.fixture(scope="module")
-def nests(tmp_path_factory: pytest.TempPathFactory) -> Library:
+@pytest.fixture(scope="module", params=list(ISAS))
+def nests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     runs = [single(build(lanes), f"{name}_{lanes}") for name, build in NESTS.items() for lanes in (1, LANES)]
-    return Library(tmp_path_factory.mktemp("nests"), runs)
+    return Library(tmp_path_factory.mktemp("nests"), runs, isa_flags(request.param))
 
 
 def kind_of(lanes: int) -> dict[str, object]:

@@ -20,7 +20,7 @@ from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, LoopKind, Masked, Store, Update
-from smelt.ops import TABLE, Rule
+from smelt.ops import TABLE
 from smelt.symbolic import contiguous_strides, numel
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
@@ -332,8 +332,6 @@ class KernelPrinter:
             texts[1] = f"check_divisor({mask}{texts[1]}, &error)"
             if scope.maybe_empty and lanes == 1:
                 texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
-        if stmt.op == "sign" and args[0].dtype is torch.bool:
-            raise SmeltError("SM0806", "codegen: sign does not take bool")
         self.math |= stmt.op not in CORE_OPERATORS
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
 
@@ -376,11 +374,11 @@ class KernelPrinter:
 
     def index_expr(self, stmt: Let, scope: Scope) -> None:
         offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])
-        cpp = CPP_TYPES[stmt.dtype]
-        if not offset.depends(set(scope.varying)):
-            self.define(stmt, f"to<{cpp}>(i64({offset.text(self.symbols)}))", 1)
-        else:
-            self.define(stmt, f"to<{cpp}>({self.index_lanes(offset, scope)})", scope.lanes)
+        varies = offset.depends(set(scope.varying))
+        text = self.index_lanes(offset, scope) if varies else f"i64({offset.text(self.symbols)})"
+        if stmt.dtype is not torch.int64:
+            text = f"to<{CPP_TYPES[stmt.dtype]}>({text})"
+        self.define(stmt, text, scope.lanes if varies else 1)
 
     def index_lanes(self, offset: Offset, scope: Scope) -> str:
         """An index expression that differs by lane, as int64 lanes."""
@@ -528,8 +526,3 @@ def print_kernel(kernel: Kernel) -> KernelText:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
     """
     return KernelPrinter(kernel).run()
-
-
-def needs_check(op: str) -> bool:
-    """Whether an operator can fail at run time on integers."""
-    return op in _DIVISIONS and TABLE[op].rule is not Rule.FLOAT

@@ -4,21 +4,23 @@
 //
 //   function                          float32                     float64
 //   sqrt reciprocal truediv           0.5                         0.5
-//   rsqrt                             1.5                         1.5
-//   exp exp2                          1                           1     (exp: polynomial; exp2: libm)
-//   expm1 log1p                       1.5                         1     (libm)
+//   rsqrt                             1.6                         1.6
+//   exp                               1                           1
+//   exp2                              1.2                         1     (libm)
+//   expm1                             1.5                         1     (libm)
+//   log1p                             1.6                         1     (libm)
 //   log                               1                           1
 //   log2 log10 pow                    0.6  (through float64)      1     (libm)
-//   sin cos                           1.5                         1     (libm)
+//   sin cos                           1.6                         1     (libm)
 //   tanh                              2.5                         2     (libm)
-//   erf                               1                           1     (libm)
-//   sigmoid                           2    (0 below -88.7)        2     (0 below -709.7)
+//   erf                               1.2                         1     (libm)
+//   sigmoid                           2.5  (0 below -88.7)        2     (0 below -709.7)
 //   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
 //                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
 //   erfinv digamma                    0.6  (own float64 code)     64 times the last place of max(1, |result|)
 //
 // Denormals, signed zeros, infinities and NaN are C's. libm functions run lane by lane; all others are branch-free
-// (sin, cos: libm where some |x| > 30000).
+// (sin, cos: libm for |x| > 30000, or without fused multiply-add).
 
 extern "C" {
 double exp2(double);
@@ -53,13 +55,23 @@ namespace smelt {
 
 // ---------------------------------------------------------------------------------------------- machine functions
 // mad(a, b, c) = a * b + c, in one rounding where the machine has that instruction.
-template <class F> SMELT_INLINE F mad(F a, F b, F c) {
-#if defined(__clang__)
-#pragma clang fp contract(fast)
+#if defined(__FP_FAST_FMAF) || (defined(__clang__) && (defined(__FMA__) || defined(__aarch64__)))
+#define SMELT_FAST_FMA 1
 #endif
+template <class F> SMELT_INLINE F mad(F a, F b, F c) {
+#if __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__clang__)
+#pragma clang fp contract(fast)
   return a * b + c;
+#elif defined(SMELT_FAST_FMA)
+  for (int k = 0; k < int(sizeof(a) / sizeof(a[0])); ++k)
+    c[k] = sizeof(a[0]) == 4 ? __builtin_fmaf(a[k], b[k], c[k]) : __builtin_fma(a[k], b[k], c[k]);
+  return c;
+#else
+  return a * b + c;
+#endif
 }
-#define SMELT_ROUNDINGS(X) X(floor, 9, f) X(ceil, 10, f) X(trunc, 11, f) X(round, 8, f)
 #if defined(SMELT_GCC_X86)
 typedef float f4_ __attribute__((vector_size(16)));
 typedef double d2_ __attribute__((vector_size(16)));
@@ -75,7 +87,6 @@ SMELT_ROUND4(8) SMELT_ROUND4(9) SMELT_ROUND4(10) SMELT_ROUND4(11)
 #if defined(__FMA__)
 SMELT_INLINE f4_ mad(f4_ a, f4_ b, f4_ c) { return __builtin_ia32_vfmaddps(a, b, c); }
 SMELT_INLINE d2_ mad(d2_ a, d2_ b, d2_ c) { return __builtin_ia32_vfmaddpd(a, b, c); }
-#define SMELT_HAS_FMA 1
 #endif
 #if defined(__AVX__)
 typedef float f8_ __attribute__((vector_size(32)));
@@ -104,9 +115,6 @@ SMELT_INLINE f16_ mad(f16_ a, f16_ b, f16_ c) { return __builtin_ia32_vfmaddps51
 SMELT_INLINE d8_ mad(d8_ a, d8_ b, d8_ c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }
 #endif
 #endif
-
-template <class R> struct lanes_in;
-template <class T, int N> struct vec_of { typedef vec<T, N, false> type; };
 
 #if defined(SMELT_GCC_X86)
 SMELT_DEFINE1(sqrt, return {machine_sqrt(x.v)};)
@@ -355,6 +363,7 @@ template <int N, class F> SMELT_INLINE F sin_or_cos(F r, raw<i32, N> quadrant) {
   F y = (quadrant & 1) != 0 ? cosine : sine;
   return (F)((raw<i32, N>)y ^ ((quadrant & 2) << 30));
 }
+#if defined(SMELT_FAST_FMA)
 SMELT_FLOAT(sin) {
   SMELT_FLOAT_TYPES
   F a = abs(in).v;
@@ -376,6 +385,10 @@ SMELT_FLOAT(cos) {
     return each(in, result, [](f32 v, f32 r) { return __builtin_fabsf(v) > 30000.0f ? f32(::cos(f64(v))) : r; });
   return result;
 }
+#else  // split_pi is not exact then
+SMELT_FLOAT(sin) { return each(in, [](f32 v) { return f32(::sin(f64(v))); }); }
+SMELT_FLOAT(cos) { return each(in, [](f32 v) { return f32(::cos(f64(v))); }); }
+#endif
 
 // ---------------------------------------------------------------------------------------------- error function
 SMELT_FLOAT(erf) {
@@ -549,7 +562,7 @@ template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, 
   if constexpr (W) {
     return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
   } else {
-#ifdef SMELT_HAS_FMA
+#if defined(SMELT_FAST_FMA) && !defined(__clang__)
     return {mad(x.v, y.v, z.v)};
 #else
     raw<T, N> r;

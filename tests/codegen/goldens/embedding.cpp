@@ -1,0 +1,28 @@
+namespace smelt {
+
+static i64 kernel_embedding_8(const i64_buffer* in0, const f32_buffer* in1, f32_buffer* out2, i64 s0) {
+  i64 error = 0;
+  #pragma omp parallel for schedule(static)
+  for (i64 d0 = 0; d0 < s0; d0 += 1) {
+    const i64 v0 = in0[d0];
+    const i64 x0 = check_index(wrap_index(v0, 10), 10, &error);
+    i64 d1 = 0;
+    for (; d1 + 8 <= 19; d1 += 8) {
+      const auto v1 = load<8>(in1 + (x0*19 + d1));
+      store(out2 + (d0*19 + d1), v1);
+    }
+    if (d1 < 19) {
+      const auto m0 = first<8>(19 - d1);
+      const auto v2 = load<8>(m0, in1 + (x0*19 + d1));
+      store(m0, out2 + (d0*19 + d1), v2);
+    }
+  }
+  return error;
+}
+
+extern "C" __attribute__((visibility("default"))) i64 run_embedding_8(char* arena, void* p0, void* p1, void* p2, i64 s0) {
+  if (i64 error = kernel_embedding_8((i64_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2, s0)) return error;
+  return 0;
+}
+
+}  // namespace smelt
