@@ -47,7 +47,7 @@ class _Unit:
         if text not in self.names:
             name = self.names[text] = self.fresh(kernel.name)
             result = "i64" if printed.checked else "void"
-            comments = "".join(f"// {_one_line(origin)}\n" for origin in kernel.origins)
+            comments = "".join(f"// {_one_line(origin)}\n" for origin in dict.fromkeys(kernel.origins))
             self.functions.append(
                 f"{comments}static {result} {name}({printed.signature}) {{\n{printed.body}\n}}"
             )

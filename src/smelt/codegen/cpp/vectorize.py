@@ -8,8 +8,8 @@ from smelt.codegen.cpp.accumulators import updates_in
 from smelt.nest.ir import For, Let, Masked, Stmt
 from smelt.ops import TABLE
 
-_CHEAP = 14
-_WORTH = 40
+_CHEAP = 8
+_WORTH = 11
 _UPDATE_COST = {"welford": 5, "argmax": 15, "argmin": 15, "online_softmax": 45}
 
 
