@@ -9,6 +9,7 @@ import torch
 
 from smelt.backend import config_from
 from smelt.backend import smelt as backend
+from smelt.exported import compile_exported
 from smelt.reporting import LOG, CompileReport
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -38,7 +39,7 @@ def compile(
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
-    break is an error. ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
+    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for. ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
     call.
 
     Raises:
@@ -49,7 +50,11 @@ def compile(
     Traceback (most recent call last):
     smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
     """
-    config_from(mode, options)
+    config = config_from(mode, options)
+    if isinstance(model, torch.export.ExportedProgram):
+        from smelt.pipeline import compile_program
+
+        return compile_exported(model, config, compile_program)
     if model is None:
         return lambda decorated: compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options

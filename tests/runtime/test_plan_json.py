@@ -83,6 +83,7 @@ plans = some.builds(
     some.lists(some.builds(ArenaTensor, specs, sizes), max_size=2).map(tuple),
     some.lists(steps, max_size=4).map(tuple),
     some.lists(literals, max_size=3).map(tuple),
+    some.lists(some.tuples(names, names, some.integers(0, 7)), max_size=2).map(tuple),
     some.dictionaries(names, literals, max_size=2),
 )
 

@@ -111,6 +111,7 @@ class Plan:
 
     ``inputs``: the positional arguments: a tensor's name, a symbol's name for a size, or None where unused.
     ``outputs``: Ref, ViewRef, SizeRef, literal or None.
+    ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
     """
 
     inputs: tuple[str | None, ...]
@@ -120,4 +121,5 @@ class Plan:
     arena: tuple[ArenaTensor, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]
+    shape_symbols: tuple[tuple[str, str, int], ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)

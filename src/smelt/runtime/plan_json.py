@@ -48,6 +48,7 @@ def to_json(plan: Plan) -> str:
             "arena": [{**_spec_out(item.spec), "offset": item.offset} for item in plan.arena],
             "steps": [_step_out(step) for step in plan.steps],
             "outputs": [encode(value) for value in plan.outputs],
+            "shape_symbols": [list(each) for each in plan.shape_symbols],
             "notes": encode(plan.notes),
         },
         allow_nan=False,
@@ -73,6 +74,7 @@ def from_json(text: str | bytes) -> Plan:
             arena=tuple(ArenaTensor(_spec_in(item), item["offset"]) for item in data["arena"]),
             steps=tuple(_step_in(item) for item in data["steps"]),
             outputs=tuple(decode(value) for value in data["outputs"]),
+            shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
             notes=decode(data["notes"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

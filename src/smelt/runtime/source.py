@@ -177,6 +177,12 @@ class _Writer:
         self.lines.append("args.clear()")
         if "_" in names:
             self.lines.append("del _")
+        for symbol, tensor, dim in plan.shape_symbols:
+            known = self.pythons.get(tensor)
+            if known is None:
+                self.problem(f"the size {symbol} is to come from {tensor}, which is no input")
+                continue
+            self.lines.append(f"{self.symbol(symbol)} = {known}.shape[{dim}]")
 
     def assemble(self) -> str:
         """Put the parts together: the arena is acquired where it is first needed, and always released."""

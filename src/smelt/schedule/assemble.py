@@ -93,6 +93,7 @@ class Assembler:
             arena=tuple(self.arena_tensors),
             steps=tuple(steps),
             outputs=outputs,
+            shape_symbols=self._shape_symbols(),
         )
         return scheduled
 
@@ -125,6 +126,18 @@ class Assembler:
             elif isinstance(value, Expr):
                 exprs.append(value)
         return free_symbols(exprs) | {each for each in self.graph.inputs if isinstance(each, Symbol)}
+
+    def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
+        """Where to read the sizes that come with no input of their own: a dimension of an input tensor."""
+        given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
+        given |= {node.body.symbol for node in self.graph.nodes if isinstance(node.body, Extern) and node.body.symbol}
+        found: dict[Symbol, tuple[str, str, int]] = {}
+        for name in self.graph.inputs:
+            if isinstance(name, str):
+                for dim, size in enumerate(self.work.buffers[name].shape):
+                    if isinstance(size, Symbol) and size not in given:
+                        found.setdefault(size, (size.name, name, dim))
+        return tuple(found.values())
 
     # -- where buffers live -----------------------------------------------------------------------------------
 

@@ -1,0 +1,69 @@
+"""``smelt.compile(ExportedProgram)``: any size it was exported for, and a clear no to others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+import smelt
+from smelt import SmeltError
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        return {"y": torch.softmax(self.linear(x) * scale, -1), "rows": x.sum(0)}
+
+
+@pytest.fixture
+def exported() -> torch.export.ExportedProgram:
+    torch.manual_seed(0)
+    batch = Dim("batch", min=2, max=64)
+    return export(Model().eval(), (torch.randn(4, 8), torch.randn(4)), dynamic_shapes=({0: batch}, None))
+
+
+def test_one_compile_serves_the_exported_sizes(exported: torch.export.ExportedProgram) -> None:
+    smelt.reset()
+    compiled, model = smelt.compile(exported), exported.module()
+    for rows in (2, 3, 17, 64):
+        x, scale = torch.randn(rows, 8), torch.randn(4)
+        want, got = model(x, scale), compiled(x, scale)
+        assert got.keys() == want.keys()
+        for name in want:
+            torch.testing.assert_close(got[name], want[name])
+    assert len(smelt.reports()) == 1
+    assert smelt.reports()[0].symbols
+
+
+def test_buffers_are_updated(exported: torch.export.ExportedProgram) -> None:
+    compiled = smelt.compile(exported)
+    before = float(exported.state_dict["calls"])
+    compiled(torch.randn(4, 8), torch.randn(4))
+    assert float(exported.state_dict["calls"]) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((torch.randn(65, 8), torch.randn(4)), "2 to 64"),
+        ((torch.randn(4, 9), torch.randn(4)), "exported: 8"),
+        ((torch.randn(4, 8).double(), torch.randn(4)), "float32"),
+        ((torch.randn(8), torch.randn(4)), "rank 2"),
+        ((torch.randn(8, 4).t(), torch.randn(4)), "strides"),
+        ((torch.randn(4, 8),), "nested"),
+        ((torch.randn(4, 8), 1.0), "a tensor was exported"),
+    ],
+)
+def test_other_inputs_are_refused(
+    exported: torch.export.ExportedProgram, arguments: tuple[object, ...], word: str
+) -> None:
+    compiled = smelt.compile(exported)
+    with pytest.raises(SmeltError, match="SM0603") as caught:
+        compiled(*arguments)
+    assert word in str(caught.value)
