@@ -285,12 +285,15 @@ SMELT_FLOAT(log) {
 }
 SMELT_FLOAT(log1p) {
   SMELT_FLOAT_TYPES
-  I e = ((I)(x + 1.0f) - 0x3f2aaaab) & -0x800000;
+  I huge = x >= 0x1p100f;  // 2**-n would not be a normal number
+  F y = huge ? x * 0x1p-64f : x;
+  I e = ((I)(y + 1.0f) - 0x3f2aaaab) & -0x800000;
   F scale = (F)(0x3f800000 - e);  // 2**-n
-  F f = mad(x, scale, scale - 1.0f);
-  F r = add_ln2<N>(log1p_core<N>(f), __builtin_convertvector(e >> 23, F));
+  F f = mad(y, scale, scale - 1.0f);
+  F n = __builtin_convertvector(e >> 23, F) + (huge ? F{} + 64.0f : F{});
+  F r = add_ln2<N>(log1p_core<N>(f), n);
   F special = x == -1.0f ? F{} + limits<f32>::lowest : x < -1.0f ? F{} + __builtin_nanf("") : x;
-  return {(x > -1.0f) & (x < 0x1p126f) ? (abs(in).v < 1e-8f ? x : r) : (x >= 0x1p126f) & (x < limits<f32>::highest) ? log(in).v : special};
+  return {(x > -1.0f) & (x < limits<f32>::highest) & (abs(in).v >= 1e-8f) ? r : special};
 }
 // log(x) = n * ln2 + f - (h - s * (h + R)) for finite x > 0, in the parts that are added last.
 template <int N, class F> SMELT_INLINE F split_log(F x, F& n, F& f) {
