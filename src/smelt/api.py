@@ -39,7 +39,8 @@ def compile(
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
-    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for. ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
+    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for.
+    ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
     call.
 
     Raises:

@@ -52,7 +52,9 @@ def from_options(options: dict[str, object]) -> Config:
     values: dict[str, object] = {"verify": os.environ.get("SMELT_VERIFY", "0") not in ("", "0")}
     for name, value in options.items():
         if name not in fields:
-            raise SmeltError("SM0101", f"unknown option {name!r}", remedy="known options: " + ", ".join(sorted(fields)))
+            raise SmeltError(
+                "SM0101", f"unknown option {name!r}", remedy="known options: " + ", ".join(sorted(fields))
+            )
         expected = type(fields[name].default)
         if type(value) is not expected:
             raise SmeltError("SM0102", f"option {name!r} takes {expected.__name__}, not {value!r}")

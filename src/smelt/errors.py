@@ -14,11 +14,19 @@ class SmeltError(Exception):
     """
 
     def __init__(
-        self, code: str, what: str, *, where: str | None = None, why: str | None = None, remedy: str | None = None
+        self,
+        code: str,
+        what: str,
+        *,
+        where: str | None = None,
+        why: str | None = None,
+        remedy: str | None = None,
     ) -> None:
         self.code, self.what, self.where, self.why, self.remedy = code, what, where, why, remedy
         lines = [f"{code}: {what}"]
-        lines += [f"  {label}: {text}" for label, text in (("at", where), ("why", why), ("do", remedy)) if text]
+        lines += [
+            f"  {label}: {text}" for label, text in (("at", where), ("why", why), ("do", remedy)) if text
+        ]
         super().__init__("\n".join(lines))
 
 

@@ -1,4 +1,6 @@
-"""Compiled ``torch.export`` programs: called as the exported model is, sizes checked against what was exported."""
+"""Compiled ``torch.export`` programs: called as the exported model is, sizes checked against what was
+exported.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def compile_exported(
     def run(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != in_spec:
-            raise SmeltError("SM0603", "the arguments are not nested as those that were exported", why=str(in_spec))
+            raise SmeltError(
+                "SM0603", "the arguments are not nested as those that were exported", why=str(in_spec)
+            )
         check(leaves)
         with torch.no_grad():
             return pytree.tree_unflatten(list(call([*held, *leaves])), out_spec)
@@ -81,7 +85,9 @@ class _InputCheck:
                 raise SmeltError("SM0603", what, why=f"exported for {bounds.lower} to {bounds.upper}")
             sizes[wanted] = size
         elif wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
-            raise SmeltError("SM0603", f"dimension {dim} of input {name} is {size}", why=f"exported: {wanted}")
+            raise SmeltError(
+                "SM0603", f"dimension {dim} of input {name} is {size}", why=f"exported: {wanted}"
+            )
 
 
 def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:

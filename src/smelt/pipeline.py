@@ -34,7 +34,10 @@ from smelt.symbolic import size_hint
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
 PASSES = ("contract", "key", "lowering", "schedule", "codegen", "compile", "executor")
-"""The passes in order, as they appear in ``CompileReport.phase_seconds``. A cache hit goes from ``key`` to ``executor``."""
+"""The passes in order, as they appear in ``CompileReport.phase_seconds``.
+
+A cache hit goes from ``key`` to ``executor``.
+"""
 
 _PLAN = "plan.json"
 
@@ -70,7 +73,9 @@ def compile_program(program: Program, config: Config) -> Compiled:
         tools = toolchain.find()
         target = Target(tools.vector_bytes)
         store = cache.open_cache()
-        key = cache.key_of(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest())
+        key = cache.key_of(
+            graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()
+        )
     if config.keep_text:
         _keep_texts(report, program, config, target)
     found = _from_cache(store, key, program, report)
@@ -103,7 +108,9 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
     with report.phase("codegen"):
         cpp = print_unit(scheduled.runs)
         steps = tuple(
-            replace(step, errors=tuple(cpp.errors.get(step.function, ()))) if isinstance(step, NativeStep) else step
+            replace(step, errors=tuple(cpp.errors.get(step.function, ())))
+            if isinstance(step, NativeStep)
+            else step
             for step in scheduled.plan.steps
         )
     return Unit(replace(scheduled.plan, steps=steps), cpp, scheduled.runs, scheduled.arena_size)
@@ -131,7 +138,9 @@ def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileR
     report.keep_text("cpp", text)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
-        constants = {name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()}
+        constants = {
+            name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
+        }
         return executor.build(plan, compiled, constants)
 
 
@@ -142,7 +151,8 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
     return value.detach()
 
 
-# -- what the report says -------------------------------------------------------------------------------------
+# -- what the report says
+# -------------------------------------------------------------------------------------
 
 
 def _notes(graph: Graph, unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:

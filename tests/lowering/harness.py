@@ -92,11 +92,11 @@ def compare_run(
     zeros: bool = True,
 ) -> None:
     """Run the graph and eager on copies of the inputs; results and mutated inputs must agree."""
-    mine, theirs, wide = copies(inputs), copies(inputs), [_widened(x) for x in copies(inputs)]
-    expected = _flat(function(*theirs))
+    mine, theirs, wide = copies(inputs), copies(inputs), [widened(x) for x in copies(inputs)]
+    expected = flat(function(*theirs))
     got = run_graph(graph, mine)
     try:
-        reference = _flat(function(*wide))
+        reference = flat(function(*wide))
     except (RuntimeError, TypeError, IndexError):
         reference = [x.double() if _is_float(x) else x for x in expected]
     assert len(got) == len(expected)
@@ -155,9 +155,11 @@ def _is_float(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype.is_floating_point
 
 
-def _widened(x: Any) -> Any:
+def widened(x: Any) -> Any:
+    """Floating tensors in float64, all else as it is."""
     return x.double() if _is_float(x) else x
 
 
-def _flat(result: Any) -> list[Any]:
+def flat(result: Any) -> list[Any]:
+    """One result or several, as a list."""
     return list(result) if isinstance(result, (list, tuple)) else [result]

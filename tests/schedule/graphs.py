@@ -63,16 +63,22 @@ def softmax_norm(rows: Expr, columns: Expr) -> Graph:
 
 
 def reshaped_chain(rows: Expr, heads: int, width: int) -> Graph:
-    """Pointwise work in [rows, heads*width], in [rows, heads, width] and in [heads, rows, width], and row sums."""
+    """Pointwise work in [rows, heads*width], in [rows, heads, width] and in [heads, rows, width], and
+    row sums.
+    """
     graph, b = start()
     n, h, d = rows, Integer(heads), Integer(width)
     x, bias = given(graph, "x", n, h * d), given(graph, "bias", h * d)
     y = b.pointwise(lambda i: ops.exp(ops.add(x.load(i), bias.load((i[1],)))), shape=(n, h * d), dtype=F32)
     split = b.pointwise(
-        lambda i: ops.mul(y.load((i[0], i[1] * d + i[2])), y.load((i[0], i[1] * d + i[2]))), shape=(n, h, d), dtype=F32
+        lambda i: ops.mul(y.load((i[0], i[1] * d + i[2])), y.load((i[0], i[1] * d + i[2]))),
+        shape=(n, h, d),
+        dtype=F32,
     )
     turned = b.pointwise(lambda i: ops.neg(split.load((i[1], i[0], i[2]))), shape=(h, n, d), dtype=F32)
-    (sums,) = b.reduction("sum", lambda i, r: split.load((*i, *r)), shape=(n, h), reduce_shape=(d,), dtype=F32)
+    (sums,) = b.reduction(
+        "sum", lambda i, r: split.load((*i, *r)), shape=(n, h), reduce_shape=(d,), dtype=F32
+    )
     scaled = b.pointwise(
         lambda i: ops.truediv(split.load(i), sums.load((i[0], i[1]))), shape=(n, h, d), dtype=F32
     )
@@ -88,7 +94,9 @@ def inplace_update(size: Expr) -> Graph:
         lambda i: ops.add(ops.mul(m.load(i), ops.constant(0.9, F32)), g.load(i)), shape=(size,), dtype=F32
     )
     updated = b.pointwise(
-        lambda i: ops.sub(p.load(i), ops.mul(momentum.load(i), ops.constant(0.1, F32))), shape=(size,), dtype=F32
+        lambda i: ops.sub(p.load(i), ops.mul(momentum.load(i), ops.constant(0.1, F32))),
+        shape=(size,),
+        dtype=F32,
     )
     shifted = b.pointwise(
         lambda i: ops.add(p.load((size - 1 - i[0],)), ops.constant(1.0, F32)), shape=(size,), dtype=F32

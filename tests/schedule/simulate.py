@@ -27,8 +27,12 @@ def simulate(
     before = dict(zip(scheduled.kernels, scheduled.plain))
     for step in scheduled.plan.steps:
         if isinstance(step, AllocStep):
-            shape, strides = ([_number(s, names) for s in part] for part in (step.spec.shape, step.spec.strides))
-            tensors[step.spec.name] = torch.empty_strided(shape, strides, dtype=getattr(torch, step.spec.dtype))
+            shape, strides = (
+                [_number(s, names) for s in part] for part in (step.spec.shape, step.spec.strides)
+            )
+            tensors[step.spec.name] = torch.empty_strided(
+                shape, strides, dtype=getattr(torch, step.spec.dtype)
+            )
         elif isinstance(step, NativeStep):
             run = next(run for run in scheduled.runs if run.name == step.function)
             for call in run.calls:
@@ -41,7 +45,9 @@ def simulate(
                         count = 1
                         for size in call.kernel.params[kernel.params.index(param)].shape:
                             count *= evaluate(size, sizes)
-                        memory[param.name] = arena[start : start + count * param.dtype.itemsize].view(param.dtype)
+                        memory[param.name] = arena[start : start + count * param.dtype.itemsize].view(
+                            param.dtype
+                        )
                     else:
                         memory[param.name] = _flat(tensors[run.arguments[arg.position]])
                 run_kernel(kernel, memory, sizes)
@@ -53,7 +59,9 @@ def simulate(
         tensor = tensors[output.name]
         if isinstance(output, ViewRef):
             shape, strides = ([_number(s, names) for s in part] for part in (output.shape, output.strides))
-            tensor = tensor.as_strided(shape, strides, tensor.storage_offset() + _number(output.offset, names))
+            tensor = tensor.as_strided(
+                shape, strides, tensor.storage_offset() + _number(output.offset, names)
+            )
         results.append(tensor)
     return results
 

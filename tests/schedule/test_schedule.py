@@ -1,4 +1,6 @@
-"""A schedule computes what the loop graph says: nests run by the nest interpreter, the graph by the reference one."""
+"""A schedule computes what the loop graph says: nests run by the nest interpreter, the graph by the
+reference one.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def carried_updates(loop: For) -> list[Update]:
 def conflict(loop: For) -> str | None:
     """Why two turns of the loop may touch the same element, one of them writing; None where they cannot.
 
-    Expects flattened accesses. Conservative: what it cannot show to be safe counts as a conflict. Accumulators are
-    not looked at (`carried_updates`).
+    Expects flattened accesses. Conservative: what it cannot show to be safe counts as a conflict.
+    Accumulators are not looked at (`carried_updates`).
     """
     if loop.independent:
         return None
@@ -59,7 +59,9 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
     moved: dict[Symbol, Expr] = {}
     for inner in loops(loop.body):
         begin = inner.begin.xreplace(moved)
-        ends = [end.xreplace(moved) for end in (inner.end.args if isinstance(inner.end, Min) else (inner.end,))]
+        ends = [
+            end.xreplace(moved) for end in (inner.end.args if isinstance(inner.end, Min) else (inner.end,))
+        ]
         widths = [sympy.expand(end - begin) for end in ends]
         if begin.has(loop.var):
             moved[inner.var] = begin + inner.var
@@ -87,7 +89,9 @@ def _coefficients(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol,
 
 
 def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether different turns give different flat indices, whatever the inner loops do (a mixed radix argument)."""
+    """Whether different turns give different flat indices, whatever the inner loops do (a mixed radix
+    argument).
+    """
     if len(index) != 1:
         return any(_lone(expr, loop.var, within, indirect) for expr in index)
     found = _coefficients(index[0], [loop.var, *within, *indirect])
@@ -125,7 +129,9 @@ def _at_least(left: Expr, right: Expr) -> bool:
 
 
 def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether all indices have the loop variable at the same place: one coefficient, one offset, one set of larger ones."""
+    """Whether all indices have the loop variable at the same place: one coefficient, one offset, one set
+    of larger ones.
+    """
     seen: set[tuple[Expr, Expr, tuple[str, ...]]] = set()
     for index in indices:
         found = _coefficients(index[0], [loop.var, *within, *indirect]) if len(index) == 1 else None

@@ -1,4 +1,7 @@
-"""Runs a loop nest statement by statement: the oracle of the primitives and of every nest printer. Slow on purpose."""
+"""Runs a loop nest statement by statement: the oracle of the primitives and of every nest printer.
+
+Slow on purpose.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from smelt.ops import TABLE
 from smelt.symbolic import contiguous_strides, evaluate, flatten
 
 
-def run_kernel(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:
+def run_kernel(
+    kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None
+) -> None:
     """Run ``kernel`` on 1-d tensors, one for each parameter, in place.
 
-    Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a nest that
-    adds in another order gives the same here up to one rounding.
+    Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
+    nest that adds in another order gives the same here up to one rounding.
 
     Raises:
         IndexError: an indirect index is out of range.
@@ -52,7 +57,8 @@ class _Machine:
 
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For):
-            # a vector loop is a loop whose turns do not depend on one another: one lane after the other will do
+            # a vector loop is a loop whose turns do not depend on one another: one lane after the other will
+            # do
             for turn in range(self._number(stmt.begin), self._number(stmt.end)):
                 self.symbols[stmt.var] = turn
                 self._block(stmt.body)
@@ -67,7 +73,9 @@ class _Machine:
         elif isinstance(stmt, Store):
             at = self._place(stmt.buffer, stmt.index)
             value = self.values[stmt.value]
-            self.memory[stmt.buffer][at] = value if stmt.mode is None else self.memory[stmt.buffer][at] + value
+            self.memory[stmt.buffer][at] = (
+                value if stmt.mode is None else self.memory[stmt.buffer][at] + value
+            )
         elif isinstance(stmt, Accumulate):
             self.accumulators[stmt.name] = _Accumulator(stmt.kind, stmt.dtype)
         elif isinstance(stmt, Update):
@@ -116,7 +124,9 @@ class _Machine:
     def _read(self, name: str, output: int) -> torch.Tensor:
         accumulator = self.accumulators[name]
         terms = sorted(accumulator.terms, key=lambda term: term[1])
-        values = torch.stack([value for value, _ in terms]) if terms else torch.empty(0, dtype=accumulator.dtype)
+        values = (
+            torch.stack([value for value, _ in terms]) if terms else torch.empty(0, dtype=accumulator.dtype)
+        )
         return reduce(accumulator.kind, values)[output]
 
     def _place(self, buffer: str, index: tuple[Expr, ...]) -> int:

@@ -3,8 +3,9 @@
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
 
-Values are names bound by Let (single assignment, visible in the rest of its block and below). Index expressions are
-SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives` transforms these trees.
+Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
+expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
+transforms these trees.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class LoopKind(Enum):
 class For:
     """``for var in range(begin, end, step)``.
 
-    A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once; ``end - begin``
-    need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes run through them in step.
-    ``independent``: whoever made the loop has shown that no turn touches an element that another turn writes (for
-    accumulators that still has to be looked at).
+    A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once;
+    ``end - begin`` need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes
+    run through them in step. ``independent``: whoever made the loop has shown that no turn touches an
+    element that another turn writes (for accumulators that still has to be looked at).
     """
 
     var: Symbol
@@ -52,9 +53,9 @@ class Let:
     """``name: dtype = op(*args)``.
 
     ``op`` is an elementwise operator (args: value names), or one of
-    ``load`` (buffer name, index tuple), ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype`` (value,),
-    ``bitcast`` (value,), ``indirect_index`` (value, size, wrap, check; binds ``index`` as the Symbol for it),
-    ``read`` (accumulator name, output position).
+    ``load`` (buffer name, index tuple), ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype``
+    (value,), ``bitcast`` (value,), ``indirect_index`` (value, size, wrap, check; binds ``index`` as the
+    Symbol for it), ``read`` (accumulator name, output position).
     """
 
     name: str
@@ -102,8 +103,8 @@ class Accumulate:
 class Update:
     """``acc = kind(acc, value)``.
 
-    ``position`` is the row-major position among the reduced elements (argmax/argmin), None otherwise. For ``merge``
-    (second half of a split reduction) ``value`` names another accumulator that is folded in.
+    ``position`` is the row-major position among the reduced elements (argmax/argmin), None otherwise. For
+    ``merge`` (second half of a split reduction) ``value`` names another accumulator that is folded in.
     """
 
     acc: str
@@ -179,8 +180,9 @@ class Call:
 class Run:
     """Kernels that run one after another in ONE native call.
 
-    Becomes ``extern "C" int64_t name(char* arena, void* p0, …, int64_t s0, …)`` with one pointer per name in ``arguments``
-    and one integer per symbol in ``sizes``. Returns 0, or k > 0 when the k-th (from 1) of ``checks`` failed.
+    Becomes ``extern "C" int64_t name(char* arena, void* p0, …, int64_t s0, …)`` with one pointer per name in
+    ``arguments`` and one integer per symbol in ``sizes``. Returns 0, or k > 0 when the k-th (from 1) of
+    ``checks`` failed.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Schedule primitives: each checks that it is legal, then returns a new kernel. People and the scheduler use the same.
+"""Schedule primitives: each checks that it is legal, then returns a new kernel. People and the scheduler use
+the same.
 
 Loops are named by their variables, which are unique in a kernel. Extents begin at 0 unless a split made them.
 """
@@ -142,7 +143,9 @@ def merge(kernel: Kernel, var: Symbol) -> Kernel:
     if inner is None:
         raise ScheduleError(f"merge({var})", "the loop's body is not exactly one loop")
     if outer.kind is not inner.kind or inner.end.has(var):
-        raise ScheduleError(f"merge({var})", "the two loops are of different kinds, or the inner one's end varies")
+        raise ScheduleError(
+            f"merge({var})", "the two loops are of different kinds, or the inner one's end varies"
+        )
     clean = merges_cleanly(kernel, var)
     size = inner.end
     total = outer.end * size
@@ -188,7 +191,8 @@ def interchange(kernel: Kernel, var: Symbol) -> Kernel:
     for i: for j: A   →   for j: for i: A
 
     Raises:
-        ScheduleError: not perfectly nested, bounds that depend on the other loop, or turns that depend on each other.
+        ScheduleError: not perfectly nested, bounds that depend on the other loop, or turns that depend on
+        each other.
     """
     outer = find(kernel.body, var)
     inner = inner_loop(outer)
@@ -247,7 +251,8 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int) -> Kernel:
     for i0 in n: A   →   vector(16) for i0 in n: A
 
     Raises:
-        ScheduleError: turns depend on each other other than through accumulators, an inner bound depends on the
+        ScheduleError: turns depend on each other other than through accumulators, an inner bound depends on
+        the
             loop, or an inner loop is parallel or vector already.
     """
     loop = find(kernel.body, var)

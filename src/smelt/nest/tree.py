@@ -58,7 +58,9 @@ def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
 
 def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, For):
-        return replace(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=map_exprs(stmt.body, rewrite))
+        return replace(
+            stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=map_exprs(stmt.body, rewrite)
+        )
     if isinstance(stmt, Masked):
         return replace(stmt, body=map_exprs(stmt.body, rewrite))
     if isinstance(stmt, Store):

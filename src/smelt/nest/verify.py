@@ -157,9 +157,14 @@ class _Checker:
                 self._say(
                     f"the {loop.kind.value} loop over {loop.var} lies in the vector loop over {outer.var}"
                 )
-            if loop.kind is LoopKind.PARALLEL and outer.kind is LoopKind.PARALLEL and not self._perfect(outer):
+            if (
+                loop.kind is LoopKind.PARALLEL
+                and outer.kind is LoopKind.PARALLEL
+                and not self._perfect(outer)
+            ):
                 self._say(
-                    f"the parallel loop over {loop.var} lies in the parallel loop over {outer.var}, but not alone"
+                    f"the parallel loop over {loop.var} lies in the parallel loop over {outer.var}, "
+                    "but not alone"
                 )
             if outer.kind is LoopKind.VECTOR and (loop.begin.has(outer.var) or loop.end.has(outer.var)):
                 self._say(f"the bounds of {loop.var} differ between the lanes of {outer.var}")
@@ -170,7 +175,9 @@ class _Checker:
         self.path.pop()
 
     def _perfect(self, outer: For) -> bool:
-        """Whether one thread team can run ``outer`` and the loops down to here: each is the other's whole body."""
+        """Whether one thread team can run ``outer`` and the loops down to here: each is the other's
+        whole body.
+        """
         below = self.path[self.path.index(outer) :]
         return all(len(each.body.stmts) == 1 and each.kind is LoopKind.PARALLEL for each in below)
 

@@ -29,12 +29,11 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 from smelt.schedule.fusion import Group
-from smelt.schedule.items import Item, Work
+from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
-from smelt.schedule.prepare import views_in
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
 
@@ -45,7 +44,7 @@ class Scheduled:
 
     plan: Plan
     runs: list[Run]
-    arena_size: Expr = sympy.Integer(0)
+    arena_size: Expr = ZERO
     plain: list[Kernel] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
 
@@ -130,7 +129,11 @@ class Assembler:
     def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
         """Where to read the sizes that come with no input of their own: a dimension of an input tensor."""
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
-        given |= {node.body.symbol for node in self.graph.nodes if isinstance(node.body, Extern) and node.body.symbol}
+        given |= {
+            node.body.symbol
+            for node in self.graph.nodes
+            if isinstance(node.body, Extern) and node.body.symbol
+        }
         found: dict[Symbol, tuple[str, str, int]] = {}
         for name in self.graph.inputs:
             if isinstance(name, str):
@@ -139,10 +142,13 @@ class Assembler:
                         found.setdefault(size, (size.name, name, dim))
         return tuple(found.values())
 
-    # -- where buffers live -----------------------------------------------------------------------------------
+    # -- where buffers live
+    # -----------------------------------------------------------------------------------
 
     def _homes(self) -> dict[str, str]:
-        """Buffer → ``given`` (input, constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``."""
+        """Buffer → ``given`` (input, constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or
+        ``arena``.
+        """
         homes = dict.fromkeys((*self.inputs, *self.graph.constants), "given")
         for position, group in enumerate(self.groups):
             if group.is_extern:
@@ -182,7 +188,8 @@ class Assembler:
             lifetimes.append(Lifetime(name, size, start, last[name]))
         return plan_arena(lifetimes)
 
-    # -- steps ------------------------------------------------------------------------------------------------
+    # -- steps
+    # ------------------------------------------------------------------------------------------------
 
     def _steps(self) -> tuple[list[Run], list[Step]]:
         runs: list[Run] = []

@@ -1,8 +1,9 @@
 """Fusion: which items share a loop nest, and which of its outer loops they share.
 
-A group's ``prefix`` is the outer loops that all its items run in; each item goes on with inner loops of its own, in
-segments one after another (`smelt.schedule.nests`). A reader may join its producer's group when at every turn of the
-shared loops it reads only what that very turn has written: the coordinates it reads at begin with the loop variables.
+A group's ``prefix`` is the outer loops that all its items run in; each item goes on with inner loops of its
+own, in segments one after another (`smelt.schedule.nests`). A reader may join its producer's group when at
+every turn of the shared loops it reads only what that very turn has written: the coordinates it reads at
+begin with the loop variables.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def _account(group: Group, item: Item) -> None:
 
 
 def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
-    """Put the item into the best group at or after ``earliest``; its position, or -1 where none will have it."""
+    """Put the item into the best group at or after ``earliest``; its position, or -1 where none will
+    have it.
+    """
     best, best_score, best_plan = -1, 0.0, None
     if isinstance(item.body, Scatter):
         return -1
@@ -153,7 +156,9 @@ Placement = tuple[tuple[Expr, ...], list[Segment]]
 
 
 def _placement(work: Work, group: Group, item: Item) -> Placement | None:
-    """The group's new prefix and segments with ``item`` in it, or None where it may not or should not join."""
+    """The group's new prefix and segments with ``item`` in it, or None where it may not or should not
+    join.
+    """
     if len(group.items) >= MAX_ITEMS or group.cost + item.cost > MAX_COST:
         return None
     if len(group.reads | set(group.writes) | {r.buffer for r in item.reads}) > MAX_BUFFERS:
@@ -170,7 +175,9 @@ def _placement(work: Work, group: Group, item: Item) -> Placement | None:
         return None
     moved = prefix[depth:]
     prefix = prefix[:depth]
-    segments = [Segment((*moved, *group_rest, *segment.sizes), list(segment.items)) for segment in group.segments]
+    segments = [
+        Segment((*moved, *group_rest, *segment.sizes), list(segment.items)) for segment in group.segments
+    ]
     inner = (*moved, *item_inner)
     place = _segment_for(group, item, prefix, segments, inner, spaces)
     if not _worthwhile(work, group, item, prefix, place, segments, inner):
@@ -213,7 +220,9 @@ def common_prefix(
 def _legal_depth(
     work: Work, group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int
 ) -> int | None:
-    """How many shared outer loops keep every dependency between group and item within one turn; None: not even 0."""
+    """How many shared outer loops keep every dependency between group and item within one turn; None:
+    not even 0.
+    """
     depth = limit
     for coordinates in _dependencies(group, item, spaces):
         matched = 0
@@ -224,7 +233,9 @@ def _legal_depth(
 
 
 def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]]) -> list[list[Expr]]:
-    """For each access that ties ``item`` to a member: the member's coordinates, in terms of the item's loop variables."""
+    """For each access that ties ``item`` to a member: the member's coordinates, in terms of the item's
+    loop variables.
+    """
     found = []
     for read in item.reads:
         for member in group.writes.get(read.buffer, ()):
@@ -242,7 +253,9 @@ def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]])
 def coordinates_of(
     writer: Item, writer_space: Sequence[Expr], read: Access, reader: Item, reader_space: Sequence[Expr]
 ) -> list[Expr]:
-    """Where in ``writer_space`` the element that ``read`` takes is written, over the reader's loop variables."""
+    """Where in ``writer_space`` the element that ``read`` takes is written, over the reader's loop
+    variables.
+    """
     variables = SPACE[: len(reader_space)]
     extents = extents_of(variables, reader_space)
     natural = natural_vars(reader.sizes)
@@ -267,7 +280,9 @@ def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _matching_tail(space: Sequence[Expr], reduced: Sequence[Expr]) -> int:
-    """How many trailing loops of ``space`` make up the reduced sizes (which fusion may have split, never merged)."""
+    """How many trailing loops of ``space`` make up the reduced sizes (which fusion may have split, never
+    merged).
+    """
     count = 0
     rest: list[Expr] = list(reduced)
     for size in reversed(space):
@@ -291,7 +306,9 @@ def _segment_for(
     inner: tuple[Expr, ...],
     spaces: dict[int, tuple[Expr, ...]],
 ) -> tuple[int, tuple[Expr, ...]] | None:
-    """The first segment that the item may run in, with the sizes it then has; None: it needs one of its own."""
+    """The first segment that the item may run in, with the sizes it then has; None: it needs one of its
+    own.
+    """
     ties: list[tuple[int, Item, Item, Access]] = []
     numbers = {id(m): k for k, segment in enumerate(segments) for m in segment.items}
     for read in item.reads:
@@ -325,7 +342,8 @@ def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr
 
 
 def _walk_alike(group: Group, item: Item) -> bool:
-    """Whether the item's memory is walked as the group's is: rows along the inner loops, columns along the outer.
+    """Whether the item's memory is walked as the group's is: rows along the inner loops, columns along the
+    outer.
 
     A reduction over columns is vectorised over its results; in a nest with others it would stride.
     """

@@ -15,9 +15,10 @@ CHEAP_USES = 4
 def inline(work: Work) -> None:
     """Fill ``work.inlined`` and drop the inlined items.
 
-    A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a cast, a
-    copy), when it has one reader that computes each element once, or when it is cheap and has few readers.
-    What is left is stored, or forwarded in registers where fusion puts producer and reader into one loop.
+    A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a
+    cast, a copy), when it has one reader that computes each element once, or when it is cheap and has few
+    readers. What is left is stored, or forwarded in registers where fusion puts producer and reader into one
+    loop.
     """
     readers: dict[str, list[tuple[Item, int]]] = defaultdict(list)
     for item in work.items:
@@ -43,7 +44,9 @@ def inline(work: Work) -> None:
             or name in work.outside
             or name in mutated
             or any(read.buffer in mutated for read in item.reads)
-            or any(isinstance(reader.body, Scatter) and reader.body.base == name for reader, _ in readers[name])
+            or any(
+                isinstance(reader.body, Scatter) and reader.body.base == name for reader, _ in readers[name]
+            )
             or not _worth_inlining(work, item, readers[name])
         ):
             kept.append(item)
@@ -64,5 +67,7 @@ def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> 
     uses = sum(count for _, count in readers)
     if uses == 1:
         only = readers[0][0]
-        return repeats <= 1 and not (isinstance(only.body, Reduction) and item.cost > CHEAP_COST * 2 and repeats > 1)
+        return repeats <= 1 and not (
+            isinstance(only.body, Reduction) and item.cost > CHEAP_COST * 2 and repeats > 1
+        )
     return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1

@@ -1,4 +1,6 @@
-"""The schedule's units of work: loop-level nodes with a loop order, and what each reads when producers are inlined."""
+"""The schedule's units of work: loop-level nodes with a loop order, and what each reads when producers
+are inlined.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ class Access:
 class Item:
     """A node to be scheduled, its loops in the order in which they shall run.
 
-    ``order`` lists the natural dimensions (shape first, then reduce_shape) that have loops, outermost first: sizes of
-    one have none. ``outer`` of them are not reduced. ``writes`` is the buffer written (for a mutation: an input).
+    ``order`` lists the natural dimensions (shape first, then reduce_shape) that have loops, outermost first:
+    sizes of one have none. ``outer`` of them are not reduced. ``writes`` is the buffer written (for a
+    mutation: an input).
     """
 
     node: Node
@@ -45,8 +48,9 @@ class Item:
     reads: tuple[Access, ...] = ()
     cost: int = 0
     walk: str = "rows"
-    """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is contiguous
-    along a loop that is not reduced), ``across`` (a pointwise item that reads against the order in which it writes)."""
+    """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
+    contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads against the order
+    in which it writes)."""
     group: int = -1
 
     @property
@@ -95,7 +99,9 @@ def natural_vars(sizes: Sequence[Expr]) -> list[Expr]:
 
 
 def in_space(item: Item, space: Sequence[Expr], variables: Sequence[Expr]) -> list[Expr]:
-    """The item's natural index in terms of ``variables`` over ``space``, a refinement of its ordered sizes."""
+    """The item's natural index in terms of ``variables`` over ``space``, a refinement of its ordered
+    sizes.
+    """
     ordered = item.ordered_sizes
     if tuple(space) == ordered:
         return item.natural_index(variables)
@@ -131,7 +137,6 @@ class Work:
             return None if body is None else body.inner_fn(index)
 
         return hook
-
 
 
 def extents_of(variables: Sequence[Expr], sizes: Sequence[Expr]) -> dict[Symbol, Expr]:

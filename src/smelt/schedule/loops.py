@@ -276,7 +276,9 @@ class _Arranger:
 
 
 def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
-    """Whether a value differs between lanes (a value that all lanes share stays a scalar, whatever its width)."""
+    """Whether a value differs between lanes (a value that all lanes share stays a scalar, whatever its
+    width).
+    """
     exprs = stmt.args[1] if stmt.op == "load" else stmt.args[:1] if stmt.op == "index_expr" else ()
     if any(expr.free_symbols & symbols for expr in exprs):
         return True

@@ -1,4 +1,6 @@
-"""Where intermediate buffers live: one arena, a place for each, places shared by buffers that never live together."""
+"""Where intermediate buffers live: one arena, a place for each, places shared by buffers that never live
+together.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A buffer of ``size`` bytes that is written at step ``first`` and last used at step ``last`` (both included).
+    """A buffer of ``size`` bytes that is written at step ``first`` and last used at step ``last`` (both
+    included).
 
     ``donor`` names a buffer whose place may be taken over although it is still read in step ``first``.
     """
@@ -39,10 +42,12 @@ def plan_arena(lifetimes: list[Lifetime]) -> Arena:
     """Give every buffer a place so that buffers that live at the same time do not overlap.
 
     Buffers of known size are placed largest first, each at the lowest offset that is free for its whole life.
-    Buffers of symbolic size follow behind them; there a place is shared only by buffers of provably equal size.
+    Buffers of symbolic size follow behind them; there a place is shared only by buffers of provably equal
+    size.
 
     >>> n = sympy.Integer
-    >>> plan = plan_arena([Lifetime("a", n(64), 0, 1), Lifetime("b", n(64), 1, 2), Lifetime("c", n(64), 2, 3)])
+    >>> lives = [Lifetime("a", n(64), 0, 1), Lifetime("b", n(64), 1, 2), Lifetime("c", n(64), 2, 3)]
+    >>> plan = plan_arena(lives)
     >>> plan.offsets["a"], plan.offsets["b"], plan.offsets["c"], plan.size
     (0, 64, 0, 128)
     """

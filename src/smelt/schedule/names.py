@@ -17,4 +17,6 @@ def kernel_name(group: Group) -> str:
     text = "_".join(seen)
     if len(text) > MAX_NAME:
         text = text[:MAX_NAME].rsplit("_", 1)[0]
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in ("fused_" + text if len(seen) > 1 else text))
+    return "".join(
+        c if c.isalnum() or c == "_" else "_" for c in ("fused_" + text if len(seen) > 1 else text)
+    )

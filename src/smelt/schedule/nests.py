@@ -1,4 +1,7 @@
-"""A fused group → its loop nest, plain: serial loops, every computation innermost. `smelt.schedule.loops` does the rest."""
+"""A fused group → its loop nest, plain: serial loops, every computation innermost.
+
+`smelt.schedule.loops` does the rest.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class BuiltKernel:
 
 
 def spilled(work: Work, group: Group) -> set[str]:
-    """Buffers of the group that only the group reads, but that are too large (or of unknown size) for the stack."""
+    """Buffers of the group that only the group reads, but that are too large (or of unknown size) for
+    the stack.
+    """
     found: set[str] = set()
     total = 0
     for name, shape in _rows(work, group).items():
@@ -43,7 +48,9 @@ def spilled(work: Work, group: Group) -> set[str]:
 
 
 def _rows(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
-    """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has one."""
+    """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has
+    one.
+    """
     rows = {}
     for number, segment in enumerate(group.segments):
         for item in segment.items:
@@ -58,7 +65,9 @@ def _rows(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
 
 
 class KernelBuilder:
-    """Builds the nest of one group. ``stored`` are the buffers that must be in memory when the kernel has run."""
+    """Builds the nest of one group. ``stored`` are the buffers that must be in memory when the kernel
+    has run.
+    """
 
     def __init__(self, work: Work, group: Group, stored: set[str]) -> None:
         self.work, self.group = work, group
@@ -72,8 +81,8 @@ class KernelBuilder:
         self.values = 0
         self.available: dict[str, RecordedValue] = {}
         self.foreign: list[RecordedValue] = []
-        # Every element is written where its own coordinates are, and fusion lets items read only what their own turn
-        # has written: no loop carries anything through memory, save a scatter's.
+        # Every element is written where its own coordinates are, and fusion lets items read only what their
+        # own turn has written: no loop carries anything through memory, save a scatter's.
         self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes)
 
@@ -82,7 +91,8 @@ class KernelBuilder:
         for segment in self.group.segments:
             stmts += self._segment(segment)
         allocs: list[Stmt] = [
-            Alloc(local, self.work.buffers[buffer].dtype, self.rows[buffer]) for buffer, local in self.scratch.items()
+            Alloc(local, self.work.buffers[buffer].dtype, self.rows[buffer])
+            for buffer, local in self.scratch.items()
         ]
         body = Block((*allocs, *stmts))
         for variable, size in reversed(list(zip(self.prefix_vars, self.group.prefix))):
@@ -118,7 +128,9 @@ class KernelBuilder:
         body: tuple[Stmt, ...] = (*lets, *state.effects)
         body = self._finish(state, body, len(state.space))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
-            loop = For(state.variables[depth], ZERO, state.space[depth], Block(body), independent=self.independent)
+            loop = For(
+                state.variables[depth], ZERO, state.space[depth], Block(body), independent=self.independent
+            )
             body = (loop,)
             body = self._finish(state, body, depth)
         body = tuple(self._rename(stmt) for stmt in body)
@@ -167,8 +179,11 @@ class KernelBuilder:
             state.effects.append(Store(self._scratch(name), tuple(row), value.name))
 
     def _finish(self, state: _SegmentState, body: tuple[Stmt, ...], depth: int) -> tuple[Stmt, ...]:
-        """Put the accumulators of reductions over the loops from ``depth`` on around the body, and store results."""
-        opened, closed = [], []
+        """Put the accumulators of reductions over the loops from ``depth`` on around the body, and store
+        results.
+        """
+        opened: list[Stmt] = []
+        closed: list[Stmt] = []
         for open_ in state.reductions:
             if open_.outer != depth:
                 continue
@@ -207,7 +222,9 @@ class KernelBuilder:
         coordinates = writer.written_coordinates(read.index)
         space = writer_outer_space(writer, writer_space)
         if tuple(space) != tuple(outer_sizes):
-            coordinates = reshape_index(space, outer_sizes, coordinates, extents_of(state.variables, state.space))
+            coordinates = reshape_index(
+                space, outer_sizes, coordinates, extents_of(state.variables, state.space)
+            )
         return tuple(coordinates[len(self.group.prefix) :])
 
     def _scratch(self, buffer: str) -> str:
@@ -272,7 +289,9 @@ def to_statement(step: Recordable) -> Stmt:
 
 
 def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
-    """The size symbols that a kernel needs: all that occur and are neither loop variables nor indirect indices."""
+    """The size symbols that a kernel needs: all that occur and are neither loop variables nor indirect
+    indices.
+    """
     exprs: list[Expr] = []
     bound: set[Symbol] = set()
     for stmt in walk(body):

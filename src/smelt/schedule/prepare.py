@@ -68,7 +68,9 @@ def views_in(args: object) -> list[StridedView]:
 def _record(work: Work, item: Item) -> None:
     """Find out what the item reads (through inlined producers) and what it costs."""
     index = natural_vars(item.sizes)
-    recorder = Recorder(work.dtypes, extents_of(index, item.sizes), work.inline_hook(), origin=item.node.origin)
+    recorder = Recorder(
+        work.dtypes, extents_of(index, item.sizes), work.inline_hook(), origin=item.node.origin
+    )
     record_values(item, index, recorder)
     body = item.body
     if isinstance(body, Scatter):
@@ -108,7 +110,9 @@ def _drop_unused(work: Work) -> None:
 
 
 def _order(work: Work, item: Item) -> None:
-    """Order the loops by where the memory is: outputs decide the outer loops, the largest read the reduced ones."""
+    """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
+    reduced ones.
+    """
     if isinstance(item.body, (Extern, Scatter)):
         return
     outer = [d for d in item.order if d < item.rank]

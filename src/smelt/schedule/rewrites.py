@@ -18,7 +18,9 @@ from smelt.ops import ops
 from smelt.symbolic import contiguous_strides, numel, size_hint
 
 RESIDENT_ELEMENTS = 131072
-"""A reduced row of at most this many elements stays in the second-level cache, so reading it twice is cheap."""
+"""A reduced row of at most this many elements stays in the second-level cache, so reading it twice is
+cheap.
+"""
 
 SPLIT_ELEMENTS = 32768
 """A reduction of at least this many elements with few results is split, for threads and for accuracy."""
@@ -29,7 +31,9 @@ _IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum":
 
 
 class Rewriter:
-    """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared, containers are not)."""
+    """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
+    containers are not).
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
@@ -129,7 +133,9 @@ def single_term(node: Node, rewriter: Rewriter) -> list[Node] | None:
     if body.kind not in SPLITTABLE:
         return None
     zeros = [sympy.Integer(0)] * len(body.reduce_shape)
-    return [Node(node.outputs, Pointwise(body.shape, body.dtype, lambda i: body.inner_fn(i, zeros)), node.origin)]
+    return [
+        Node(node.outputs, Pointwise(body.shape, body.dtype, lambda i: body.inner_fn(i, zeros)), node.origin)
+    ]
 
 
 def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
@@ -167,7 +173,9 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
                 return body.inner_fn(index[1:], [position, *rindex[1:]])
             inside = ops.lt(ops.index_expr(position, torch.int64), ops.index_expr(limit, torch.int64))
             return ops.masked(
-                inside, lambda: body.inner_fn(index[1:], [position, *rindex[1:]]), identity(body.kind, body.dtype)
+                inside,
+                lambda: body.inner_fn(index[1:], [position, *rindex[1:]]),
+                identity(body.kind, body.dtype),
             )
 
         part_fn = chunk_of
@@ -248,7 +256,11 @@ def mutation_copies(graph: Graph) -> list[Node]:
             return ops.load(name, index)
 
         nodes.append(
-            Node((mutation.target,), Pointwise(source.shape, source.dtype, copy), origin or Origin("aten.copy_.default"))
+            Node(
+                (mutation.target,),
+                Pointwise(source.shape, source.dtype, copy),
+                origin or Origin("aten.copy_.default"),
+            )
         )
     return nodes
 
