@@ -43,8 +43,8 @@ def lower(program: GraphModule | FxGraph) -> Graph:
             ``aten.copy_(placeholder, value)``. ``node.meta["where"]`` is the user's line, if known.
 
     Raises:
-        SmeltError: SM0401 an operator mutates its arguments, SM0402 a node without metadata,
-            SM0403 a node that is no ATen call.
+        SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
+            SM0433 a node that is no ATen call.
         Unsupported: the graph holds a higher order operator (a branch or a loop).
 
     >>> from torch.fx.experimental.proxy_tensor import make_fx
@@ -116,9 +116,9 @@ class _Lowering:
         elif target is _COPY_BACK:
             self.values[node] = self._copy_back(node, args)
         elif target._schema.is_mutable:
-            raise self._error("SM0401", node, f"{target} mutates its arguments", _FUNCTIONALIZE)
+            raise self._error("SM0431", node, f"{target} mutates its arguments", _FUNCTIONALIZE)
         elif "val" not in node.meta and target._schema.returns:
-            raise self._error("SM0402", node, f"{target} has no metadata", "trace with fake tensors")
+            raise self._error("SM0432", node, f"{target} has no metadata", "trace with fake tensors")
         elif isinstance(meta, _SYMBOLIC) and not _reads_memory(target):
             self.values[node] = meta.node.expr
         else:
@@ -134,7 +134,7 @@ class _Lowering:
             self.graph.outputs.append(value)
 
     def _call_method(self, node: FxNode) -> None:
-        raise self._error("SM0403", node, f"method call {node.target}", "decompose to ATen first")
+        raise self._error("SM0433", node, f"method call {node.target}", "decompose to ATen first")
 
     _call_module = _call_method
 
@@ -177,7 +177,7 @@ class _Lowering:
             return meta.node.expr
         if isinstance(meta, (int, float, bool)):
             return meta
-        raise self._error("SM0403", node, f"{node.target} is no ATen operator", "decompose to ATen first")
+        raise self._error("SM0433", node, f"{node.target} is no ATen operator", "decompose to ATen first")
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, FxNode):
@@ -192,7 +192,7 @@ class _Lowering:
         """An input's new content: a buffer of its shape and dtype, written back at the end."""
         target, source = args[0], args[1]
         if not (isinstance(node.args[0], FxNode) and node.args[0].op == "placeholder"):
-            raise self._error("SM0401", node, "copy_ to something that is no input", _FUNCTIONALIZE)
+            raise self._error("SM0431", node, "copy_ to something that is no input", _FUNCTIONALIZE)
         fresh = source.buffer not in self.graph.inputs and source.buffer not in self.graph.constants
         if not (fresh and source.dtype == target.dtype and source.shape == target.shape):
             source = TABLE[torch.ops.aten.copy.default](self.builder, target, source)
