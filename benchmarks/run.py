@@ -119,8 +119,10 @@ def _error(accuracy: dict[str, Any]) -> str:
         return "not compared"
     if not accuracy["within_promise"]:
         return "OUT OF PROMISE"
-    ratio = accuracy["worst"]["ratio"] if accuracy["worst"] else 0.0
-    return "exact" if not ratio else f"{ratio:.2f}x eager's"
+    worst = accuracy["worst"]
+    if worst is None or worst["contender"] == 0:
+        return "exact"
+    return f"{worst['contender']:.1e}" if worst["ratio"] is None else f"{worst['ratio']:.2f}x eager's"
 
 
 def _means(documents: list[dict[str, Any]], mode: str, others: tuple[str, ...]) -> list[str]:

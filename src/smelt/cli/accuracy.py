@@ -36,8 +36,13 @@ class Difference:
     dtype: str
     eager: float
     contender: float
-    within: bool
+    limit: float = 0.0
     why: str = ""
+
+    @property
+    def within(self) -> bool:
+        """Whether the promise holds."""
+        return self.contender <= self.limit
 
     @property
     def ratio(self) -> float:
@@ -45,6 +50,14 @@ class Difference:
         if self.contender == 0.0:
             return 0.0
         return self.contender / self.eager if self.eager > 0.0 else math.inf
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which has no infinity: null then."""
+        fields = {**asdict(self), "ratio": self.ratio, "within": self.within}
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in fields.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +75,7 @@ class Verdict:
     @property
     def worst(self) -> Difference | None:
         """The difference that is furthest out of the promise, or nearest to its limit."""
-        order = sorted(self.differences, key=lambda d: (not d.within, d.contender), reverse=True)
-        return order[0] if order else None
+        return max(self.differences, key=_share_of_limit, default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -72,8 +84,8 @@ class Verdict:
             "compared": self.compared,
             "reason": self.reason,
             "within_promise": self.within,
-            "worst": None if worst is None else {**asdict(worst), "ratio": _finite(worst.ratio)},
-            "differences": [{**asdict(d), "ratio": _finite(d.ratio)} for d in self.differences],
+            "worst": None if worst is None else worst.as_dict(),
+            "differences": [difference.as_dict() for difference in self.differences],
         }
 
 
@@ -119,7 +131,7 @@ def compare(eager: Values, contender: Values, exact: Values | str) -> Verdict:
         return Verdict(False, exact)
     if set(eager.tensors) != set(contender.tensors):
         missing = sorted(set(eager.tensors) ^ set(contender.tensors))
-        odd = tuple(Difference(name, "", 0.0, math.inf, False, "not in both") for name in missing)
+        odd = tuple(Difference(name, "", 0.0, math.inf, why="not in both") for name in missing)
         return Verdict(True, "", odd)
     pairs = ((name, ours, contender.tensors[name]) for name, ours in eager.tensors.items())
     return Verdict(True, "", tuple(difference(name, e, c, exact.tensors.get(name)) for name, e, c in pairs))
@@ -134,19 +146,15 @@ def difference(name: str, eager: torch.Tensor, other: torch.Tensor, exact: torch
     >>> difference("x", one, one + 1, one.double()).within
     False
     """
-    blank = Difference(name, str(eager.dtype).removeprefix("torch."), 0.0, 0.0, True)
+    blank = Difference(name, str(eager.dtype).removeprefix("torch."), 0.0, 0.0)
     if eager.shape != other.shape or eager.dtype != other.dtype:
-        return replace(
-            blank, contender=math.inf, within=False, why=f"{_kind(other)} where eager has {_kind(eager)}"
-        )
+        return replace(blank, contender=math.inf, why=f"{_kind(other)} where eager has {_kind(eager)}")
     if not eager.is_floating_point() or exact is None:
         same = torch.equal(eager, other)
-        return replace(
-            blank, contender=0.0 if same else math.inf, within=same, why="" if same else "not eager's"
-        )
+        return replace(blank, contender=0.0 if same else math.inf, why="" if same else "not eager's")
     strange = (torch.where(torch.isfinite(x), 0.0, x.double()) for x in (eager, other))
     if not torch.equal(*(torch.nan_to_num(x, nan=1.0, posinf=2.0, neginf=3.0) for x in strange)):
-        return replace(blank, contender=math.inf, within=False, why="NaN or inf elsewhere than eager")
+        return replace(blank, contender=math.inf, why="NaN or inf elsewhere than eager")
     usable = torch.isfinite(eager) & torch.isfinite(exact)
     truth = exact[usable].double()
     if truth.numel() == 0:
@@ -154,15 +162,18 @@ def difference(name: str, eager: torch.Tensor, other: torch.Tensor, exact: torch
     scale = max(truth.abs().max().item(), torch.finfo(eager.dtype).tiny)
     errors = [((x[usable].double() - truth).abs().max().item()) / scale for x in (eager, other)]
     limit = PROMISE * errors[0] + SLACK_ULP * torch.finfo(eager.dtype).eps
-    return replace(blank, eager=errors[0], contender=errors[1], within=errors[1] <= limit)
+    return replace(blank, eager=errors[0], contender=errors[1], limit=limit)
 
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _share_of_limit(difference: Difference) -> float:
+    """How much of what is allowed an error takes: over 1 is outside the promise."""
+    if difference.limit == 0.0:
+        return 0.0 if difference.contender == 0.0 else math.inf
+    return difference.contender / difference.limit
 
 
 def _is_random(program: Program, setup: Setup) -> bool:

@@ -177,13 +177,18 @@ def _accuracy_line(name: str, accuracy: dict[str, Any]) -> Text:
     worst = accuracy["worst"]
     if worst is None:
         return Text(f"{name} numbers: no tensors to compare", style="yellow")
-    ratio = "exact" if worst["contender"] == 0 else f"{worst['contender']:.2e}, eager's {worst['eager']:.2e}"
-    count = len(accuracy["differences"])
-    text = f"{name} numbers: worst error against float64 of {count} tensor(s): {ratio} ({worst['name']})"
+    text = f"{name} numbers: worst of {len(accuracy['differences'])} tensor(s), error against float64: "
+    text += f"{_errors(worst)} ({worst['name']})"
     if accuracy["within_promise"]:
         return Text(f"{text}: within the promise", style="green")
     why = f": {worst['why']}" if worst["why"] else ""
     return Text(f"{text}{why}: NOT within the promise", style="bold red")
+
+
+def _errors(worst: dict[str, Any]) -> str:
+    if worst["contender"] is None:
+        return "not comparable"
+    return "none" if worst["contender"] == 0 else f"{worst['contender']:.2e}, eager's {worst['eager']:.2e}"
 
 
 def _report_line(name: str, report: dict[str, Any]) -> str:
