@@ -268,3 +268,11 @@ def test_integers_wrap(dtype: torch.dtype) -> None:
     info = torch.iinfo(dtype)
     x = torch.tensor([info.max, info.min, 1], dtype=dtype)
     check(lambda x: (x + x, x * 3, -x, x.abs(), x - 1), x)
+
+
+def test_other_names_have_the_same_rows() -> None:
+    check(
+        lambda x, y: (aten.true_divide(x, y), aten.multiply(x, y), aten.greater(x, 0)),
+        torch.randn(3),
+        torch.randn(3),
+    )

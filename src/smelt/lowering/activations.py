@@ -12,6 +12,7 @@ from smelt.lowering.pointwise import clamp_value
 from smelt.lowering.promotion import Constants, Number, elementwise, pointwise
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Tensor
+from smelt.lowering.views import slice_view
 from smelt.ops import ops
 
 aten = torch.ops.aten
@@ -278,8 +279,6 @@ def glu(ctx: Builder, x: Tensor, dim: int = -1) -> Tensor:
 
 def halves(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The two halves of a tensor along a dimension, as views."""
-    from smelt.lowering.views import slice_view
-
     dim %= len(x.shape)
     middle = x.shape[dim] // 2
     return slice_view(x, dim, 0, middle), slice_view(x, dim, middle, middle)

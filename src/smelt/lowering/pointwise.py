@@ -24,7 +24,7 @@ from smelt.lowering.promotion import (
     pointwise,
     promote,
 )
-from smelt.lowering.registry import lowers
+from smelt.lowering.registry import TABLE, lowers
 from smelt.lowering.tensor import Tensor
 from smelt.ops import ops
 
@@ -554,3 +554,34 @@ _register_prims()
 @lowers(prims.where.default)
 def prims_where(ctx: Builder, condition: Tensor, x: Operand, y: Operand) -> Tensor:
     return where(ctx, condition, x, y)
+
+
+# -- other names of the same operators, which symbolic tracing leaves ---------------------------------------
+
+_ALIASES = {
+    "true_divide": "div",
+    "divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "negative": "neg",
+    "absolute": "abs",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "fix": "trunc",
+    "special_expit": "sigmoid",
+}
+
+
+def _register_aliases() -> None:
+    for alias, name in _ALIASES.items():
+        packet = getattr(aten, alias)
+        for overload_name in packet.overloads():
+            overload = getattr(getattr(aten, name), overload_name, None)
+            if overload is not None and overload in TABLE:
+                lowers(getattr(packet, overload_name))(TABLE[overload])
+
+
+_register_aliases()

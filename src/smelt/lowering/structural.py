@@ -16,7 +16,7 @@ from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import TABLE, lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import Mod, as_expr, is_zero
+from smelt.symbolic import FloorDiv, Mod, as_expr, is_zero
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Size: TypeAlias = "int | Expr"
@@ -247,8 +247,6 @@ def slice_scatter(
 
 
 def _quotient(expr: Expr, divisor: Expr) -> Expr:
-    from smelt.symbolic import FloorDiv
-
     return expr if divisor == 1 else FloorDiv(expr, divisor)
 
 
