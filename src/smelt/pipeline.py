@@ -16,7 +16,7 @@ from sympy import Expr
 from smelt.capture import Program
 from smelt.codegen.cpp import CppUnit, print_unit
 from smelt.config import Config
-from smelt.contract import contract, graph_key, verify
+from smelt.contract import contract, graph_key
 from smelt.errors import CacheError
 from smelt.loops.ir import Extern, Graph
 from smelt.loops.printer import print_graph
@@ -33,7 +33,7 @@ from smelt.symbolic import size_hint
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
-PASSES = ("contract", "key", "lowering", "schedule", "codegen", "compile", "executor")
+PASSES = ("contract", "key", "lowering", "schedule", "codegen", "compile", "executor", "wait")
 """The passes in order, as they appear in ``CompileReport.phase_seconds``.
 
 A cache hit goes from ``key`` to ``executor``.
@@ -68,7 +68,6 @@ def compile_program(program: Program, config: Config) -> Compiled:
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     with report.phase("contract"):
         program = contract(program)
-        verify(program)
     with report.phase("key"):
         tools = toolchain.find()
         target = Target(tools.vector_bytes)
@@ -95,6 +94,7 @@ def compile_program(program: Program, config: Config) -> Compiled:
         if unit.runs:
             extra = {_PLAN: plan_json.to_json(plan).encode()}
             job = library.compile_unit(unit.cpp.text, tools, store, key, extra)
+            job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
         return executor.build(plan, job, constants)

@@ -1,0 +1,243 @@
+"""Every primitive keeps what a nest computes (by the nest interpreter), and refuses what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from sympy import Expr, Integer, Symbol
+
+from smelt.nest.interpreter import run_kernel
+from smelt.nest.ir import Accumulate, Block, For, Kernel, Let, LoopKind, Param, Store, Update
+from smelt.nest.primitives import (
+    ScheduleError,
+    cascade,
+    flatten_accesses,
+    hoist,
+    interchange,
+    merge,
+    merges_cleanly,
+    parallelize,
+    split,
+    tile,
+    unroll,
+    vectorize,
+)
+from smelt.nest.tree import find, loops, walk
+from smelt.nest.verify import verify
+from smelt.symbolic import contiguous_strides, loop_var
+
+F32 = torch.float32
+I0, I1 = loop_var("i0"), loop_var("i1")
+N = Symbol("s0", integer=True, positive=True)
+
+
+def loop(var: Symbol, end: Expr | int, *stmts: object, independent: bool = False) -> For:
+    return For(
+        var, Integer(0), Integer(end) if isinstance(end, int) else end, Block(stmts), independent=independent
+    )  # type: ignore[arg-type]
+
+
+def param(name: str, *shape: Expr | int, written: bool = False) -> Param:
+    sizes = tuple(Integer(s) if isinstance(s, int) else s for s in shape)
+    return Param(name, F32, sizes, contiguous_strides(sizes), written)
+
+
+def scaled(rows: Expr | int = 6, columns: int = 10) -> Kernel:
+    """y[i, j] = x[i, j] * sqrt(w[i])"""
+    body = loop(
+        I0,
+        rows,
+        loop(
+            I1,
+            columns,
+            Let("v0", F32, "load", ("x", (I0, I1))),
+            Let("v1", F32, "load", ("w", (I0,))),
+            Let("v2", F32, "sqrt", ("v1",)),
+            Let("v3", F32, "mul", ("v0", "v2")),
+            Store("y", (I0, I1), "v3"),
+        ),
+    )
+    params = (param("x", rows, columns), param("w", rows), param("y", rows, columns, written=True))
+    return Kernel("scaled", params, (N,) if rows is N else (), Block((body,)))
+
+
+def copied(rows: int = 6, columns: int = 10) -> Kernel:
+    """y = x, both row-major: the two loops are one."""
+    body = loop(
+        I0, rows, loop(I1, columns, Let("v0", F32, "load", ("x", (I0, I1))), Store("y", (I0, I1), "v0"))
+    )
+    params = (param("x", rows, columns), param("y", rows, columns, written=True))
+    return Kernel("copied", params, (), Block((body,)))
+
+
+def summed(rows: int = 6, columns: int = 10) -> Kernel:
+    """y[i] = sum_j x[i, j]"""
+    body = loop(
+        I0,
+        rows,
+        Accumulate("acc", "sum", F32),
+        loop(I1, columns, Let("v0", F32, "load", ("x", (I0, I1))), Update("acc", "v0")),
+        Let("v1", F32, "read", ("acc", 0)),
+        Store("y", (I0,), "v1"),
+    )
+    return Kernel("summed", (param("x", rows, columns), param("y", rows, written=True)), (), Block((body,)))
+
+
+def running() -> Kernel:
+    """y[i + 1] = y[i] + x[i]: each turn reads what the turn before wrote."""
+    body = loop(
+        I0,
+        8,
+        Let("v0", F32, "load", ("y", (I0,))),
+        Let("v1", F32, "load", ("x", (I0,))),
+        Let("v2", F32, "add", ("v0", "v1")),
+        Store("y", (I0 + 1,), "v2"),
+    )
+    return Kernel("running", (param("x", 8), param("y", 9, written=True)), (), Block((body,)))
+
+
+def outcome(kernel: Kernel, rows: int = 6) -> torch.Tensor:
+    verify(kernel)
+    torch.manual_seed(0)
+    sizes = {N: rows}
+    memory = {}
+    for each in kernel.params:
+        count = 1
+        for size in each.shape:
+            count *= int(size.subs(sizes))
+        memory[each.name] = torch.rand(count)
+    run_kernel(kernel, memory, sizes)
+    return memory["y"]
+
+
+CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
+    "flatten": (scaled, flatten_accesses),
+    "merge": (copied, lambda k: merge(flatten_accesses(k), I0)),
+    "merge with division": (scaled, lambda k: merge(flatten_accesses(k), I0)),
+    "split evenly": (scaled, lambda k: split(flatten_accesses(k), I1, 5)[0]),
+    "split with a rest": (scaled, lambda k: split(flatten_accesses(k), I1, 4)[0]),
+    "split of a size": (lambda: scaled(N), lambda k: split(flatten_accesses(k), I0, 4)[0]),
+    "interchange": (scaled, lambda k: interchange(flatten_accesses(k), I0)),
+    "tile": (scaled, lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
+    "tile of a size": (lambda: scaled(N), lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
+    "parallelize": (scaled, lambda k: parallelize(flatten_accesses(k), I0)),
+    "parallelize around a sum": (summed, lambda k: parallelize(flatten_accesses(k), I0)),
+    "vectorize": (scaled, lambda k: vectorize(flatten_accesses(k), I1, 4)),
+    "vectorize a sum": (summed, lambda k: vectorize(flatten_accesses(k), I1, 4)),
+    "vectorize around a sum": (summed, lambda k: vectorize(flatten_accesses(k), I0, 4)),
+    "unroll": (scaled, lambda k: unroll(k, I1)),
+    "cascade": (summed, lambda k: cascade(split(flatten_accesses(k), I1, 4)[0], I1)),
+    "hoist": (scaled, lambda k: hoist(flatten_accesses(k))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("rows", [1, 6, 9])
+def test_a_primitive_changes_no_result(name: str, rows: int) -> None:
+    make, change = CHANGES[name]
+    kernel = make()
+    if not kernel.sizes:
+        rows = 6
+    changed = change(kernel)
+    assert changed != kernel
+    exact = name != "cascade"  # parts of a sum are rounded on their way
+    torch.testing.assert_close(
+        outcome(changed, rows), outcome(kernel, rows), rtol=0 if exact else 2e-7, atol=0
+    )
+
+
+REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
+    "parallel recurrence": (running(), lambda k: parallelize(k, I0), "two turns|another"),
+    "vector recurrence": (running(), lambda k: vectorize(k, I0, 4), "two turns|another"),
+    "parallel sum": (summed(), lambda k: parallelize(flatten_accesses(k), I1), "accumulator acc"),
+    "merge around a sum": (summed(), lambda k: merge(k, I0), "not exactly one loop"),
+    "interchange around a sum": (summed(), lambda k: interchange(k, I0), "not exactly one loop"),
+    "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 turns"),
+    "split of a split": (
+        split(scaled(), I1, 4)[0],
+        lambda k: split(k, loops(k.body)[-1].var, 2),
+        "does not begin at 0",
+    ),
+    "vector around vector": (
+        vectorize(flatten_accesses(scaled()), I1, 4),
+        lambda k: vectorize(k, I0, 4),
+        "inside is vector",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_results_is_refused(name: str) -> None:
+    kernel, change, why = REFUSED[name]
+    with pytest.raises(ScheduleError, match=why) as caught:
+        change(kernel)
+    assert caught.value.code == "SM0701"
+
+
+def test_cascade_takes_sums_only() -> None:
+    kernel = summed()
+    product = Kernel(
+        "product",
+        kernel.params,
+        (),
+        Block(
+            (
+                Accumulate("acc", "prod", F32),
+                loop(I0, 6, loop(I1, 10, Let("v0", F32, "load", ("x", (I0, I1))), Update("acc", "v0"))),
+            )
+        ),
+    )
+    with pytest.raises(ScheduleError, match="is a prod"):
+        cascade(product, I0)
+
+
+def test_merging_is_clean_only_where_memory_is_contiguous() -> None:
+    assert merges_cleanly(flatten_accesses(copied()), I0)
+    assert not merges_cleanly(flatten_accesses(scaled()), I0)
+
+
+def test_hoist_moves_the_square_root_out_of_the_inner_loop() -> None:
+    inner = find(hoist(flatten_accesses(scaled())).body, I1)
+    assert [stmt.op for stmt in walk(inner.body) if isinstance(stmt, Let)] == ["load", "mul"]
+
+
+def test_hoist_keeps_a_load_of_what_the_loop_stores() -> None:
+    body = loop(
+        I0,
+        4,
+        Let("v0", F32, "load", ("y", (Integer(0),))),
+        Let("v1", F32, "add", ("v0", "v0")),
+        Store("y", (I0,), "v1"),
+    )
+    kernel = Kernel("k", (param("x", 4), param("y", 4, written=True)), (), Block((body,)))
+    assert hoist(kernel) == kernel
+
+
+def test_vector_and_parallel_are_marks_on_the_loop() -> None:
+    kernel = parallelize(vectorize(flatten_accesses(scaled()), I1, 4), I0)
+    assert [each.kind for each in loops(kernel.body)] == [LoopKind.PARALLEL, LoopKind.VECTOR]
+    assert find(kernel.body, I1).step == 4
+
+
+def test_two_offsets_of_one_buffer_conflict() -> None:
+    """y[i] and y[i + 3] in one loop: turns 0 and 3 touch the same element."""
+    body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 3,))), Store("y", (I0,), "v0"))
+    kernel = Kernel("k", (param("y", 11, written=True),), (), Block((body,)))
+    with pytest.raises(ScheduleError):
+        parallelize(kernel, I0)
+
+
+def test_overlapping_rows_conflict() -> None:
+    """y[4*i + j] with j up to 5: the rows overlap."""
+    body = loop(I0, 4, loop(I1, 6, Let("v0", F32, "load", ("x", (I1,))), Store("y", (4 * I0 + I1,), "v0")))
+    kernel = Kernel("k", (param("x", 6), param("y", 18, written=True)), (), Block((body,)))
+    with pytest.raises(ScheduleError, match="same element"):
+        parallelize(kernel, I0)
+
+
+def test_the_maker_of_a_loop_may_vouch_for_it() -> None:
+    body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 8,))), Store("y", (I0,), "v0"), independent=True)
+    kernel = Kernel("k", (param("y", 16, written=True),), (), Block((body,)))
+    assert find(parallelize(kernel, I0).body, I0).kind is LoopKind.PARALLEL

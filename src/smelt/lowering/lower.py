@@ -14,9 +14,8 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
+from smelt.loops.ir import Buffer, Graph, Mutation, Origin, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
-from smelt.lowering.dims import ZERO
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE
 from smelt.lowering.tensor import Tensor
@@ -72,7 +71,6 @@ class _Lowering:
             self.builder.origin = Origin(str(node.target), node.meta.get("where"))
             self.builder.result = node.meta.get("val")
             getattr(self, f"_{node.op}")(node)
-        self.graph.nodes[:0] = _read_sizes(self.graph)
         self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
         return self.graph
 
@@ -274,23 +272,6 @@ def _same_layout(shape: Sequence[Expr], left: Sequence[Expr], right: Sequence[Ex
     if any(is_zero(size) for size in shape):
         return True
     return all(is_one(size) or same(a, b) for size, a, b in zip(shape, left, right))
-
-
-def _read_sizes(graph: Graph) -> list[Node]:
-    """``sym_size`` of an input for each symbol that no argument is (exported programs have none such)."""
-    known = {symbol for symbol in graph.inputs if isinstance(symbol, Symbol)}
-    nodes = []
-    for name in graph.inputs:
-        if not isinstance(name, str):
-            continue
-        buffer = graph.buffers[name]
-        for dim, size in enumerate(buffer.shape):
-            if isinstance(size, Symbol) and size not in known:
-                known.add(size)
-                whole = StridedView(name, buffer.shape, buffer.strides, ZERO)
-                call = Extern("aten.sym_size.int", (whole, dim), {}, None, size)
-                nodes.append(Node((), call, Origin("input")))
-    return nodes
 
 
 def _symbols(graph: Graph) -> set[Symbol]:

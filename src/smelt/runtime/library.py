@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +100,8 @@ class CompileJob:
         self.binary = f"unit-{key_of(text, toolchain.identity)[:16]}.so"
         self.seconds = 0.0
         self.cached = False
+        self.waited = 0.0
+        self.on_ready: Callable[[CompileJob], None] | None = None
         self._library: Library | None = None
         self._error: BaseException | None = None
         self._start()
@@ -116,7 +118,12 @@ class CompileJob:
         """
         if self._library is None and self._process != os.getpid():
             self._start()  # we are in a fork: the thread stayed in the parent
+        began = time.perf_counter()
         self._thread.join()
+        self.waited += time.perf_counter() - began
+        ready, self.on_ready = self.on_ready, None
+        if ready is not None:
+            ready(self)
         if self._error is not None:
             raise self._error
         assert self._library is not None
