@@ -7,22 +7,14 @@ from typing import Any
 import sympy
 import torch
 
-from smelt.loops.dependencies import Read, analyze, bytes_read, bytes_written
-from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.dependencies import Read, analyze
+from smelt.loops.ir import Extern, Node, Origin, Pointwise, Reduction, Scatter, StridedView
 from smelt.ops import ops
-from smelt.symbolic import contiguous_strides, loop_var
+from smelt.symbolic import loop_var
 
 S0 = sympy.Symbol("s0", integer=True, positive=True)
 ORIGIN = Origin("test")
 N = sympy.Integer
-
-
-def _graph(**buffers: tuple[tuple[Any, ...], torch.dtype]) -> Graph:
-    graph = Graph()
-    for name, (shape, dtype) in buffers.items():
-        sizes = tuple(sympy.sympify(size) for size in shape)
-        graph.buffers[name] = Buffer(name, dtype, sizes, contiguous_strides(sizes))
-    return graph
 
 
 def test_distinct_reads_and_costs() -> None:
@@ -41,7 +33,7 @@ def test_distinct_reads_and_costs() -> None:
 def test_given_variables_are_used() -> None:
     a, b, c = loop_var("a"), loop_var("b"), loop_var("c")
     body = Reduction("sum", (N(2), N(3)), (N(4),), torch.float32, lambda i, r: ops.load("x", [*r, *i]))
-    found = analyze(Node(("y",), body, ORIGIN), None, (a, b), (c,))
+    found = analyze(Node(("y",), body, ORIGIN), (a, b), (c,))
     assert found.reads == (Read("x", (c, a, b), False, False),)
     assert (found.variables, found.reduce_variables) == ((a, b), (c,))
 
@@ -89,23 +81,10 @@ def test_extern_reads_every_view_in_its_arguments() -> None:
     assert analyze(Node(("o", None), body, ORIGIN)).writes == ("o",)
 
 
-def test_bytes_count_each_touched_element_once() -> None:
+def test_an_inlined_producer_reads_in_its_place() -> None:
     f32 = torch.float32
-    graph = _graph(x=((8, 16), f32), b=((16,), torch.float64), y=((8, 16), f32))
-
-    def inner(i: Any) -> Any:
-        wide = ops.to_dtype(ops.load("b", [i[1]]), f32)
-        return ops.add(ops.add(ops.load("x", i), wide), ops.load("x", [i[0], N(0)]))
-
-    node = Node(("y",), Pointwise((N(8), N(16)), f32, inner), ORIGIN)
-    assert bytes_read(analyze(node), node, graph) == 8 * 16 * 4 + 16 * 8
-    assert bytes_written(node, graph) == 8 * 16 * 4
-
-
-def test_bytes_with_symbolic_sizes() -> None:
-    f32 = torch.float32
-    graph = _graph(x=((S0, 16), f32), y=((S0,), f32))
-    body = Reduction("sum", (S0,), (N(16),), f32, lambda i, r: ops.load("x", [*i, *r]))
-    node = Node(("y",), body, ORIGIN)
-    assert bytes_read(analyze(node), node, graph) == 64 * S0
-    assert bytes_written(node, graph) == 4 * S0
+    producer = Pointwise((N(8),), f32, lambda i: ops.exp(ops.load("x", [i[0] + 1])))
+    node = Node(("y",), Pointwise((N(8),), f32, lambda i: ops.neg(ops.load("p", [i[0] * 2]))), ORIGIN)
+    (read,) = analyze(node, inlined={"p": producer}).reads
+    assert (read.buffer, read.index) == ("x", (2 * loop_var("i0") + 1,))
+    assert analyze(node, inlined={"p": producer}).cost == analyze(node).cost + 10

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Extern, Graph, Node, Pointwise, Reduction, StridedView
+from smelt.loops.ir import Extern, Node, Pointwise, Reduction, StridedView
 from smelt.ops import TABLE, Handler, using
-from smelt.symbolic import loop_var, numel
+from smelt.symbolic import loop_var
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Dependencies:
     indices that may raise; ``place`` is a Scatter's place.
     """
 
-    variables: tuple[Symbol, ...]
-    reduce_variables: tuple[Symbol, ...]
+    variables: tuple[Expr, ...]
+    reduce_variables: tuple[Expr, ...]
     reads: tuple[Read, ...]
     whole: tuple[str, ...]
     writes: tuple[str, ...]
@@ -63,30 +62,32 @@ def variables(prefix: str, count: int) -> tuple[Symbol, ...]:
 
 def analyze(
     node: Node,
-    graph: Graph | None = None,
-    index: Sequence[Symbol] | None = None,
-    rindex: Sequence[Symbol] | None = None,
+    index: Sequence[Expr] | None = None,
+    rindex: Sequence[Expr] | None = None,
+    inlined: Mapping[str, Pointwise] | None = None,
 ) -> Dependencies:
     """Run the node's loop function once and note what it touches.
 
     Args:
         node: any node.
-        graph: its graph (not needed for what is found; kept so that callers read the same everywhere).
         index: the loop variables to use, ``i0 …`` where not given.
         rindex: those of the reduced dimensions, ``r0 …`` where not given.
+        inlined: buffers that are computed where they are read: what they read is noted in their place.
     """
     body = node.body
     writes = tuple(name for name in node.outputs if name is not None)
     if isinstance(body, Extern):
         whole = tuple(dict.fromkeys(view.buffer for view in views_in((body.args, body.kwargs))))
         return Dependencies((), (), (), whole, writes, 0, 0, 0)
-    over = variables("i", len(body.shape)) if index is None else tuple(index)
-    counter = _Counter()
+    over: tuple[Expr, ...] = variables("i", len(body.shape)) if index is None else tuple(index)
+    counter = _Counter(inlined or {})
     if isinstance(body, Pointwise):
         counter.run(body.inner_fn, over)
         return counter.found(over, (), (), writes)
     if isinstance(body, Reduction):
-        reduced = variables("r", len(body.reduce_shape)) if rindex is None else tuple(rindex)
+        reduced: tuple[Expr, ...] = (
+            variables("r", len(body.reduce_shape)) if rindex is None else tuple(rindex)
+        )
         counter.run(body.inner_fn, over, reduced)
         counter.cost += _REDUCTION_COST.get(body.kind, 1)
         return counter.found(over, reduced, (), writes)
@@ -109,33 +110,6 @@ def views_in(arg: Any) -> list[StridedView]:
     return []
 
 
-def bytes_read(found: Dependencies, node: Node, graph: Graph) -> Expr:
-    """How many bytes the node needs from memory: each buffer's touched elements once.
-
-    An access touches as many elements as the loops over its variables have turns, at most the whole buffer.
-    """
-    extents = dict(zip((*found.variables, *found.reduce_variables), domain(node)))
-    touched: dict[str, Expr] = {}
-    for read in found.reads:
-        buffer = graph.buffers[read.buffer]
-        whole = numel(buffer.shape)
-        symbols = set().union(*(expr.free_symbols for expr in read.index)) if read.index else set()
-        turns = numel(extents.values() if read.indirect else [extents[s] for s in extents if s in symbols])
-        count = _least(turns, whole)
-        touched[read.buffer] = (
-            _least(touched[read.buffer] + count, whole) if read.buffer in touched else count
-        )
-    for name in found.whole:
-        touched[name] = numel(graph.buffers[name].shape)
-    return sympy.Add(*(count * graph.buffers[name].dtype.itemsize for name, count in touched.items()))
-
-
-def bytes_written(node: Node, graph: Graph) -> Expr:
-    """How many bytes of result the node stores."""
-    written = [graph.buffers[name] for name in node.outputs if name is not None]
-    return sympy.Add(*(numel(buffer.shape) * buffer.dtype.itemsize for buffer in written))
-
-
 def domain(node: Node) -> tuple[Expr, ...]:
     """The extents of the loops over a node's loop function; nothing for an Extern."""
     body = node.body
@@ -144,16 +118,11 @@ def domain(node: Node) -> tuple[Expr, ...]:
     return (*body.shape, *body.reduce_shape) if isinstance(body, Reduction) else body.shape
 
 
-def _least(left: Expr, right: Expr) -> Expr:
-    if left.is_Integer and right.is_Integer:
-        return min(left, right)
-    return right if left.is_Integer is False and right.is_Integer else left
-
-
 class _Counter(Handler):
     """Values are nothing at all; only what is asked for counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, inlined: Mapping[str, Pointwise]) -> None:
+        self.inlined = inlined
         self.reads: dict[tuple[str, tuple[Expr, ...]], Read] = {}
         self.operations = self.cost = self.checks = 0
         self._masks = 0
@@ -165,8 +134,8 @@ class _Counter(Handler):
 
     def found(
         self,
-        over: tuple[Symbol, ...],
-        reduced: tuple[Symbol, ...],
+        over: tuple[Expr, ...],
+        reduced: tuple[Expr, ...],
         whole: tuple[str, ...],
         writes: tuple[str, ...],
         place: tuple[Expr, ...] | None = None,
@@ -182,6 +151,10 @@ class _Counter(Handler):
 
     def load(self, buffer: str, index: Sequence[Expr]) -> None:
         place = tuple(index)
+        producer = self.inlined.get(buffer)
+        if producer is not None:
+            producer.inner_fn(place)
+            return
         key = (buffer, place)
         seen = self.reads.get(key)
         if seen is not None and (self._masks or not seen.masked):

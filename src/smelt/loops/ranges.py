@@ -227,17 +227,21 @@ def _contents(node: Node, contents: Mapping[str, Interval]) -> Interval:
 
 
 def relax_checks(
-    steps: Iterable[Recordable], extents: Mapping[Symbol, Expr], contents: Mapping[str, Interval]
+    steps: Iterable[Recordable],
+    extents: Mapping[Symbol, Expr],
+    contents: Mapping[str, Interval],
+    outside: Iterable[str] = (),
 ) -> tuple[Recordable, ...]:
     """Recorded code without the checks and the wrapping that are proved needless.
 
-    ``index(v, size, wrap, check)  →  index(v, size)`` where ``0 <= v < size`` is known.
+    ``index(v, size, wrap, check)  →  index(v, size)`` where ``0 <= v < size`` is known. ``outside`` are
+    values that the code uses and others compute.
     """
     kept = tuple(steps)
     if not _has_indirect(kept):
         return kept
     checker = RangeChecker(extents, contents)
-    replay(kept, checker)
+    replay(kept, checker, dict.fromkeys(outside, UNKNOWN))
     return _relax(kept, iter(checker.proofs))
 
 

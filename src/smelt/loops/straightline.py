@@ -108,8 +108,12 @@ def _symbols(step: Recordable) -> set[Symbol]:
     return set().union(*(expr.free_symbols for expr in exprs))  # type: ignore[arg-type]
 
 
-def replay(steps: Iterable[Recordable], handler: Handler) -> dict[str, Any]:
+def replay(
+    steps: Iterable[Recordable], handler: Handler, outside: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Run recorded code under another handler; returns the handler's value of every name.
+
+    ``outside`` are values that the code uses and others compute.
 
     >>> from smelt.loops.interpreter import Interpreter
     >>> steps = [Instruction("v0", torch.float32, "constant", (2.0,)),
@@ -117,7 +121,7 @@ def replay(steps: Iterable[Recordable], handler: Handler) -> dict[str, Any]:
     >>> replay(steps, Interpreter({}, {}))["v1"]
     tensor(4.)
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(outside or {})
     _replay(steps, handler, values, {})
     return values
 

@@ -140,7 +140,7 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         yield f"the loop function gives {dtype}, the node says {body.dtype}"
     if isinstance(body, Scatter):
         yield from _scatter(body, place, graph)
-    found = analyze(node, graph)
+    found = analyze(node)
     for name in found.buffers_read:
         if name in graph.buffers and name not in defined:
             yield f"{name} is read before it is written"

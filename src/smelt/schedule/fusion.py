@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from sympy import Expr
 
+from smelt.loops.dependencies import Read
 from smelt.loops.ir import Extern, Reduction, Scatter
-from smelt.schedule.items import SPACE, Access, Item, Work, extents_of, in_space, natural_vars, substitute
+from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
 
@@ -251,7 +252,7 @@ def _dependencies(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]])
 
 
 def coordinates_of(
-    writer: Item, writer_space: Sequence[Expr], read: Access, reader: Item, reader_space: Sequence[Expr]
+    writer: Item, writer_space: Sequence[Expr], read: Read, reader: Item, reader_space: Sequence[Expr]
 ) -> list[Expr]:
     """Where in ``writer_space`` the element that ``read`` takes is written, over the reader's loop
     variables.
@@ -309,7 +310,7 @@ def _segment_for(
     """The first segment that the item may run in, with the sizes it then has; None: it needs one of its
     own.
     """
-    ties: list[tuple[int, Item, Item, Access]] = []
+    ties: list[tuple[int, Item, Item, Read]] = []
     numbers = {id(m): k for k, segment in enumerate(segments) for m in segment.items}
     for read in item.reads:
         for member in group.writes.get(read.buffer, ()):

@@ -4,15 +4,17 @@ are inlined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter
-from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.dependencies import Read
+from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Pointwise, Reduction, Scatter
+from smelt.loops.ranges import Interval
+from smelt.loops.record import Recorder
 from smelt.ops import using
 from smelt.symbolic import loop_var, reshape_index, size_hint
 from smelt.symbolic.index import simplify
@@ -20,14 +22,6 @@ from smelt.symbolic.index import simplify
 ZERO = sympy.Integer(0)
 SPACE = tuple(loop_var(f"i{d}") for d in range(32))
 """The loop variables of kernels, outermost first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One load: which buffer, at which index (over the item's own loop variables)."""
-
-    buffer: str
-    index: tuple[Expr, ...]
 
 
 @dataclass(slots=True)
@@ -45,7 +39,7 @@ class Item:
     order: tuple[int, ...]
     outer: int
     writes: tuple[str | None, ...]
-    reads: tuple[Access, ...] = ()
+    reads: tuple[Read, ...] = ()
     cost: int = 0
     walk: str = "rows"
     """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
@@ -77,9 +71,6 @@ class Item:
     def written_coordinates(self, index: Sequence[Expr]) -> list[Expr]:
         """Coordinates of the ordered outer loops at which output element ``index`` is written."""
         return [index[d] for d in self.order[: self.outer]]
-
-
-Hook = Callable[[str, tuple[Expr, ...]], Any]
 
 
 def record_values(item: Item, index: Sequence[Expr], recorder: Recorder) -> Any:
@@ -117,6 +108,8 @@ class Work:
     items: list[Item]
     inlined: dict[str, Pointwise] = field(default_factory=dict)
     dtypes: dict[str, Any] = field(default_factory=dict)
+    contents: dict[str, Interval] = field(default_factory=dict)
+    """What is known of the integers in a buffer (positions, clamped indices)."""
     outside: set[str] = field(default_factory=set)
     """Buffers that something other than a loop function reads: ATen calls, outputs."""
 
@@ -128,15 +121,6 @@ class Work:
         for size in sizes:
             total *= self.hint(size)
         return total
-
-    def inline_hook(self) -> Hook:
-        """A load hook that runs the loop functions of inlined buffers in place of loading."""
-
-        def hook(buffer: str, index: tuple[Expr, ...]) -> Any:
-            body = self.inlined.get(buffer)
-            return None if body is None else body.inner_fn(index)
-
-        return hook
 
 
 def extents_of(variables: Sequence[Expr], sizes: Sequence[Expr]) -> dict[Symbol, Expr]:
@@ -150,19 +134,3 @@ def substitute(expr: Expr, mapping: Mapping[Symbol, Expr], extents: Mapping[Symb
     if isinstance(expr, Symbol):
         return mapping.get(expr, expr)
     return simplify(expr.xreplace(dict(mapping)), extents)
-
-
-__all__ = [
-    "SPACE",
-    "Access",
-    "Item",
-    "Node",
-    "Origin",
-    "RecordedValue",
-    "Work",
-    "extents_of",
-    "in_space",
-    "natural_vars",
-    "record_values",
-    "substitute",
-]

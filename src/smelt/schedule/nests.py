@@ -12,12 +12,13 @@ from typing import Any
 from sympy import Expr, Symbol
 
 from smelt.loops.ir import Pointwise, Reduction, Scatter
+from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, prune
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Param, Stmt, Store, Update
 from smelt.nest.tree import walk
 from smelt.schedule.fusion import Group, Segment, writer_outer_space
-from smelt.schedule.items import ZERO, Access, Item, Work, extents_of, in_space, record_values
+from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
@@ -124,7 +125,10 @@ class KernelBuilder:
         needed = [e.value for e in state.effects if isinstance(e, (Store, Update))]
         needed += [value.name for value, depth in state.made.values() if depth == scalar]
         places = free_symbols(expr for e in state.effects if isinstance(e, Store) for expr in e.index)
-        lets = [to_statement(step) for step in prune(recorder.instructions, needed, places)]
+        pruned = prune(recorder.instructions, needed, places)
+        outside = [value.name for value in self.foreign]
+        relaxed = relax_checks(pruned, recorder.extents, self.work.contents, outside)
+        lets = [to_statement(step) for step in relaxed]
         body: tuple[Stmt, ...] = (*lets, *state.effects)
         body = self._finish(state, body, len(state.space))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
@@ -211,15 +215,15 @@ class KernelBuilder:
             return self.available[buffer]
         if buffer in self.rows and buffer in self.scratch:
             writer = self.group.writes[buffer][0]
-            row = self._row(writer, Access(buffer, index), state)
+            row = self._row(writer, index, state)
             return recorder.load(self.scratch[buffer], row)
         return None
 
-    def _row(self, writer: Item, read: Access, state: _SegmentState) -> tuple[Expr, ...]:
+    def _row(self, writer: Item, index: tuple[Expr, ...], state: _SegmentState) -> tuple[Expr, ...]:
         """The scratch index of an element: its writer's coordinates inside the prefix."""
         writer_space = self.group.space(writer)
         outer_sizes = writer.ordered_sizes[: writer.outer]
-        coordinates = writer.written_coordinates(read.index)
+        coordinates = writer.written_coordinates(index)
         space = writer_outer_space(writer, writer_space)
         if tuple(space) != tuple(outer_sizes):
             coordinates = reshape_index(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy
 from sympy import Expr
 
-from smelt.loops.ir import Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
-from smelt.loops.record import Recorder
-from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
-from smelt.ops import TABLE
+from smelt.loops.dependencies import Read, analyze
+from smelt.loops.ir import Extern, Graph, Node, Reduction, Scatter, StridedView
+from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
-from smelt.schedule.items import Access, Item, Work, extents_of, natural_vars, record_values
+from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies
+from smelt.symbolic import simplify
 
 
 def prepare(graph: Graph) -> Work:
@@ -22,6 +23,7 @@ def prepare(graph: Graph) -> Work:
     rewritten.nodes += mutation_copies(graph)
     work = Work(rewritten, rewritten.buffers, [])
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
+    work.contents = contents_of(rewritten)
     for position, node in enumerate(rewritten.nodes):
         work.items.append(_item(work, node, position))
     for output in graph.outputs:
@@ -31,12 +33,12 @@ def prepare(graph: Graph) -> Work:
         if isinstance(item.body, Extern):
             work.outside |= {read.buffer for read in item.reads}
         else:
-            _record(work, item)
+            _analyze(work, item)
     _drop_unused(work)
     inline(work)
     for item in work.items:
         if any(read.buffer in work.inlined for read in item.reads):
-            _record(work, item)
+            _analyze(work, item)
         _order(work, item)
     return work
 
@@ -44,7 +46,7 @@ def prepare(graph: Graph) -> Work:
 def _item(work: Work, node: Node, position: int) -> Item:
     body = node.body
     if isinstance(body, Extern):
-        reads = tuple(Access(view.buffer, ()) for view in views_in((body.args, body.kwargs)))
+        reads = tuple(Read(name, (), False, False) for name in analyze(node).whole)
         return Item(node, position, (), (), 0, node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
@@ -54,45 +56,16 @@ def _item(work: Work, node: Node, position: int) -> Item:
     return Item(node, position, sizes, order, sum(d < outer for d in order), node.outputs)
 
 
-def views_in(args: object) -> list[StridedView]:
-    """Every strided view in an ATen call's nested arguments."""
-    if isinstance(args, StridedView):
-        return [args]
-    if isinstance(args, dict):
-        args = list(args.values())
-    if isinstance(args, (list, tuple)):
-        return [view for arg in args for view in views_in(arg)]
-    return []
-
-
-def _record(work: Work, item: Item) -> None:
+def _analyze(work: Work, item: Item) -> None:
     """Find out what the item reads (through inlined producers) and what it costs."""
     index = natural_vars(item.sizes)
-    recorder = Recorder(
-        work.dtypes, extents_of(index, item.sizes), work.inline_hook(), origin=item.node.origin
+    extents = extents_of(index, item.sizes)
+    found = analyze(item.node, index[: item.rank], index[item.rank :], work.inlined)
+    reads = (
+        replace(read, index=tuple(simplify(expr, extents) for expr in read.index)) for read in found.reads
     )
-    record_values(item, index, recorder)
-    body = item.body
-    if isinstance(body, Scatter):
-        recorder.run(body.place, tuple(index))
-    reads: dict[Access, None] = {}
-    item.cost = _tally(recorder.instructions, reads)
-    item.reads = tuple(reads)
-
-
-def _tally(instructions: Sequence[Recordable], reads: dict[Access, None]) -> int:
-    cost = 0
-    for step in instructions:
-        if isinstance(step, MaskedInstruction):
-            cost += 1 + _tally(step.body, reads)
-        elif isinstance(step, Instruction):
-            if step.op == "load":
-                reads[Access(step.args[0], tuple(step.args[1]))] = None
-            elif step.op in TABLE:
-                cost += TABLE[step.op].cost
-            elif step.op in ("to_dtype", "indirect_index"):
-                cost += 1
-    return cost
+    item.reads = tuple(dict.fromkeys(reads))
+    item.cost = found.cost
 
 
 def _drop_unused(work: Work) -> None:
@@ -160,6 +133,3 @@ def _walk(work: Work, item: Item) -> str:
     if not isinstance(item.body, Reduction):
         return "across" if strides[-1] != 0 else "rows"
     return "columns" if any(stride == 1 for stride in strides[: item.outer]) else "rows"
-
-
-__all__ = ["Node", "Origin", "Pointwise", "prepare", "views_in"]

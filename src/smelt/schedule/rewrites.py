@@ -272,5 +272,3 @@ REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
     split_reduction,
     scatter_in_place,
 )
-
-__all__ = ["REWRITES", "Rewriter", "identity", "mutation_copies"]
