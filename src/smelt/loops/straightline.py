@@ -1,4 +1,4 @@
-"""Straight-line code: what a recorder leaves, in the vocabulary of `smelt.nest.ir` (Let, Masked)."""
+"""Straight-line code: what a recorder leaves, and what nests are filled with (`smelt.nest.ir.Let`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ RAISING = frozenset(("fmod", "remainder", "floordiv", "truncdiv"))
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """``name: dtype = op(*args)``, as `smelt.nest.ir.Let` has it."""
+    """``name: dtype = op(*args)``.
+
+    ``op`` is an elementwise operator (args: value names), or one of ``load`` (buffer name, index tuple),
+    ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype`` (value,), ``bitcast`` (value,),
+    ``indirect_index`` (value, size, wrap, check), which binds ``index`` as the Symbol for the position.
+    """
 
     name: str
     dtype: torch.dtype

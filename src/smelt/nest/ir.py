@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import torch
 from sympy import Expr, Symbol
+
+from smelt.loops.straightline import Instruction
 
 Shape = tuple[Expr, ...]
 
@@ -48,21 +49,10 @@ class For:
     independent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Let:
-    """``name: dtype = op(*args)``.
-
-    ``op`` is an elementwise operator (args: value names), or one of
-    ``load`` (buffer name, index tuple), ``constant`` (number,), ``index_expr`` (expr,), ``to_dtype``
-    (value,), ``bitcast`` (value,), ``indirect_index`` (value, size, wrap, check; binds ``index`` as the
-    Symbol for it), ``read`` (accumulator name, output position).
-    """
-
-    name: str
-    dtype: torch.dtype
-    op: str
-    args: tuple[Any, ...]
-    index: Symbol | None = None
+Let = Instruction
+"""``name: dtype = op(*args)``: nests bind values by the instructions that the recorder leaves, and by one more,
+``read`` (accumulator name, output position).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sympy import Expr, Symbol
 from smelt.loops.ir import Pointwise, Reduction, Scatter
 from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
-from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, prune
+from smelt.loops.straightline import MaskedInstruction, Recordable, prune
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Param, Stmt, Store, Update
 from smelt.nest.tree import walk
 from smelt.schedule.fusion import Group, Segment, writer_outer_space
@@ -288,8 +288,7 @@ def to_statement(step: Recordable) -> Stmt:
     if isinstance(step, MaskedInstruction):
         body = Block(tuple(to_statement(inner) for inner in step.body))
         return Masked(step.name, step.dtype, step.mask, body, step.result, step.other)
-    assert isinstance(step, Instruction)
-    return Let(step.name, step.dtype, step.op, step.args, step.index)
+    return step
 
 
 def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
