@@ -50,8 +50,8 @@ class For:
 
 
 Let = Instruction
-"""``name: dtype = op(*args)``: nests bind values by the instructions that the recorder leaves, and by one more,
-``read`` (accumulator name, output position).
+"""``name: dtype = op(*args)``: nests bind values by the instructions that the recorder leaves,
+and by one more, ``read`` (accumulator name, output position).
 """
 
 
