@@ -38,6 +38,8 @@ CASCADE_TERMS = 4096
 BLOCK = 8192
 GATHER_COST = 1.0
 HORIZONTAL_COST = 12.0
+WIDE_TURNS = 32
+"""Turns of a vector loop from which on a wider tail does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class _Arranger:
         for vector_var in chosen:
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
-                self.kernel = vectorize(self.kernel, vector_var, self._lanes(loop))
+                self.kernel = vectorize(self.kernel, vector_var, self._step(loop))
         if parallel:
             self._parallelize_from(root.var)
 
@@ -254,6 +256,19 @@ class _Arranger:
         if not index[0].free_symbols & varying:
             return 0.5
         return 1.0 if _coefficient(index[0], var) == 1 else GATHER_COST * lanes
+
+    def _step(self, loop: For) -> int:
+        """Lanes of a vector loop: two registers side by side where the loop is long and its memory contiguous.
+
+        The second one's operations fill the gaps that the latencies of the first one's leave.
+        """
+        lanes, trips = self._lanes(loop), self.trips(loop)
+        if any(isinstance(stmt, (For, Masked)) for stmt in walk(loop.body)):
+            return lanes
+        if any(_coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
+            return lanes
+        even = trips % (2 * lanes) == 0 or trips >= WIDE_TURNS * lanes
+        return 2 * lanes if even and trips >= 4 * lanes else lanes
 
     def _lanes(self, loop: For) -> int:
         """Lanes for a loop: as many of its widest elements as a vector register holds."""

@@ -74,6 +74,7 @@ template <> struct int_of<1> { typedef i8 type; };
 template <> struct int_of<2> { typedef i16 type; };
 template <> struct int_of<4> { typedef i32 type; };
 template <> struct int_of<8> { typedef i64 type; };
+template <int Bytes> using int_sized = typename int_of<Bytes>::type;
 // Arithmetic in `wrap<T>` has no undefined overflow.
 template <class T> struct wrap { typedef T type; };
 template <> struct wrap<i8> { typedef u8 type; };
@@ -212,6 +213,10 @@ template <class U> SMELT_INLINE U bf16_bits(U u, U nan, U round) { return nan ? 
 template <class D, class S, int N, bool W> SMELT_INLINE vec<D, N> convert(vec<S, N, W> x) {
   if constexpr (same<S, D>) return x;
   else if constexpr (is_float<S> && sizeof(D) < 4) return convert<D>(convert<i32>(x));
+  // GCC converts lane by lane where the width changes by more than a factor of two: go there in steps.
+  else if constexpr (!is_float<S> && sizeof(D) > 2 * sizeof(S)) return convert<D>(convert<int_sized<2 * sizeof(S)>>(x));
+  else if constexpr (!is_float<S> && !is_float<D> && sizeof(S) > 2 * sizeof(D))
+    return convert<D>(convert<int_sized<sizeof(S) / 2>>(x));
   else if constexpr (!W && sizeof(D) * N <= SMELT_VECTOR_BYTES) return {__builtin_convertvector(x.v, raw<D, N>)};
   else return join(convert<D>(low(x)), convert<D>(high(x)));
 }
