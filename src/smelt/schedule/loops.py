@@ -258,7 +258,7 @@ class _Arranger:
         return 1.0 if _coefficient(index[0], var) == 1 else GATHER_COST * lanes
 
     def _step(self, loop: For) -> int:
-        """Lanes of a vector loop: two registers side by side where the loop is long and its memory contiguous.
+        """Lanes of a vector loop: two registers side by side where it is long and its memory contiguous.
 
         The second one's operations fill the gaps that the latencies of the first one's leave.
         """

@@ -83,6 +83,7 @@ class KernelPrinter:
     symbols: dict[Symbol, str] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
+    definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
@@ -300,6 +301,7 @@ class KernelPrinter:
         self.values[stmt.name] = Value(name, stmt.dtype, lanes)
 
     def let(self, stmt: Let, scope: Scope) -> Scope:
+        self.definitions[stmt.name] = stmt
         if stmt.op == "constant":
             self.values[stmt.name] = Value(literal(stmt.args[0], stmt.dtype), stmt.dtype, 1, stmt.args[0])
         elif stmt.op == "load":
@@ -332,8 +334,19 @@ class KernelPrinter:
             texts[1] = f"check_divisor({mask}{texts[1]}, &error)"
             if scope.maybe_empty and lanes == 1:
                 texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
+        if self.is_floor(stmt):
+            self.math = True
+            self.define(stmt, f"at_least({texts[2]}, {texts[1]})", lanes)
+            return
         self.math |= stmt.op not in CORE_OPERATORS
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
+
+    def is_floor(self, stmt: Let) -> bool:
+        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, and how relu arrives."""
+        if stmt.op != "where" or not stmt.dtype.is_floating_point or stmt.dtype.itemsize < 4:
+            return False
+        test = self.definitions.get(stmt.args[0])
+        return test is not None and test.op == "lt" and test.args == (stmt.args[2], stmt.args[1])
 
     def load(self, stmt: Let, scope: Scope) -> None:
         memory = self.memories[stmt.args[0]]

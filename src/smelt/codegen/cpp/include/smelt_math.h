@@ -579,4 +579,17 @@ template <class X> SMELT_INLINE X fma(X x, X y, X z) {
   else return fma_scalar(x, y, z);
 }
 
+// The larger of a and b; b where either is NaN or both are zeros: what x86's MAXPS does.
+template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
+#if defined(__AVX__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 8> larger(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_maxps256(a, b); }
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 16> larger(raw<f32, 16> a, raw<f32, 16> b) {
+  return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
+}
+#endif
+// where(x < y, y, x), exactly: x where either is NaN, and of two zeros x.
+SMELT_DEFINE2(at_least, { return {larger(y.v, x.v)}; })
+
 }  // namespace smelt
