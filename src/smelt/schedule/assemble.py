@@ -32,7 +32,6 @@ from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
-from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
@@ -70,7 +69,7 @@ class Assembler:
                 continue
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
-            built = KernelBuilder(self.work, group, stored).build(kernel_name(group))
+            built = KernelBuilder(self.work, group, stored).build()
             plain = built.kernel
             key = replace(plain, name="")
             if key not in arranged:

@@ -53,6 +53,7 @@ def inline(work: Work) -> None:
             continue
         loads[name] = len(item.reads)
         work.inlined[name] = item.body
+        work.origins[name] = item.node.origin
     work.items = kept
 
 

@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read
-from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Pointwise, Reduction, Scatter
+from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter
 from smelt.loops.ranges import Interval
 from smelt.loops.record import Recorder
 from smelt.ops import using
@@ -107,6 +107,8 @@ class Work:
     buffers: dict[str, Buffer]
     items: list[Item]
     inlined: dict[str, Pointwise] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """Where each inlined buffer comes from."""
     dtypes: dict[str, Any] = field(default_factory=dict)
     contents: dict[str, Interval] = field(default_factory=dict)
     """What is known of the integers in a buffer (positions, clamped indices)."""

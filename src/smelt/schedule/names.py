@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from smelt.schedule.fusion import Group
+from collections.abc import Iterable
+
+from smelt.loops.ir import Origin
 
 MAX_NAME = 60
 
 
-def kernel_name(group: Group) -> str:
-    """``fused_add_native_layer_norm``: the ATen operators in order, each once."""
+def kernel_name(origins: Iterable[Origin]) -> str:
+    """``fused_add_native_layer_norm``: the ATen operators in order, each once.
+
+    >>> kernel_name([Origin("aten.add.Tensor"), Origin("aten._softmax.default"), Origin("aten.add.Tensor")])
+    'fused_add_softmax'
+    """
     seen: dict[str, None] = {}
-    for item in group.items:
-        parts = item.node.origin.op.split(".")
+    for origin in origins:
+        parts = origin.op.split(".")
         name = parts[1] if len(parts) > 1 else parts[0]
         seen[name.strip("_")] = None
     text = "_".join(seen)

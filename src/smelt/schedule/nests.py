@@ -11,7 +11,7 @@ from typing import Any
 
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Pointwise, Reduction, Scatter
+from smelt.loops.ir import Origin, Pointwise, Reduction, Scatter
 from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable, prune
@@ -19,6 +19,7 @@ from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Pa
 from smelt.nest.tree import walk
 from smelt.schedule.fusion import Group, Segment, writer_outer_space
 from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
+from smelt.schedule.names import kernel_name
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
@@ -75,6 +76,7 @@ class KernelBuilder:
         self.stored = stored
         self.rows = {name: shape for name, shape in _rows(work, group).items() if name not in stored}
         self.params: dict[str, str] = {}
+        self.origins: dict[Origin, None] = {}
         self.written: set[str] = set()
         self.scratch: dict[str, str] = {}
         self.prefix_vars = tuple(loop_var(f"i{d}") for d in range(len(group.prefix)))
@@ -87,7 +89,7 @@ class KernelBuilder:
         self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes)
 
-    def build(self, name: str) -> BuiltKernel:
+    def build(self) -> BuiltKernel:
         stmts: list[Stmt] = []
         for segment in self.group.segments:
             stmts += self._segment(segment)
@@ -102,7 +104,8 @@ class KernelBuilder:
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
             params.append(Param(param, info.dtype, info.shape, info.strides, buffer in self.written))
-        origins = tuple(f"{i.node.origin.op} at {i.node.origin.where or '?'}" for i in self.group.items)
+        name = kernel_name(self.origins)
+        origins = tuple(f"{origin.op} at {origin.where or '?'}" for origin in self.origins)
         kernel = Kernel(name, tuple(params), size_symbols(body, params), body, origins)
         return BuiltKernel(kernel, tuple(self.params))
 
@@ -120,6 +123,7 @@ class KernelBuilder:
             recorder.origin = item.node.origin
             state.item = item
             self._record(recorder, state, item)
+            self.origins[item.node.origin] = None
         self.values = recorder.count
         scalar = len(self.group.prefix)
         needed = [e.value for e in state.effects if isinstance(e, (Store, Update))]
@@ -208,7 +212,9 @@ class KernelBuilder:
     def _load(self, recorder: Recorder, state: _SegmentState, buffer: str, index: tuple[Expr, ...]) -> Any:
         inlined = self.work.inlined.get(buffer)
         if inlined is not None:
-            return inlined.inner_fn(index)
+            value = inlined.inner_fn(index)
+            self.origins[self.work.origins[buffer]] = None
+            return value
         if buffer in state.made and not isinstance(state.item.body, Scatter):
             return state.made[buffer][0]
         if buffer in self.available and buffer in self.group.writes:
