@@ -25,6 +25,7 @@ from smelt.lowering import lower
 from smelt.nest.ir import Run
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
+from smelt.nest.verify import verify_run
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.plan import NativeStep, Plan
@@ -117,8 +118,10 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
 
 
 def _verify_kernels(scheduled: Scheduled) -> None:
-    for kernel in (*scheduled.plain, *scheduled.kernels):
+    for kernel in scheduled.plain:
         verify_kernel(kernel)
+    for run in scheduled.runs:
+        verify_run(run)
 
 
 def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileReport) -> Compiled | None:

@@ -77,7 +77,6 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
             if position < 0:
                 position = len(groups)
                 groups.append(_singleton(item))
-        item.group = position
         for name in item.writes:
             if name is not None:
                 written_at[name] = max(position, written_at.get(name, -1))
@@ -171,9 +170,7 @@ def _placement(work: Work, group: Group, item: Item) -> Placement | None:
     item_inner = (*item_rest, *item.ordered_sizes[item.outer :])
     spaces = {id(m): (*prefix, *group_rest, *group.segment_of(m).sizes) for m in group.items}
     spaces[id(item)] = (*prefix, *item_inner)
-    depth = _legal_depth(work, group, item, spaces, len(prefix))
-    if depth is None:
-        return None
+    depth = _legal_depth(group, item, spaces, len(prefix))
     moved = prefix[depth:]
     prefix = prefix[:depth]
     segments = [
@@ -218,12 +215,8 @@ def common_prefix(
     return tuple(prefix), tuple(a), tuple(b)
 
 
-def _legal_depth(
-    work: Work, group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int
-) -> int | None:
-    """How many shared outer loops keep every dependency between group and item within one turn; None:
-    not even 0.
-    """
+def _legal_depth(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int) -> int:
+    """How many shared outer loops keep every dependency between group and item within one turn."""
     depth = limit
     for coordinates in _dependencies(group, item, spaces):
         matched = 0

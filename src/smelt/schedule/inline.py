@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from smelt.loops.ir import Pointwise, Reduction, Scatter
+from smelt.loops.ir import Pointwise, Scatter
 from smelt.schedule.items import Item, Work
 
 TRIVIAL_COST = 1
@@ -33,7 +33,6 @@ def inline(work: Work) -> None:
             if name is not None:
                 writers[name] += 1
     mutated = {name for item in work.items for name in item.writes if name in work.graph.inputs}
-    loads: dict[str, int] = {}
     kept = []
     for item in work.items:
         name = item.writes[0] if item.writes else None
@@ -51,7 +50,6 @@ def inline(work: Work) -> None:
         ):
             kept.append(item)
             continue
-        loads[name] = len(item.reads)
         work.inlined[name] = item.body
         work.origins[name] = item.node.origin
     work.items = kept
@@ -67,8 +65,5 @@ def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> 
     repeats = max(work.hint_product(reader.sizes) / max(size, 1) for reader, _ in readers)
     uses = sum(count for _, count in readers)
     if uses == 1:
-        only = readers[0][0]
-        return repeats <= 1 and not (
-            isinstance(only.body, Reduction) and item.cost > CHEAP_COST * 2 and repeats > 1
-        )
+        return repeats <= 1
     return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1

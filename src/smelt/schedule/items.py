@@ -34,7 +34,6 @@ class Item:
     """
 
     node: Node
-    position: int
     sizes: tuple[Expr, ...]
     order: tuple[int, ...]
     outer: int
@@ -45,7 +44,6 @@ class Item:
     """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
     contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads against the order
     in which it writes)."""
-    group: int = -1
 
     @property
     def body(self) -> Body:

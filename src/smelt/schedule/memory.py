@@ -19,15 +19,12 @@ ALIGNMENT = 64
 class Lifetime:
     """A buffer of ``size`` bytes that is written at step ``first`` and last used at step ``last`` (both
     included).
-
-    ``donor`` names a buffer whose place may be taken over although it is still read in step ``first``.
     """
 
     name: str
     size: Expr
     first: int
     last: int
-    donor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +80,6 @@ def aligned(size: Expr) -> Expr:
 
 
 def _overlap(left: Lifetime, right: Lifetime) -> bool:
-    if left.donor == right.name and left.first == right.last:
-        return False
-    if right.donor == left.name and right.first == left.last:
-        return False
     return left.first <= right.last and right.first <= left.last
 
 

@@ -24,8 +24,7 @@ def prepare(graph: Graph) -> Work:
     work = Work(rewritten, rewritten.buffers, [])
     work.dtypes = {name: buffer.dtype for name, buffer in rewritten.buffers.items()}
     work.contents = contents_of(rewritten)
-    for position, node in enumerate(rewritten.nodes):
-        work.items.append(_item(work, node, position))
+    work.items = [_item(node) for node in rewritten.nodes]
     for output in graph.outputs:
         if isinstance(output, StridedView):
             work.outside.add(output.buffer)
@@ -43,17 +42,17 @@ def prepare(graph: Graph) -> Work:
     return work
 
 
-def _item(work: Work, node: Node, position: int) -> Item:
+def _item(node: Node) -> Item:
     body = node.body
     if isinstance(body, Extern):
         reads = tuple(Read(name, (), False, False) for name in analyze(node).whole)
-        return Item(node, position, (), (), 0, node.outputs, reads)
+        return Item(node, (), (), 0, node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
     if isinstance(body, Reduction):
         sizes = (*sizes, *body.reduce_shape)
     order = tuple(d for d, size in enumerate(sizes) if size != 1)
-    return Item(node, position, sizes, order, sum(d < outer for d in order), node.outputs)
+    return Item(node, sizes, order, sum(d < outer for d in order), node.outputs)
 
 
 def _analyze(work: Work, item: Item) -> None:

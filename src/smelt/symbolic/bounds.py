@@ -121,11 +121,6 @@ def _never_negative(expr: Expr) -> bool:
     return bool(expr.is_nonnegative) or bool(sympy.expand(expr).is_nonnegative)
 
 
-def upper_bound(expr: Expr, extents: Extents) -> Expr | None:
-    """The largest value of an index, or None where it is unknown."""
-    return bounds(expr, extents)[1]
-
-
 def is_nonnegative(expr: Expr, extents: Extents) -> bool:
     """Whether an index is known never to be negative."""
     if expr.is_Integer:
