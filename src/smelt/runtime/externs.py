@@ -85,6 +85,28 @@ def has_out_variant(target: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"))
 
 
+@lru_cache(maxsize=1024)
+def gives_fresh_memory(target: str) -> bool:
+    """Whether the operator's results lie in memory of their own, whatever it is called with.
+
+    False for operators that return views, and for compositions of others, whose schema does not say.
+
+    >>> gives_fresh_memory("aten.convolution.default"), gives_fresh_memory("aten.view.default")
+    (True, False)
+    """
+    try:
+        overload = resolve(target)
+    except SmeltError:
+        return False
+    schema = overload._schema
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+    return (
+        overload.namespace == "aten"
+        and not composed
+        and all(each.alias_info is None for each in schema.returns)
+    )
+
+
 def _out_variant(overload: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, str] | None:
     """The overload of the same operator that takes the same arguments and one tensor to write to."""
     schema = overload._schema

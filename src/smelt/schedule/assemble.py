@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 from smelt.config import Config
 from smelt.loops.ir import Buffer, Extern, Scatter, StridedView
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
-from smelt.runtime.externs import has_out_variant
+from smelt.runtime.externs import gives_fresh_memory, has_out_variant
 from smelt.runtime.plan import (
     AllocStep,
     ArenaTensor,
@@ -33,6 +33,7 @@ from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
+from smelt.schedule.reuse import reuse_inputs
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
 
@@ -58,18 +59,23 @@ class Assembler:
         self.outputs = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
         self.readers = self._readers()
         self.built: dict[int, BuiltKernel] = {}
+        self.roots: dict[str, str] = {}
         self.arena_views: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.arena_tensors: list[ArenaTensor] = []
 
     def run(self) -> Scheduled:
-        arranged: dict[Kernel, Kernel] = {}
-        scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
         for position, group in enumerate(self.groups):
             if group.is_extern:
                 continue
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
-            built = KernelBuilder(self.work, group, stored).build()
+            self.built[position] = KernelBuilder(self.work, group, stored).build()
+        self.homes = self._homes()
+        self._reuse()
+        self.arena = self._place()
+        arranged: dict[Kernel, Kernel] = {}
+        scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
+        for built in self.built.values():
             plain = built.kernel
             key = replace(plain, name="")
             if key not in arranged:
@@ -77,9 +83,6 @@ class Assembler:
                 arranged[key] = arrange(plain, self.target, self.config, self.graph.hints)
                 scheduled.kernels.append(arranged[key])
             built.kernel = arranged[key]
-            self.built[position] = built
-        self.homes = self._homes()
-        self.arena = self._place()
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
         outputs = tuple(self._output(value) for value in self.graph.outputs)
@@ -170,12 +173,54 @@ class Assembler:
             return False
         return has_out_variant(body.target) and _is_contiguous(self.work.buffers[name])
 
-    def _place(self) -> Arena:
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
+    def _used(self) -> Iterator[tuple[int, set[str]]]:
+        """The buffers that each group uses."""
         for position, group in enumerate(self.groups):
             names = set(self.built[position].buffers) if position in self.built else set(group.writes)
             names |= {read.buffer for item in group.items for read in item.reads}
+            yield position, {self._root(name) for name in names - {None}}
+
+    def _reuse(self) -> None:
+        """Let kernels write where inputs lie that are dead after them."""
+        last = {name: position for position, names in self._used() for name in names}
+        fresh = self._fresh_results()
+        for position, built in self.built.items():
+
+            def may_overwrite(result: str, source: str, position: int = position) -> bool:
+                root = self._root(source)
+                if last[root] != position or root in self.outputs or self.homes[result] == "given":
+                    return False
+                if self.homes[root] == "aten":
+                    return root in fresh
+                return self.homes[root] == "arena" and result not in self.outputs
+
+            self.built[position], taken = reuse_inputs(built, may_overwrite)
+            for result, source in taken.items():
+                root = self._root(source)
+                self.roots[result] = root
+                self.homes[result] = self.homes[root]
+                last[root] = last.pop(result)
+                if result in self.outputs:
+                    self.outputs.add(root)
+
+    def _fresh_results(self) -> set[str]:
+        """What ATen calls give in memory that nothing else refers to."""
+        return {
+            name
+            for group in self.groups
+            if isinstance(body := group.items[0].body, Extern) and gives_fresh_memory(body.target)
+            for name in group.writes
+            if name is not None
+        }
+
+    def _root(self, name: str) -> str:
+        """The buffer in whose place a buffer lies."""
+        return self.roots.get(name, name)
+
+    def _place(self) -> Arena:
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for position, names in self._used():
             for name in names:
                 if self.homes.get(name) == "arena":
                     first.setdefault(name, position)
@@ -196,6 +241,7 @@ class Assembler:
         pending: list[BuiltKernel] = []
         made: set[str] = set()
         uses: list[set[str]] = []
+        names = dict(self._used())
 
         def flush() -> None:
             if not pending:
@@ -218,8 +264,7 @@ class Assembler:
                 continue
             flush()
             steps.append(self._extern(group.items[0]))
-            names = {read.buffer for read in group.items[0].reads} | {n for n in group.items[0].writes if n}
-            uses.append(names)
+            uses.append(names[position])
         flush()
         return runs, self._with_frees(steps, uses)
 
@@ -252,7 +297,7 @@ class Assembler:
         fresh: list[str] = []
         for built in kernels:
             args: list[InArena | Argument] = []
-            for buffer in built.buffers:
+            for buffer in map(self._root, built.buffers):
                 if self.homes[buffer] == "arena":
                     args.append(InArena(self.arena.offsets[buffer]))
                     continue
@@ -295,6 +340,7 @@ class Assembler:
         return arg
 
     def _view(self, view: StridedView) -> Ref | ViewRef:
+        view = replace(view, buffer=self._root(view.buffer))
         if self.homes[view.buffer] == "arena":
             return Ref(self._arena_view(view))
         if _covers(view, self.work.buffers[view.buffer]):

@@ -1,0 +1,136 @@
+"""In-place reuse: a kernel writes its result where an input lies that nobody needs any more.
+
+What a kernel may overwrite is decided on its plain nest. Each turn of the loops has to be done with an
+element of the input before it, or any other turn, writes there: the input is read at the very place where the
+result is stored, or in an earlier loop below the same turn that runs over the same elements (the rows of a
+softmax). The two parameters then become one, so everything that comes later (loop transformations, C++) sees
+a buffer that is read and written, and no aliasing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from sympy import Expr, Integer
+
+from smelt.nest.ir import Block, For, Let, Masked, Param, Stmt, Store
+from smelt.schedule.nests import BuiltKernel
+from smelt.symbolic import flatten, numel, same
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One load or store: its index, the place in memory, the loops around it, and the positions of the
+    statements that lead to it, from the outside in.
+    """
+
+    index: tuple[Expr, ...]
+    place: Expr
+    loops: tuple[For, ...]
+    path: tuple[int, ...]
+    store: Store | None = None
+
+
+def reuse_inputs(
+    built: BuiltKernel, may_overwrite: Callable[[str, str], bool]
+) -> tuple[BuiltKernel, dict[str, str]]:
+    """The kernel with results in the place of inputs, and which result took whose place.
+
+    ``may_overwrite(result, source)`` says whether ``source`` is dead after this kernel, and of a kind whose
+    memory ``result`` may have.
+    """
+    params = dict(zip(built.buffers, built.kernel.params))
+    found = {name: list(_accesses(built.kernel.body, param)) for name, param in params.items()}
+    taken: dict[str, str] = {}
+    places: dict[str, tuple[str, tuple[Expr, ...]]] = {}
+    for result, param in params.items():
+        if not param.written or len(found[result]) != 1:
+            continue
+        store = found[result][0]
+        for source, other in params.items():
+            if other.written or source in taken.values() or not _same_extent(param, other):
+                continue
+            if not may_overwrite(result, source):
+                continue
+            indices = [_index_at(load, store) for load in found[source]]
+            if indices[0] is not None and None not in indices:
+                taken[result] = source
+                places[param.name] = (other.name, indices[0])
+                break
+    if not taken:
+        return built, taken
+    written = {name for name, _ in places.values()}
+    kept = tuple(
+        replace(param, written=param.written or param.name in written)
+        for param in built.kernel.params
+        if param.name not in places
+    )
+    kernel = replace(built.kernel, params=kept, body=_moved(built.kernel.body, places))
+    return BuiltKernel(kernel, tuple(name for name in built.buffers if name not in taken)), taken
+
+
+def _same_extent(left: Param, right: Param) -> bool:
+    """Whether both fill the same number of bytes without holes."""
+    return (
+        left.dtype == right.dtype
+        and same(numel(left.shape), numel(right.shape))
+        and _is_dense(left)
+        and _is_dense(right)
+    )
+
+
+def _is_dense(param: Param) -> bool:
+    reach = sum(((size - 1) * stride for size, stride in zip(param.shape, param.strides)), Integer(1))
+    return same(reach, numel(param.shape))
+
+
+def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
+    """The index of the load in terms of the store's loops; None unless the load of an element comes before
+    the store there, and no other turn loads that element.
+    """
+    if store.store is None or store.store.mode is not None or load.path >= store.path:
+        return None
+    if not {loop.var for loop in store.loops} <= store.place.free_symbols:
+        return None
+    shared = 0
+    for ours, theirs in zip(load.loops, store.loops):
+        if ours.var != theirs.var:
+            break
+        shared += 1
+    below, beside = load.loops[shared:], store.loops[shared:]
+    if len(below) != len(beside) or any(a.end != b.end or a.begin != b.begin for a, b in zip(below, beside)):
+        return None
+    renamed = {a.var: b.var for a, b in zip(below, beside)}
+    if not same(load.place.xreplace(renamed), store.place):
+        return None
+    return tuple(expr.xreplace(renamed) for expr in load.index)
+
+
+def _accesses(
+    block: Block, param: Param, loops: tuple[For, ...] = (), path: tuple[int, ...] = ()
+) -> Iterator[_Access]:
+    for position, stmt in enumerate(block.stmts):
+        here = (*path, position)
+        if isinstance(stmt, For):
+            yield from _accesses(stmt.body, param, (*loops, stmt), here)
+        elif isinstance(stmt, Masked):
+            yield from _accesses(stmt.body, param, loops, here)
+        elif isinstance(stmt, Store) and stmt.buffer == param.name:
+            yield _Access(stmt.index, flatten(stmt.index, param.strides), loops, here, stmt)
+        elif isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == param.name:
+            yield _Access(stmt.args[1], flatten(stmt.args[1], param.strides), loops, here)
+
+
+def _moved(block: Block, places: dict[str, tuple[str, tuple[Expr, ...]]]) -> Block:
+    """The block with stores moved to other buffers and indices."""
+
+    def move(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, (For, Masked)):
+            return replace(stmt, body=_moved(stmt.body, places))
+        if isinstance(stmt, Store) and stmt.buffer in places:
+            buffer, index = places[stmt.buffer]
+            return replace(stmt, buffer=buffer, index=index)
+        return stmt
+
+    return Block(tuple(move(stmt) for stmt in block.stmts))
