@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ class _Lowering:
         elif isinstance(meta, _SYMBOLIC) and not _reads_memory(target):
             self.values[node] = meta.node.expr
         else:
-            self.values[node] = self._call(target, args, kwargs)
+            self.values[node] = self._call(node, target, args, kwargs)
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]
@@ -138,11 +139,11 @@ class _Lowering:
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    def _call(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _call(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
         name = target._schema.name.split("::")[1]
         if name in _CHOSEN_EXTERNS or name.startswith(_CHOSEN_PREFIX):
-            return self._extern(target, args, kwargs, None)
+            return self._extern(node, target, None)
         row = TABLE.get(target)
         reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
         if row is not None and reason is None:
@@ -155,16 +156,29 @@ class _Lowering:
                 del self.graph.nodes[before:]
                 for added in list(self.graph.buffers)[buffers:]:
                     del self.graph.buffers[added]
-        return self._extern(target, args, kwargs, reason)
+        return self._extern(node, target, reason)
 
-    def _extern(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str | None) -> Any:
-        """Call ATen. A view would alias memory behind the planner's back, so its copying twin is called."""
+    def _extern(self, node: FxNode, target: OpOverload, reason: str | None) -> Any:
+        """Call ATen on what eager would give it. A view would alias memory behind the planner's back, so its
+        copying twin is called.
+        """
         if any(arg.alias_info is not None for arg in target._schema.arguments):
             twin = getattr(torch.ops.aten, f"{target._schema.name.split('::')[1]}_copy", None)
             if twin is not None and target._overloadname in twin.overloads():
                 target = getattr(twin, target._overloadname)
                 self.builder.result = _contiguous(self.builder.result)
+        args = [self._strided_argument(arg) for arg in node.args]
+        kwargs = {key: self._strided_argument(value) for key, value in node.kwargs.items()}
         return self.builder.extern(target, args, kwargs, reason)
+
+    def _strided_argument(self, arg: Any) -> Any:
+        """An argument for ATen, tensors as strided views with eager's strides."""
+        if isinstance(arg, (list, tuple)):
+            return [self._strided_argument(each) for each in arg]
+        value = self._argument(arg)
+        if isinstance(arg, FxNode) and isinstance(value, Tensor):
+            return _with_strides(self.builder.strided(value), strides_of(arg.meta["val"]))
+        return value
 
     def _python(self, node: FxNode, args: list[Any]) -> Any:
         """``getitem`` on several results; arithmetic on sizes, whose value the metadata holds."""
@@ -210,9 +224,7 @@ class _Lowering:
             view = self.builder.strided(
                 self.builder.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
             )
-        if not _same_layout(x.shape, view.strides, wanted):
-            return view
-        return StridedView(view.buffer, view.shape, wanted, view.offset)
+        return _with_strides(view, wanted)
 
     def _input_name(self, node: Any) -> str | None:
         value = self.values.get(node)
@@ -272,6 +284,13 @@ def _same_layout(shape: Sequence[Expr], left: Sequence[Expr], right: Sequence[Ex
     if any(is_zero(size) for size in shape):
         return True
     return all(is_one(size) or same(a, b) for size, a, b in zip(shape, left, right))
+
+
+def _with_strides(view: StridedView, wanted: Sequence[Expr]) -> StridedView:
+    """The view with the strides ``wanted`` where these reach the same elements: ATen chooses memory formats
+    by the strides of dimensions of one element too.
+    """
+    return replace(view, strides=tuple(wanted)) if _same_layout(view.shape, view.strides, wanted) else view
 
 
 def _symbols(graph: Graph) -> set[Symbol]:
