@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from smelt.contract.optimizers import optimizer_decompositions
+
 aten = torch.ops.aten
 Table = dict[Any, Callable[..., Any]]
 
@@ -125,7 +127,7 @@ def whole() -> dict[Any, str]:
 def _with_our_choices(table: Table) -> Table:
     kept = whole()
     chosen = {overload: function for overload, function in table.items() if overload not in kept}
-    return {**chosen, **get_decompositions(_ALSO_APART), **_OURS}
+    return {**chosen, **get_decompositions(_ALSO_APART), **_OURS, **optimizer_decompositions()}
 
 
 def _overloads(packets: tuple[Any, ...]) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Buffer, Graph, Mutation, Origin, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
 from smelt.lowering.dtypes import supported
-from smelt.lowering.registry import TABLE
+from smelt.lowering.registry import TABLE, row_of
 from smelt.lowering.tensor import Tensor
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
 
@@ -144,7 +144,7 @@ class _Lowering:
         name = target._schema.name.split("::")[1]
         if name in _CHOSEN_EXTERNS or name.startswith(_CHOSEN_PREFIX):
             return self._extern(node, target, None)
-        row = TABLE.get(target)
+        row = row_of(target)
         reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
         if row is not None and reason is None:
             before = len(self.graph.nodes)

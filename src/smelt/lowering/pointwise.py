@@ -24,7 +24,7 @@ from smelt.lowering.promotion import (
     pointwise,
     promote,
 )
-from smelt.lowering.registry import TABLE, lowers
+from smelt.lowering.registry import TABLE, lowers, lowers_named
 from smelt.lowering.tensor import Tensor
 from smelt.ops import ops
 
@@ -246,6 +246,12 @@ def addcmul(ctx: Builder, x: Tensor, first: Tensor, second: Tensor, *, value: Nu
         return ops.fma(scaled, d, a) if c.dtype.is_floating_point else ops.add(a, ops.mul(scaled, d))
 
     return elementwise(ctx, inner, x, first, second)
+
+
+@lowers_named("prims::fma")
+def fma(ctx: Builder, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """What Dynamo makes of ``addcmul_`` with a number that is not a constant: one rounding."""
+    return elementwise(ctx, lambda c, a, b, d: ops.fma(a, b, d), x, y, z)
 
 
 @lowers(aten.addcdiv.default)

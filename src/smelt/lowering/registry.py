@@ -31,3 +31,26 @@ def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
         return row
 
     return add
+
+
+NAMED: dict[str, Row] = {}
+"""Operator name (``prims::fma``) → row, for operators that torch defines only once they are used."""
+
+
+def lowers_named(name: str) -> Callable[[Row], Row]:
+    """Register a row for an operator that may not exist yet.
+
+    Dynamo defines ``prims::fma`` when it first writes one into a graph.
+    """
+
+    def add(row: Row) -> Row:
+        assert name not in NAMED, f"{name} has a row already"
+        NAMED[name] = row
+        return row
+
+    return add
+
+
+def row_of(overload: torch._ops.OpOverload) -> Row | None:
+    """The row of an overload, or None."""
+    return TABLE.get(overload) or NAMED.get(overload.name())
