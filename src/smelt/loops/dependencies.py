@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Extern, Node, Pointwise, Reduction, StridedView
+from smelt.loops.ir import Bind, Check, Extern, Host, Node, Pointwise, Reduction, Scan, StridedView
 from smelt.ops import TABLE, Handler, using
 from smelt.symbolic import loop_var
 
@@ -31,7 +31,8 @@ class Dependencies:
 
     ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base. ``operations``, ``cost``
     (units of one float addition) are those of one call of the loop function; ``checks`` counts the indirect
-    indices that may raise; ``place`` is a Scatter's place.
+    indices that may raise; ``place`` is a Scatter's place; ``exprs`` are what `ops.index_expr` and the sizes
+    of indirect indices were given.
     """
 
     variables: tuple[Expr, ...]
@@ -43,6 +44,7 @@ class Dependencies:
     cost: int
     checks: int
     place: tuple[Expr, ...] | None = None
+    exprs: tuple[Expr, ...] = ()
 
     @property
     def buffers_read(self) -> tuple[str, ...]:
@@ -79,6 +81,8 @@ def analyze(
     if isinstance(body, Extern):
         whole = tuple(dict.fromkeys(view.buffer for view in views_in((body.args, body.kwargs))))
         return Dependencies((), (), (), whole, writes, 0, 0, 0)
+    if isinstance(body, (Bind, Check)):
+        return Dependencies((), (), (), (), writes, 0, 0, 0)
     over: tuple[Expr, ...] = variables("i", len(body.shape)) if index is None else tuple(index)
     counter = _Counter(inlined or {})
     if isinstance(body, Pointwise):
@@ -91,6 +95,9 @@ def analyze(
         counter.run(body.inner_fn, over, reduced)
         counter.cost += _REDUCTION_COST.get(body.kind, 1)
         return counter.found(over, reduced, (), writes)
+    if isinstance(body, Scan):
+        counter.run(body.inner_fn, over, (None,) * len(body.dtypes))
+        return counter.found(over, (), (), writes)
     counter.run(body.inner_fn, over)
     place = tuple(counter.run(body.place, over))
     return counter.found(over, (), (body.base,), writes, place)
@@ -110,10 +117,27 @@ def views_in(arg: Any) -> list[StridedView]:
     return []
 
 
-def domain(node: Node) -> tuple[Expr, ...]:
-    """The extents of the loops over a node's loop function; nothing for an Extern."""
+def bound_symbols(node: Node) -> tuple[Symbol, ...]:
+    """The size symbols that a node gives their values.
+
+    >>> from smelt.loops.ir import Origin
+    >>> n = Symbol("n", integer=True)
+    >>> bound_symbols(Node((), Bind(n, n * 0 + 3), Origin("aten.slice")))
+    (n,)
+    """
     body = node.body
-    if isinstance(body, Extern):
+    if isinstance(body, Bind):
+        return (body.symbol,)
+    if not isinstance(body, Extern):
+        return ()
+    own = () if body.symbol is None else (body.symbol,)
+    return (*own, *(each.symbol for each in body.sizes))
+
+
+def domain(node: Node) -> tuple[Expr, ...]:
+    """The extents of the loops over a node's loop function; nothing where there is none."""
+    body = node.body
+    if isinstance(body, Host):
         return ()
     return (*body.shape, *body.reduce_shape) if isinstance(body, Reduction) else body.shape
 
@@ -127,6 +151,7 @@ class _Counter(Handler):
         self.operations = self.cost = self.checks = 0
         self._masks = 0
         self._indirect: set[Expr] = set()
+        self.exprs: dict[Expr, None] = {}
 
     def run(self, function: Callable[..., Any], *indices: Sequence[Expr]) -> Any:
         with using(self):
@@ -142,7 +167,16 @@ class _Counter(Handler):
     ) -> Dependencies:
         reads = tuple(self.reads.values())
         return Dependencies(
-            over, reduced, reads, whole, writes, self.operations, self.cost, self.checks, place
+            over,
+            reduced,
+            reads,
+            whole,
+            writes,
+            self.operations,
+            self.cost,
+            self.checks,
+            place,
+            tuple(self.exprs),
         )
 
     def elementwise(self, name: str, *args: Any) -> None:
@@ -166,6 +200,7 @@ class _Counter(Handler):
         return None
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> None:
+        self.exprs[expr] = None
         self.operations += 1
         self.cost += 1
 
@@ -186,6 +221,7 @@ class _Counter(Handler):
         self.cost += 1
 
     def indirect_index(self, x: Any, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+        self.exprs[size] = None
         self.operations += 1
         self.cost += 2
         self.checks += check

@@ -6,6 +6,7 @@ function computes every element. Sums accumulate in float64 and round once.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,20 @@ from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.loops.elementwise import apply
-from smelt.loops.ir import Body, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.ir import (
+    Bind,
+    Body,
+    Check,
+    Extern,
+    Graph,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    StridedView,
+)
 from smelt.loops.reductions import reduce
 from smelt.ops import Handler, using
 from smelt.symbolic import evaluate, loop_var
@@ -150,10 +164,17 @@ def evaluate_body(
     sizes = dict(sizes or {})
     if isinstance(body, Extern):
         return _call(body, buffers, sizes)
+    if isinstance(body, Bind):
+        return [evaluate(body.value, sizes)]
+    if isinstance(body, Check):
+        check(body, sizes)
+        return []
     if isinstance(body, Pointwise):
         return [_pointwise(body, buffers, sizes, origin)]
     if isinstance(body, Reduction):
         return _reduction(body, buffers, sizes, origin)
+    if isinstance(body, Scan):
+        return _scan(body, buffers, sizes, origin)
     return [_scatter(body, buffers, sizes, origin)]
 
 
@@ -188,6 +209,23 @@ def _reduction(
         value = body.inner_fn(tuple(variables[:rank]), tuple(variables[rank:]))
         _expect(handler, value, body.dtype)
         return reduce(body.kind, value.expand(extents).reshape(*extents[:rank], _product(extents[rank:])))
+
+
+def _scan(
+    body: Scan, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> list[Tensor]:
+    with _domain(body.shape, buffers, sizes, origin) as (handler, variables, extents):
+        along = variables[body.dim]
+        state = [handler.constant(first, dtype) for first, dtype in zip(body.initial, body.dtypes)]
+        line = [1 if d == body.dim else extent for d, extent in enumerate(extents)]
+        outs = [torch.empty(extents, dtype=dtype) for dtype in body.dtypes]
+        for step in range(extents[body.dim]):
+            handler.values[along] = torch.full([1] * len(extents), step)
+            state = list(body.inner_fn(tuple(variables), tuple(state)))
+            for out, value, dtype in zip(outs, state, body.dtypes, strict=True):
+                _expect(handler, value, dtype)
+                out.narrow(body.dim, step, 1).copy_(value.expand(line))
+    return outs
 
 
 def _scatter(
@@ -260,6 +298,18 @@ def _argument(arg: Any, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, in
     return number(arg, sizes)
 
 
+def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
+    """Raise what the check says where its condition does not hold.
+
+    >>> n = sympy.Symbol("n", integer=True)
+    >>> check(Check(n > 2, "too small"), {n: 3})
+    """
+    values = {symbol.name: value for symbol, value in sizes.items()}  # a condition assumes nothing of them
+    known = body.condition.subs({symbol: values[symbol.name] for symbol in body.condition.free_symbols})
+    if not bool(known):
+        raise getattr(builtins, body.kind)(body.message)
+
+
 def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:
     """The Python number of a SymPy expression; anything else as it is."""
     if not isinstance(value, (Expr, sympy.logic.boolalg.Boolean)):
@@ -308,9 +358,11 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
 
 def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symbol, Any]) -> None:
     results = evaluate_body(node.body, buffers, values, node.origin)
-    if isinstance(node.body, Extern) and node.body.symbol is not None:
+    if isinstance(node.body, (Extern, Bind)) and node.body.symbol is not None:
         values[node.body.symbol] = results[0]
         return
+    if isinstance(node.body, Extern):
+        values.update({each.symbol: results[each.output].shape[each.dim] for each in node.body.sizes})
     for name, result in zip(node.outputs, results):
         if name is None:
             continue

@@ -2,7 +2,7 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Scatter | Extern
+    Body   = Pointwise | Reduction | Scan | Scatter | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
 Index = Sequence[Expr]
 Value = Any
@@ -86,6 +87,22 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """A state handed on along dimension ``dim`` of ``shape``; output ``k`` keeps what its part ``k`` was.
+
+    ``state = inner_fn(index, state)`` for one index after the other along ``dim``, from ``initial`` on;
+    ``out_k[index] = state[k]`` (inclusive: the state after that index). Along the other dimensions every
+    line has a state of its own. Nothing is assumed of ``inner_fn``: its turns go in order.
+    """
+
+    shape: Shape
+    dim: int
+    dtypes: tuple[torch.dtype, ...]
+    initial: tuple[float | int | bool, ...]
+    inner_fn: Callable[[Index, Sequence[Value]], Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
 class Scatter:
     """A copy of ``base`` with ``out[*place(index)] (mode)= inner_fn(index)`` for every index of ``shape``.
 
@@ -118,7 +135,8 @@ class Extern:
     ``target`` is the overload's name (``aten.addmm.default``). ``args``/``kwargs`` hold literals, SymPy
     sizes, StridedViews, and lists of these. ``reason`` is None for calls that smelt chooses (matmul,
     convolution, attention) and says why otherwise: then it is a fallback. ``symbol`` receives the result
-    where the operator returns a number.
+    where the operator returns a number; ``sizes`` are the symbols that its results bind: those whose sizes
+    depend on data.
     """
 
     target: str
@@ -126,9 +144,42 @@ class Extern:
     kwargs: dict[str, Any]
     reason: str | None = None
     symbol: Symbol | None = None
+    sizes: tuple[SizeOf, ...] = ()
 
 
-Body = Pointwise | Reduction | Scatter | Extern
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """``symbol`` is the size of dimension ``dim`` of an Extern's result number ``output``."""
+
+    symbol: Symbol
+    output: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """``symbol`` is ``value``, an expression of sizes that are known by then. Writes no buffer."""
+
+    symbol: Symbol
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Raise the built-in exception ``kind`` with ``message`` unless ``condition`` holds. Writes no buffer.
+
+    ``condition`` is a SymPy Boolean over sizes that are known by then.
+    """
+
+    condition: Boolean
+    message: str
+    kind: str = "RuntimeError"
+
+
+Host = Extern | Bind | Check
+"""What is no loop function: it runs between kernels."""
+
+Body = Pointwise | Reduction | Scan | Scatter | Host
 
 
 @dataclass(frozen=True, slots=True)

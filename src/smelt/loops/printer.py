@@ -10,8 +10,8 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Extern, Graph, Node, Pointwise, Reduction, StridedView
-from smelt.loops.record import Recorder
+from smelt.loops.ir import Bind, Check, Extern, Graph, Node, Pointwise, Reduction, Scan, StridedView
+from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.symbolic import contiguous_strides, same
 from smelt.symbolic.text import python_text
@@ -78,6 +78,12 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     body = node.body
     if isinstance(body, Extern):
         return lines + _extern_lines(body, outputs)
+    if isinstance(body, Bind):
+        return [*lines, f"{body.symbol}: size = {python_text(body.value)}"]
+    if isinstance(body, Check):
+        return [*lines, f"check {python_text(body.condition)}, else {body.kind}: {body.message}"]
+    if isinstance(body, Scan):
+        return lines + _scan_lines(node, body, graph, outputs)
     index = variables("i", len(body.shape))
     place: Sequence[Expr] = index
     rindex: tuple[Symbol, ...] = ()
@@ -119,13 +125,42 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     return lines
 
 
+def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) -> list[str]:
+    index = variables("i", len(body.shape))
+    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+    recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
+    state = [RecordedValue(f"s{number}", dtype) for number, dtype in enumerate(body.dtypes)]
+    for value in state:
+        recorder.adopt(value)
+    results = [value.name for value in recorder.run(body.inner_fn, index, tuple(state))]
+    steps = list(recorder.instructions)
+    uses = Counter(results)
+    _count(steps, uses)
+    texts: dict[str, str] = {}
+    code = _code_lines(steps, uses, texts, 88)
+    first = ", ".join(
+        f"{value.name}: {type_text(value.dtype)} = {number}" for value, number in zip(state, body.initial)
+    )
+    loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
+    names = [name if name is not None else "_" for name in node.outputs]
+    places = ", ".join(f"{name}[{index_text(index)}]" for name in names)
+    handed = ", ".join(value.name for value in state)
+    return [
+        f"{', '.join(outputs)} = scan along {index[body.dim]} from {first}",
+        f"    for {loops}:",
+        *(f"        {line}" for line in code),
+        f"        {places} = {handed} = {', '.join(texts.get(name, name) for name in results)}",
+    ]
+
+
 def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:
     args = [_value_text(arg) for arg in body.args]
     args += [f"{name}={_value_text(value)}" for name, value in body.kwargs.items()]
     left = ", ".join(outputs) if body.symbol is None else f"{body.symbol}: size"
     reason = "" if body.reason is None else f"  # fallback: {body.reason}"
     call = f"{body.target}({', '.join(args)}){reason}"
-    return [f"{left} = {call}" if left else call]
+    lines = [f"{left} = {call}" if left else call]
+    return lines + [f"{each.symbol}: size = {outputs[each.output]}.shape[{each.dim}]" for each in body.sizes]
 
 
 def _value_text(value: Any) -> str:

@@ -10,7 +10,19 @@ from sympy import Expr, Symbol
 from smelt.errors import Problem, VerificationError
 from smelt.loops.dependencies import analyze, domain, variables, views_in
 from smelt.loops.interpreter import resolve
-from smelt.loops.ir import REDUCTIONS, Buffer, Extern, Graph, Node, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.ir import (
+    REDUCTIONS,
+    Buffer,
+    Extern,
+    Graph,
+    Host,
+    Node,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    StridedView,
+)
 from smelt.loops.typing import TypeChecker
 from smelt.ops import using
 from smelt.symbolic import numel, same
@@ -87,6 +99,7 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
+    if isinstance(node.body, Host):
         return
     yield from _outputs(node, graph)
     yield from _loop_function(node, graph, defined)
@@ -100,9 +113,11 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
             yield f"there is no reduction {body.kind!r}"
             return
         count = REDUCTIONS[body.kind]
+    elif isinstance(body, Scan):
+        count = len(body.dtypes)
     if len(node.outputs) != count:
         yield f"the node has {len(node.outputs)} outputs, its body {count}"
-    for name in node.outputs:
+    for position, name in enumerate(node.outputs):
         buffer = graph.buffers.get(name) if name is not None else None
         if buffer is None:
             continue
@@ -114,7 +129,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         shape = body.shape if shape is None else shape  # type: ignore[union-attr]
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
-        dtype = body.dtype  # type: ignore[union-attr]
+        dtype = body.dtypes[position] if isinstance(body, Scan) else body.dtype  # type: ignore[union-attr]
         if isinstance(body, Reduction) and body.kind in ("argmax", "argmin"):
             dtype = torch.int64
         if buffer.dtype != dtype:
@@ -123,7 +138,10 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
 
 def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
     body = node.body
-    assert isinstance(body, (Pointwise, Reduction, Scatter))
+    assert isinstance(body, (Pointwise, Reduction, Scan, Scatter))
+    if isinstance(body, Scan) and (problem := _scan_head(body)):
+        yield problem
+        return
     index = variables("i", len(body.shape))
     checker = TypeChecker(
         {name: buffer.dtype for name, buffer in graph.buffers.items()},
@@ -131,13 +149,16 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
     )
     with using(checker):
         if isinstance(body, Reduction):
-            dtype = body.inner_fn(index, variables("r", len(body.reduce_shape)))
+            given = (body.inner_fn(index, variables("r", len(body.reduce_shape))),)
+        elif isinstance(body, Scan):
+            given = tuple(body.inner_fn(index, body.dtypes))
         else:
-            dtype = body.inner_fn(index)
+            given = (body.inner_fn(index),)
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
-    if dtype != body.dtype:
-        yield f"the loop function gives {dtype}, the node says {body.dtype}"
+    said = body.dtypes if isinstance(body, Scan) else (body.dtype,)
+    if given != said:
+        yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):
         yield from _scatter(body, place, graph)
     found = analyze(node)
@@ -151,6 +172,23 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         buffer = graph.buffers.get(read.buffer)
         if buffer is not None and not read.masked and len(read.index) == len(buffer.shape):
             yield from _in_range(buffer, read.index, extents)
+
+
+def _listed(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(map(str, dtypes))
+
+
+def _scan_head(body: Scan) -> str | None:
+    """What is wrong with the direction or the state of a scan."""
+    if not 0 <= body.dim < len(body.shape):
+        return f"the scan runs along dimension {body.dim} of {len(body.shape)}"
+    if len(body.initial) != len(body.dtypes):
+        return f"the scan has {len(body.dtypes)} parts of a state, {len(body.initial)} first values"
+    for number, dtype in zip(body.initial, body.dtypes):
+        kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+        if type(number) is not kind:
+            return f"the scan's first value {number!r} is no {dtype}"
+    return None
 
 
 def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str]:

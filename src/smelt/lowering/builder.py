@@ -7,26 +7,34 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr
+from sympy import Expr, Symbol
+from torch.fx.experimental.symbolic_shapes import CallMethodKey
+from torch.utils._pytree import SequenceKey
 from torch.utils._sympy.functions import Max
 
+from smelt.contract.facts import environment_of
 from smelt.errors import Unsupported
 from smelt.loops.ir import (
     REDUCTIONS,
+    Bind,
     Body,
     Buffer,
+    Check,
     Extern,
     Graph,
     Node,
     Origin,
     Pointwise,
     Reduction,
+    Scan,
     Scatter,
+    SizeOf,
     StridedView,
 )
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var
+from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
 
 
@@ -38,8 +46,13 @@ class Builder:
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
         """Where an input starts in its storage, if not at 0 (what ``as_strided`` counts from)."""
+        self._named = 0
         self.result: Any = None
         """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
+        self.operand: Any = None
+        """Metadata of that node's first argument."""
+        self.unbound: dict[Symbol, tuple[Any, ...]] = {}
+        """The sizes that this node has to bind (they depend on data), and where in its result they stand."""
 
     # -- metadata -----------------------------------------------------------------------------------------
 
@@ -86,6 +99,23 @@ class Builder:
         count = REDUCTIONS[kind]
         return self._add(body, [out] * count, [tuple(shape)] * count, [None] * count)
 
+    def scan(
+        self,
+        inner_fn: Callable[[Index, Sequence[Any]], Sequence[Any]],
+        *,
+        shape: Sequence[Expr],
+        dim: int,
+        state: Sequence[tuple[torch.dtype, float | int | bool]],
+    ) -> tuple[Tensor, ...]:
+        """New buffers of ``shape``, one for each part of a state that is handed on along ``dim``.
+
+        ``state`` has each part's dtype and what it is at first; ``inner_fn(index, parts)`` gives what the
+        parts are after ``index``, and that is what the buffers keep.
+        """
+        dtypes = tuple(dtype for dtype, _ in state)
+        body = Scan(tuple(shape), dim, dtypes, tuple(first for _, first in state), inner_fn)
+        return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
+
     def scatter(
         self,
         base: Tensor,
@@ -125,16 +155,11 @@ class Builder:
         encode = self._encode
         body_args = tuple(encode(arg) for arg in args)
         body_kwargs = {name: encode(value) for name, value in kwargs.items()}
-        symbol = None
-        if isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            expr = self.result.node.expr
-            if not isinstance(expr, sympy.Symbol):
-                raise Unsupported(f"{overload} returns the number {expr}")
-            symbol = expr
-        body = Extern(str(overload), body_args, body_kwargs, reason, symbol)
+        symbol = self._number_result(overload)
+        body = Extern(str(overload), body_args, body_kwargs, reason, symbol, self._sizes_of_result())
         if symbol is not None:
             self.graph.nodes.append(Node((), body, self.origin))
-            return symbol
+            return self.result.node.expr if isinstance(self.result, torch.SymBool) else symbol
         single = isinstance(self.result, torch.Tensor)
         results = [self.result] if single else list(self.result or ())
         names: list[str | None] = []
@@ -149,6 +174,81 @@ class Builder:
             tensors.append(Tensor(buffer.name, meta.dtype, buffer.shape))
         self.graph.nodes.append(Node(tuple(names), body, self.origin))
         return tensors[0] if single else tensors
+
+    def _number_result(self, overload: torch._ops.OpOverload) -> Symbol | None:
+        """The symbol that receives the result, where that is a number; a truth value is 0 or 1."""
+        if not isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return None
+        expr = as_expr(self.result) if isinstance(self.result, torch.SymInt) else self.result.node.expr
+        symbols = [expr] if isinstance(expr, Symbol) else list(self.unbound)
+        if len(symbols) != 1:
+            raise Unsupported(f"{overload} returns the number {expr}")
+        self.unbound.clear()
+        return symbols[0]
+
+    def _sizes_of_result(self) -> tuple[SizeOf, ...]:
+        """What an ATen call has to bind. Where a result starts in memory does not count: it has its own."""
+        found = []
+        for symbol, path in self.unbound.items():
+            output = 0
+            if path and isinstance(path[0], SequenceKey) and not isinstance(self.result, torch.Tensor):
+                output, path = path[0].idx, path[1:]
+            if len(path) == 2 and path[0] == _SIZE and isinstance(path[1], SequenceKey):
+                found.append(SizeOf(self._symbol(symbol), output, path[1].idx))
+            elif path != _OFFSET:
+                raise Unsupported(f"a result from which {symbol} cannot be read")
+        self.unbound.clear()
+        return tuple(found)
+
+    # -- sizes that depend on data -------------------------------------------------------------------------
+
+    def bind(self, symbol: Symbol, value: Expr) -> None:
+        """Give a symbol of ``unbound`` its value, an expression of sizes known so far."""
+        del self.unbound[symbol]
+        self.graph.nodes.append(Node((), Bind(self._symbol(symbol), value), self.origin))
+
+    def bind_item(self, symbol: Symbol, x: Tensor) -> None:
+        """Give a symbol of ``unbound`` the number that a 0-d integer tensor holds."""
+        del self.unbound[symbol]
+        body = Extern("aten._local_scalar_dense.default", (self.strided(x),), {}, None, self._symbol(symbol))
+        self.graph.nodes.append(Node((), body, self.origin))
+
+    def sized(self, value: Expr) -> Expr:
+        """A size under a name of its own: for expressions too unwieldy to stand in loops. Never negative."""
+        if value.is_Integer or isinstance(value, Symbol):
+            return value
+        self._named += 1
+        symbol = loop_var(f"sz{self._named}")
+        self.graph.nodes.append(Node((), Bind(symbol, value), self.origin))
+        return symbol
+
+    def check(self, condition: Any, message: str, kind: str = "RuntimeError") -> None:
+        """Raise the built-in exception ``kind`` at run time where a condition on sizes does not hold."""
+        if condition != sympy.true:
+            self.graph.nodes.append(Node((), Check(condition, message, kind), self.origin))
+
+    def unbound_size(self, dim: int, output: int | None = None) -> Symbol | None:
+        """The symbol to be bound to the size of a result's dimension, if there is one."""
+        path = (_SIZE, SequenceKey(dim)) if output is None else (SequenceKey(output), _SIZE, SequenceKey(dim))
+        return next((symbol for symbol, place in self.unbound.items() if place == path), None)
+
+    def unbound_offset(self) -> Symbol | None:
+        """The symbol to be bound to where the result starts in its memory, if there is one."""
+        return next((symbol for symbol, place in self.unbound.items() if place == _OFFSET), None)
+
+    def require_bound(self) -> None:
+        """The end of a row.
+
+        Raises:
+            Unsupported: the row left a size without its value.
+        """
+        if any(place != _OFFSET for place in self.unbound.values()):
+            raise Unsupported("a size that depends on data")
+
+    def _symbol(self, symbol: Symbol) -> Symbol:
+        """The symbol as shapes have it."""
+        env = environment_of(self.result)
+        return symbol if env is None else with_known_signs(symbol, env)
 
     def strided(self, x: Tensor) -> StridedView:
         """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
@@ -222,6 +322,9 @@ class Builder:
         buffer = Buffer(f"b{len(self.graph.buffers)}", dtype, shape, strides)
         self.graph.buffers[buffer.name] = buffer
         return buffer
+
+
+_SIZE, _OFFSET = CallMethodKey("size"), (CallMethodKey("storage_offset"),)
 
 
 def _joined(flat: Expr) -> Expr:

@@ -1,60 +1,136 @@
-"""Running sums and products of short dimensions, as one reduction over the elements before."""
+"""Running sums, products, extremes and log-sums: one scan along a dimension each.
+
+Numbers are accumulated as ATen does on CPUs (``at::acc_type``): float32 in float64, float16 and bfloat16 in
+float32, and rounded to the result's dtype element by element.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder
-from smelt.lowering.dims import canonical_dim, compute_dtype, load_as
+from smelt.loops.reductions import greatest, least
+from smelt.lowering.builder import Builder, constant
+from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, load_as
 from smelt.lowering.registry import lowers
-from smelt.lowering.structural import compare, constant_of
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import numel
 
 aten = torch.ops.aten
 
-_MOST_STEPS = 1 << 20
-"""Above so many additions, ATen's single pass is cheaper than one reduction for each element."""
+
+def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What ATen keeps a running sum of ``dtype`` in on a CPU (``at::acc_type<dtype, false>``).
+
+    >>> accumulate_dtype(torch.float32), accumulate_dtype(torch.bfloat16), accumulate_dtype(torch.int64)
+    (torch.float64, torch.float32, torch.int64)
+    """
+    return torch.float64 if dtype is torch.float32 else compute_dtype(dtype)
+
+
+# -- sums and products ---------------------------------------------------------------------------------------
 
 
 @lowers(aten.cumsum.default)
 def cumsum(ctx: Builder, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    return _scan(ctx, x, dim, "sum", 0)
+    return _running(ctx, x, dim, "add", 0)
 
 
 @lowers(aten.cumprod.default)
 def cumprod(ctx: Builder, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    return _scan(ctx, x, dim, "prod", 1)
+    return _running(ctx, x, dim, "mul", 1)
 
 
-def _scan(ctx: Builder, x: Tensor, dim: int, kind: str, neutral: int) -> Tensor:
-    """``out[i] = kind of x[j] for j <= i``.
+def _running(ctx: Builder, x: Tensor, dim: int, name: str, first: int) -> Tensor:
+    out = ctx.dtype
+    if out is torch.bool:
+        raise Unsupported("a running sum or product of booleans")
+    if not x.shape:
+        return cast(ctx, x, out)
+    wide = accumulate_dtype(out)
 
-    Raises:
-        Unsupported: the dimension is long or dynamic; the loop IR has no scan yet.
-    """
-    shape, out = ctx.shape, ctx.dtype
-    if not shape:
-        return ctx.pointwise(lambda index: load_as(x, index, out))
-    dim = canonical_dim(dim, len(shape))
-    steps = numel(shape) * shape[dim]
-    if not steps.is_Integer or int(steps) > _MOST_STEPS:
-        raise Unsupported(f"a running {kind} over {shape[dim]} elements")
-    accumulator = compute_dtype(out)
-
-    def inner(index: Index, rindex: Index) -> Any:
-        at = [*index[:dim], rindex[0], *index[dim + 1 :]]
-        before = compare("le", rindex[0], index[dim])
+    def turn(index: Index, state: Any) -> tuple[Any]:
         # Eager rounds to the result's dtype first: float64 summed as float32 is a sum of float32s.
-        value = load_as(x, at, out)
-        value = value if out == accumulator else ops.to_dtype(value, accumulator)
-        return ops.where(before, value, ops.constant(constant_of(accumulator, neutral), accumulator))
+        value = convert(load_as(x, index, out), out, wide)
+        return (getattr(ops, name)(state[0], value),)
 
-    (total,) = ctx.reduction(kind, inner, shape=shape, reduce_shape=[shape[dim]], dtype=accumulator)
-    if out == accumulator:
-        return total
-    return ctx.pointwise(lambda index: ops.to_dtype(total.load(index), out))
+    return _single(ctx, turn, x, dim, wide, constant_of(wide, first))
+
+
+def _single(
+    ctx: Builder, turn: Callable[[Index, Any], Any], x: Tensor, dim: int, wide: torch.dtype, first: float
+) -> Tensor:
+    """The current node's result: a scan of one part in ``wide``, rounded to the result's dtype."""
+    at = canonical_dim(dim, len(x.shape))
+    (total,) = ctx.scan(turn, shape=x.shape, dim=at, state=[(wide, first)])
+    return cast(ctx, total, ctx.dtype)
+
+
+def constant_of(dtype: torch.dtype, number: int) -> float | int:
+    """A whole number as the Python number that constants of ``dtype`` hold."""
+    return float(number) if dtype.is_floating_point else number
+
+
+# -- extremes with their positions ---------------------------------------------------------------------------
+
+
+@lowers(aten.cummax.default)
+def cummax(ctx: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _extreme(ctx, x, dim, "ge", least(x.dtype))
+
+
+@lowers(aten.cummin.default)
+def cummin(ctx: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _extreme(ctx, x, dim, "le", greatest(x.dtype))
+
+
+def _extreme(
+    ctx: Builder, x: Tensor, dim: int, reaches: str, first: float | int | bool
+) -> tuple[Tensor, Tensor]:
+    """The last of equals wins, and after the first NaN only a NaN does (ATen's ``cummax_cummin_helper``)."""
+    if not x.shape:
+        position = ctx.pointwise(lambda index: constant(0, torch.int64), shape=(), dtype=torch.int64)
+        return ctx.pointwise(x.load, shape=(), dtype=x.dtype), position
+    at = canonical_dim(dim, len(x.shape))
+    wide = compute_dtype(x.dtype)
+
+    def turn(index: Index, state: Any) -> tuple[Any, Any]:
+        before, place = state
+        value = load_as(x, index, wide)
+        takes = getattr(ops, reaches)(value, before)
+        if wide.is_floating_point:
+            takes = ops.logical_or(
+                ops.isnan(value), ops.logical_and(takes, ops.logical_not(ops.isnan(before)))
+            )
+        here = ops.index_expr(index[at], torch.int64)
+        return ops.where(takes, value, before), ops.where(takes, here, place)
+
+    parts = ctx.scan(turn, shape=x.shape, dim=at, state=[(wide, first), (torch.int64, 0)])
+    return cast(ctx, parts[0], x.dtype), parts[1]
+
+
+# -- logarithms of sums --------------------------------------------------------------------------------------
+
+
+@lowers(aten.logcumsumexp.default)
+def logcumsumexp(ctx: Builder, x: Tensor, dim: int) -> Tensor:
+    """``log(sum(exp(x)))`` so far, from the larger of two: log1p(exp(least - most)) + most.
+
+    Two equal infinities are their own sum; NaN stays.
+    """
+    out = ctx.dtype
+    wide = accumulate_dtype(out)
+    if not x.shape:
+        return cast(ctx, x, out)
+
+    def turn(index: Index, state: Any) -> tuple[Any]:
+        value = load_as(x, index, wide)
+        most, less = ops.maximum(value, state[0]), ops.minimum(value, state[0])
+        total = ops.add(ops.log1p(ops.exp(ops.sub(less, most))), most)
+        endless = ops.logical_and(ops.eq(less, most), ops.isinf(less))
+        return (ops.where(endless, value, total),)
+
+    return _single(ctx, turn, x, dim, wide, float("-inf"))

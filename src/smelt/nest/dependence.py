@@ -8,7 +8,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
-from smelt.nest.ir import Accumulate, Alloc, For, Update
+from smelt.nest.ir import Accumulate, Advance, Alloc, Carry, For, Update
 from smelt.nest.tree import accesses, indirect_symbols, loops, trip_count, walk
 
 
@@ -18,12 +18,21 @@ def carried_updates(loop: For) -> list[Update]:
     return [stmt for stmt in walk(loop.body) if isinstance(stmt, Update) and stmt.acc not in inside]
 
 
+def carried_state(loop: For) -> list[Advance]:
+    """Advances in the loop of carries that are declared outside it: its turns go in order."""
+    inside = {stmt.name for stmt in walk(loop.body) if isinstance(stmt, Carry)}
+    return [stmt for stmt in walk(loop.body) if isinstance(stmt, Advance) and stmt.carry not in inside]
+
+
 def conflict(loop: For) -> str | None:
     """Why two turns of the loop may touch the same element, one of them writing; None where they cannot.
 
     Expects flattened accesses. Conservative: what it cannot show to be safe counts as a conflict.
-    Accumulators are not looked at (`carried_updates`).
+    Accumulators are not looked at (`carried_updates`), a state that is handed on is.
     """
+    handed = carried_state(loop)
+    if handed:
+        return f"every turn of {loop.var} hands {handed[0].carry} on to the next"
     if loop.independent:
         return None
     private = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)}

@@ -14,7 +14,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.elementwise import apply
 from smelt.loops.reductions import reduce
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Stmt, Store, Update
+from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Kernel, Let, Masked, Stmt, Store, Update
 from smelt.ops import TABLE
 from smelt.symbolic import contiguous_strides, evaluate, flatten
 
@@ -46,6 +46,7 @@ class _Machine:
         self.symbols: dict[Symbol, int] = sizes
         self.values: dict[str, torch.Tensor] = {}
         self.accumulators: dict[str, _Accumulator] = {}
+        self.carries: dict[str, torch.Tensor] = {}
         self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
 
     def run(self) -> None:
@@ -80,6 +81,10 @@ class _Machine:
             self.accumulators[stmt.name] = _Accumulator(stmt.kind, stmt.dtype)
         elif isinstance(stmt, Update):
             self._update(stmt)
+        elif isinstance(stmt, Carry):
+            self.carries[stmt.name] = torch.tensor(stmt.initial, dtype=stmt.dtype)
+        elif isinstance(stmt, Advance):
+            self.carries[stmt.carry] = self.values[stmt.value]
         elif isinstance(stmt, Alloc):
             count = 1
             for size in stmt.shape:
@@ -101,6 +106,8 @@ class _Machine:
             return self.values[args[0]].to(stmt.dtype)
         if stmt.op == "bitcast":
             return self.values[args[0]].view(stmt.dtype)
+        if stmt.op == "read" and args[0] in self.carries:
+            return self.carries[args[0]]
         if stmt.op == "read":
             return self._read(args[0], args[1])
         assert stmt.op == "indirect_index", stmt.op

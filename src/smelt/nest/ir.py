@@ -2,6 +2,7 @@
 
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
+         | Carry(name, initial) | Advance(carry, value)
 
 Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
 expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
@@ -51,7 +52,7 @@ class For:
 
 Let = Instruction
 """``name: dtype = op(*args)``: nests bind values by the instructions that the recorder leaves,
-and by one more, ``read`` (accumulator name, output position).
+and by one more, ``read`` (accumulator name, output position; or a carry's name and 0).
 """
 
 
@@ -104,6 +105,28 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """Declares ``name``, a value that turns of the loops below hand on, and what it is at first.
+
+    Visible in the rest of the block. ``Let(op="read")`` gives what it is at that point, Advance what it is
+    from there on. Loops between the two statements run serially and in order: they may be neither parallel
+    nor vector loops, nor change places.
+    """
+
+    name: str
+    dtype: torch.dtype
+    initial: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """``carry = value``."""
+
+    carry: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alloc:
     """A scratch buffer that lives inside the enclosing block (per iteration, per thread)."""
 
@@ -112,7 +135,7 @@ class Alloc:
     shape: Shape
 
 
-Stmt = For | Let | Masked | Store | Accumulate | Update | Alloc
+Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from smelt.loops.printer import buffer_text, index_text, instruction_text, type_text
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
     Alloc,
     Argument,
     Block,
     Call,
+    Carry,
     For,
     InArena,
     Kernel,
@@ -94,6 +96,10 @@ def _lines(stmt: Stmt) -> Iterator[str]:
         yield f"{stmt.buffer}[{index_text(stmt.index)}] {sign} {stmt.value}"
     elif isinstance(stmt, Alloc):
         yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]"
+    elif isinstance(stmt, Carry):
+        yield f"carry {stmt.name}: {type_text(stmt.dtype)} = {stmt.initial}"
+    elif isinstance(stmt, Advance):
+        yield f"{stmt.carry} = {stmt.value}"
     elif isinstance(stmt, Accumulate):
         yield f"{stmt.name}: {type_text(stmt.dtype)} = {stmt.kind}()"
     else:

@@ -13,9 +13,11 @@ from smelt.errors import Problem, VerificationError
 from smelt.loops.ir import REDUCTIONS
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
     Alloc,
     Argument,
     Block,
+    Carry,
     For,
     Kernel,
     Let,
@@ -84,6 +86,7 @@ class _Scope:
     def __init__(self, parent: _Scope | None = None) -> None:
         self.values: ChainMap[str, torch.dtype] = _child(parent.values if parent else None)
         self.accumulators: ChainMap[str, Accumulate] = _child(parent.accumulators if parent else None)
+        self.carries: ChainMap[str, Carry] = _child(parent.carries if parent else None)
         self.buffers: ChainMap[str, tuple[torch.dtype, int, bool]] = _child(
             parent.buffers if parent else None
         )
@@ -141,6 +144,13 @@ class _Checker:
             scope.accumulators[stmt.name] = stmt
         elif isinstance(stmt, Update):
             self._update(stmt, scope)
+        elif isinstance(stmt, Carry):
+            if stmt.name in scope.carries or stmt.name in scope.accumulators:
+                self._say(f"the carry {stmt.name} is declared twice")
+            self._number(stmt.initial, stmt.dtype)
+            scope.carries[stmt.name] = stmt
+        elif isinstance(stmt, Advance):
+            self._advance(stmt, scope)
         else:
             self._alloc(stmt, scope)
 
@@ -249,10 +259,12 @@ class _Checker:
         self._expect(stmt.name, stmt.dtype, self._place(stmt.args[0], stmt.args[1], scope))
 
     def _let_constant(self, stmt: Let, scope: _Scope) -> None:
-        kind = type(stmt.args[0])
-        wanted = bool if stmt.dtype is torch.bool else float if stmt.dtype.is_floating_point else int
-        if kind is not wanted:
-            self._say(f"the constant {stmt.args[0]!r} is no {stmt.dtype}")
+        self._number(stmt.args[0], stmt.dtype)
+
+    def _number(self, number: object, dtype: torch.dtype) -> None:
+        wanted = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+        if type(number) is not wanted:
+            self._say(f"the constant {number!r} is no {dtype}")
 
     def _let_index_expr(self, stmt: Let, scope: _Scope) -> None:
         self._exprs((stmt.args[0],), scope)
@@ -279,6 +291,11 @@ class _Checker:
 
     def _let_read(self, stmt: Let, scope: _Scope) -> None:
         name, position = stmt.args
+        if name in scope.carries:
+            if position != 0:
+                self._say(f"the carry {name} has no output {position}")
+            self._expect(stmt.name, stmt.dtype, scope.carries[name].dtype)
+            return
         accumulator = scope.accumulators.get(name)
         if accumulator is None:
             self._say(f"the accumulator {name} is read before it is declared")
@@ -330,15 +347,27 @@ class _Checker:
                 self._say(f"the accumulator {stmt.acc} takes {accumulator.dtype}, not {value}")
             if stmt.position is None and accumulator.kind in ("argmax", "argmin"):
                 self._say(f"the accumulator {stmt.acc} ({accumulator.kind}) needs a position")
-        self._races(stmt, scope)
-
-    def _races(self, stmt: Update, scope: _Scope) -> None:
-        """Turns of a parallel loop must not share an accumulator."""
-        depth = next(d for d, names in enumerate(scope.accumulators.maps) if stmt.acc in names)
-        inside = self.path[len(self.path) - depth :] if depth else []
-        for loop in inside:
+        for loop in self._between(stmt.acc, scope.accumulators):
             if loop.kind is LoopKind.PARALLEL:
                 self._say(f"turns of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
+
+    def _advance(self, stmt: Advance, scope: _Scope) -> None:
+        """Turns that hand a value on run one after another."""
+        carry = scope.carries.get(stmt.carry)
+        if carry is None:
+            self._say(f"the carry {stmt.carry} is advanced before it is declared")
+            return
+        value = self._value(stmt.value, scope)
+        if value is not None and value != carry.dtype:
+            self._say(f"the carry {stmt.carry} is {carry.dtype}, not {value}")
+        for loop in self._between(stmt.carry, scope.carries):
+            if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
+                self._say(f"turns of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}")
+
+    def _between(self, name: str, names: ChainMap[str, Any]) -> list[For]:
+        """The loops around this statement that do not lie around the declaration of ``name``."""
+        depth = next(d for d, each in enumerate(names.maps) if name in each)
+        return self.path[len(self.path) - depth :] if depth else []
 
 
 _ARITY = {

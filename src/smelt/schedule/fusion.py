@@ -8,15 +8,15 @@ begin with the loop variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sympy import Expr
+from sympy import Expr, Symbol
 
-from smelt.loops.dependencies import Read
-from smelt.loops.ir import Extern, Reduction, Scatter
+from smelt.loops.dependencies import Read, bound_symbols
+from smelt.loops.ir import Check, Host, Reduction, Scan, Scatter
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
-from smelt.symbolic import refine, reshape_index, same
+from smelt.symbolic import free_symbols, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
 
 MAX_BUFFERS = 48
@@ -24,6 +24,8 @@ MAX_ITEMS = 64
 MAX_COST = 1500
 ENOUGH_PARALLEL = 8
 SMALL_WORK = 4096
+BESIDE_SCAN = 4
+"""What an item may cost (in float additions) that runs in a scan's serial loop."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,9 @@ class Segment:
 
 @dataclass(slots=True)
 class Group:
-    """Items of one kernel (or one ATen call, then ``segments`` is empty and ``items`` has one item)."""
+    """Items of one kernel (or what runs between kernels, then ``segments`` is empty and ``items`` has one
+    item).
+    """
 
     prefix: tuple[Expr, ...]
     items: list[Item] = field(default_factory=list)
@@ -52,7 +56,7 @@ class Group:
 
     @property
     def is_extern(self) -> bool:
-        return isinstance(self.items[0].body, Extern)
+        return isinstance(self.items[0].body, Host)
 
     def space(self, item: Item) -> tuple[Expr, ...]:
         """Sizes of the loops that ``item`` runs in: the prefix, then its segment's."""
@@ -67,9 +71,10 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
     groups: list[Group] = []
     written_at: dict[str, int] = {}
     read_at: dict[str, int] = {}
+    bound_at: dict[str, int] = {}
     for item in work.items:
-        earliest = _earliest(work, item, written_at, read_at)
-        if isinstance(item.body, Extern):
+        earliest = max(_earliest(work, item, written_at, read_at), _symbols_known(item, bound_at))
+        if isinstance(item.body, Host):
             position = len(groups)
             groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
         else:
@@ -82,7 +87,22 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
                 written_at[name] = max(position, written_at.get(name, -1))
         for name in reads_of(work, item):
             read_at[name] = max(position, read_at.get(name, -1))
+        bound_at.update((symbol.name, position) for symbol in _settled(item))
     return groups
+
+
+def _settled(item: Item) -> Iterable[Symbol]:
+    """The sizes that the item gives their values, or checks: what needs them comes after it."""
+    body = item.node.body
+    return body.condition.free_symbols if isinstance(body, Check) else bound_symbols(item.node)
+
+
+def _symbols_known(item: Item, bound_at: dict[str, int]) -> int:
+    """The position of the last node that binds a size which the item needs."""
+    if not bound_at:
+        return -1
+    exprs = [*item.sizes, *item.exprs, *(expr for read in item.reads for expr in read.index)]
+    return max((bound_at.get(symbol.name, -1) for symbol in free_symbols(exprs)), default=-1)
 
 
 def reads_of(work: Work, item: Item) -> set[str]:
@@ -257,7 +277,7 @@ def coordinates_of(
     mapping = {v: value for v, value in zip(natural, values) if v in SPACE}
     index = [substitute(expr, mapping, extents) for expr in read.index]
     coordinates = writer.written_coordinates(index)
-    outer_sizes = writer.ordered_sizes[: writer.outer]
+    outer_sizes = writer.written_sizes
     space = writer_outer_space(writer, writer_space)
     if tuple(space) == tuple(outer_sizes):
         return list(coordinates)
@@ -266,11 +286,13 @@ def coordinates_of(
 
 
 def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The leading part of ``space`` that the writer's outer (not reduced) loops make up."""
-    if not isinstance(writer.body, Reduction):
-        return tuple(space)
-    reduced = writer.ordered_sizes[writer.outer :]
-    return tuple(space[: len(space) - _matching_tail(space, reduced)])
+    """The leading part of ``space`` that the writer's loops over written elements make up."""
+    return tuple(space[: loops_outside(writer, space)]) if isinstance(writer.body, Reduction) else tuple(space)
+
+
+def loops_outside(item: Item, space: Sequence[Expr]) -> int:
+    """How many leading loops of ``space`` lie around the loops that the item reduces or scans."""
+    return len(space) - _matching_tail(space, item.ordered_sizes[item.outer :])
 
 
 def _matching_tail(space: Sequence[Expr], reduced: Sequence[Expr]) -> int:
@@ -315,7 +337,7 @@ def _segment_for(
     start = max((number for number, *_ in ties), default=0)
     for number in range(start, len(segments)):
         sizes = _merged_sizes(segments[number].sizes, inner)
-        if sizes is None:
+        if sizes is None or not _scans_alike([*segments[number].items, item]):
             continue
         space = (*prefix, *sizes)
         together = [(writer, reader, read) for n, writer, reader, read in ties if n == number]
@@ -326,6 +348,15 @@ def _segment_for(
         ):
             return number, sizes
     return None
+
+
+def _scans_alike(items: Sequence[Item]) -> bool:
+    """Whether items may share their innermost loops as far as scans go: along rows, a scan's loop runs
+    serially, one element after the other, and so does all that shares it.
+    """
+    if not any(isinstance(item.body, Scan) and item.walk != "columns" for item in items):
+        return True
+    return all(isinstance(item.body, Scan) or item.cost <= BESIDE_SCAN for item in items)
 
 
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
@@ -345,7 +376,7 @@ def _walk_alike(group: Group, item: Item) -> bool:
         return True
     if "columns" in (item.walk, group.walk):
         return item.outer == len(item.order) and item.walk == "rows" and len(item.order) <= len(group.prefix)
-    return not any(isinstance(member.body, Reduction) for member in (item, *group.items))
+    return not any(isinstance(member.body, (Reduction, Scan)) for member in (item, *group.items))
 
 
 def _is_point(coordinates: Sequence[Expr]) -> bool:

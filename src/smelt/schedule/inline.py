@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from smelt.loops.ir import Pointwise, Scatter
+from smelt.loops.ir import Pointwise, Scan, Scatter
 from smelt.schedule.items import Item, Work
 
 TRIVIAL_COST = 1
@@ -64,6 +64,17 @@ def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> 
     size = work.hint_product(item.sizes)
     repeats = max(work.hint_product(reader.sizes) / max(size, 1) for reader, _ in readers)
     uses = sum(count for _, count in readers)
+    if item.cost > CHEAP_COST and any(_is_serial(work, reader) for reader, _ in readers):
+        return False
     if uses == 1:
         return repeats <= 1
     return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1
+
+
+def _is_serial(work: Work, reader: Item) -> bool:
+    """Whether the reader's innermost loop runs one element after the other: a scan along its memory."""
+    body = reader.body
+    if not isinstance(body, Scan):
+        return False
+    written = next(name for name in reader.writes if name is not None)
+    return work.buffers[written].strides[body.dim] == 1

@@ -12,9 +12,9 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read
-from smelt.loops.ir import Body, Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter
+from smelt.loops.ir import Body, Buffer, Graph, Host, Node, Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import Interval
-from smelt.loops.record import Recorder
+from smelt.loops.record import RecordedValue, Recorder
 from smelt.ops import using
 from smelt.symbolic import loop_var, reshape_index, size_hint
 from smelt.symbolic.index import simplify
@@ -29,8 +29,8 @@ class Item:
     """A node to be scheduled, its loops in the order in which they shall run.
 
     ``order`` lists the natural dimensions (shape first, then reduce_shape) that have loops, outermost first:
-    sizes of one have none. ``outer`` of them are not reduced. ``writes`` is the buffer written (for a
-    mutation: an input).
+    sizes of one have none. ``outer`` of them are neither reduced nor scanned. ``writes`` is the buffer
+    written (for a mutation: an input).
     """
 
     node: Node
@@ -39,6 +39,8 @@ class Item:
     outer: int
     writes: tuple[str | None, ...]
     reads: tuple[Read, ...] = ()
+    exprs: tuple[Expr, ...] = ()
+    """Index expressions that the loop function computes with, besides those it reads at."""
     cost: int = 0
     walk: str = "rows"
     """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
@@ -57,7 +59,7 @@ class Item:
     @property
     def rank(self) -> int:
         """How many natural dimensions are dimensions of the outputs."""
-        return len(self.node.body.shape) if not isinstance(self.node.body, Extern) else 0
+        return len(self.node.body.shape) if not isinstance(self.node.body, Host) else 0
 
     def natural_index(self, coordinates: Sequence[Expr]) -> list[Expr]:
         """The natural index (shape, then reduce_shape) at given coordinates of the ordered loops."""
@@ -67,17 +69,36 @@ class Item:
         return index
 
     def written_coordinates(self, index: Sequence[Expr]) -> list[Expr]:
-        """Coordinates of the ordered outer loops at which output element ``index`` is written."""
-        return [index[d] for d in self.order[: self.outer]]
+        """Coordinates of the ordered loops over written elements at which output element ``index`` is
+        written.
+        """
+        return [index[d] for d in self.order[: self.written]]
+
+    @property
+    def written(self) -> int:
+        """How many of the ordered loops run over elements of the outputs: a scan writes in each turn."""
+        return len(self.order) if isinstance(self.node.body, Scan) else self.outer
+
+    @property
+    def written_sizes(self) -> tuple[Expr, ...]:
+        """The extents of the ordered loops that run over elements of the outputs."""
+        return self.ordered_sizes[: self.written]
 
 
-def record_values(item: Item, index: Sequence[Expr], recorder: Recorder) -> Any:
-    """Run the item's loop function at a natural index under ``recorder``; what it returns."""
+def record_values(
+    item: Item, index: Sequence[Expr], recorder: Recorder, state: Sequence[RecordedValue] = ()
+) -> Any:
+    """Run the item's loop function at a natural index under ``recorder``; what it returns.
+
+    ``state`` is what a scan's turn is handed.
+    """
     body = item.node.body
     rank = item.rank
     with using(recorder):
         if isinstance(body, Reduction):
             return body.inner_fn(tuple(index[:rank]), tuple(index[rank:]))
+        if isinstance(body, Scan):
+            return body.inner_fn(tuple(index), tuple(state))
         assert isinstance(body, (Pointwise, Scatter))
         return body.inner_fn(tuple(index))
 

@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
-from smelt.nest.ir import Block, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
+from smelt.nest.ir import Advance, Block, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
@@ -233,7 +233,7 @@ class _Arranger:
             return 2.0 + sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
         if isinstance(stmt, For):
             return self.trips(stmt) * sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
-        return 1.0 if isinstance(stmt, (Store, Update)) else 0.0
+        return 1.0 if isinstance(stmt, (Store, Update, Advance)) else 0.0
 
     def _vector_cost(self, block: Block, var: Symbol, lanes: int) -> float:
         """Cost of one turn of a vector loop over ``var``."""

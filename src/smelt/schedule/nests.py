@@ -11,13 +11,27 @@ from typing import Any
 
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Origin, Pointwise, Reduction, Scatter
+from smelt.loops.ir import Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable, prune
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, Masked, Param, Stmt, Store, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    Block,
+    Carry,
+    For,
+    Kernel,
+    Let,
+    Masked,
+    Param,
+    Stmt,
+    Store,
+    Update,
+)
 from smelt.nest.tree import walk
-from smelt.schedule.fusion import Group, Segment, writer_outer_space
+from smelt.schedule.fusion import Group, Segment, loops_outside, writer_outer_space
 from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
 from smelt.schedule.names import kernel_name
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
@@ -126,14 +140,20 @@ class KernelBuilder:
             self.origins[item.node.origin] = None
         self.values = recorder.count
         scalar = len(self.group.prefix)
-        needed = [e.value for e in state.effects if isinstance(e, (Store, Update))]
+        needed = [e.value for e in state.effects if isinstance(e, (Store, Update, Advance))]
         needed += [value.name for value, depth in state.made.values() if depth == scalar]
         places = free_symbols(expr for e in state.effects if isinstance(e, Store) for expr in e.index)
         pruned = prune(recorder.instructions, needed, places)
         outside = [value.name for value in self.foreign]
+        outside += [value.name for scan in state.scans for _, value, _ in scan.parts]
         relaxed = relax_checks(pruned, recorder.extents, self.work.contents, outside)
         lets = [to_statement(step) for step in relaxed]
-        body: tuple[Stmt, ...] = (*lets, *state.effects)
+        handed: list[Stmt] = [
+            Let(value.name, value.dtype, "read", (carry, 0))
+            for scan in state.scans
+            for carry, value, _ in scan.parts
+        ]
+        body: tuple[Stmt, ...] = (*handed, *lets, *state.effects)
         body = self._finish(state, body, len(state.space))
         for depth in range(len(state.space) - 1, len(self.group.prefix) - 1, -1):
             loop = For(
@@ -151,8 +171,11 @@ class KernelBuilder:
     def _record(self, recorder: Recorder, state: _SegmentState, item: Item) -> None:
         index = in_space(item, state.space, state.variables)
         index = [recorder.simplified(expr) for expr in index]
-        value = record_values(item, index, recorder)
         body = item.body
+        if isinstance(body, Scan):
+            self._scan(recorder, state, item, body, index)
+            return
+        value = record_values(item, index, recorder)
         depth = len(state.space)
         if isinstance(body, Reduction):
             outer = len(writer_outer_space(item, state.space))
@@ -178,7 +201,27 @@ class KernelBuilder:
             self.written.add(name)
             return
         assert isinstance(body, Pointwise)
-        state.made[name] = (value, depth)
+        self._made(state, name, value, index)
+
+    def _scan(
+        self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan, index: Sequence[Expr]
+    ) -> None:
+        """One turn of a scan: what it is handed, what it makes of that, what it hands on."""
+        number = len(state.scans)
+        opened = _Handed(loops_outside(item, state.space), [])
+        for part, (dtype, initial) in enumerate(zip(body.dtypes, body.initial)):
+            carry = f"carry{self.values}_{number}_{part}"
+            opened.parts.append((carry, recorder.reserve(dtype), initial))
+        state.scans.append(opened)
+        results = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
+        for (carry, _, _), name, result in zip(opened.parts, item.writes, results, strict=True):
+            state.effects.append(Advance(carry, result.name))
+            if name is not None:
+                self._made(state, name, result, index)
+
+    def _made(self, state: _SegmentState, name: str, value: RecordedValue, index: Sequence[Expr]) -> None:
+        """An element of ``name`` that the innermost loops make: where it goes."""
+        state.made[name] = (value, len(state.space))
         if name in self.stored:
             state.effects.append(Store(name, tuple(index), value.name))
             self.written.add(name)
@@ -190,7 +233,12 @@ class KernelBuilder:
         """Put the accumulators of reductions over the loops from ``depth`` on around the body, and store
         results.
         """
-        opened: list[Stmt] = []
+        opened: list[Stmt] = [
+            Carry(carry, value.dtype, initial)
+            for scan in state.scans
+            if scan.outer == depth
+            for carry, value, initial in scan.parts
+        ]
         closed: list[Stmt] = []
         for open_ in state.reductions:
             if open_.outer != depth:
@@ -228,7 +276,7 @@ class KernelBuilder:
     def _row(self, writer: Item, index: tuple[Expr, ...], state: _SegmentState) -> tuple[Expr, ...]:
         """The scratch index of an element: its writer's coordinates inside the prefix."""
         writer_space = self.group.space(writer)
-        outer_sizes = writer.ordered_sizes[: writer.outer]
+        outer_sizes = writer.written_sizes
         coordinates = writer.written_coordinates(index)
         space = writer_outer_space(writer, writer_space)
         if tuple(space) != tuple(outer_sizes):
@@ -279,6 +327,14 @@ class _Open:
 
 
 @dataclass(slots=True)
+class _Handed:
+    """A scan under construction: the loops around its own; (carry, what a turn is handed, at first)."""
+
+    outer: int
+    parts: list[tuple[str, RecordedValue, float | int | bool]]
+
+
+@dataclass(slots=True)
 class _SegmentState:
     segment: Segment
     variables: tuple[Symbol, ...]
@@ -287,6 +343,7 @@ class _SegmentState:
     effects: list[Stmt] = field(default_factory=list)
     made: dict[str, tuple[RecordedValue, int]] = field(default_factory=dict)
     reductions: list[_Open] = field(default_factory=list)
+    scans: list[_Handed] = field(default_factory=list)
 
 
 def to_statement(step: Recordable) -> Stmt:

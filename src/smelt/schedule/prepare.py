@@ -9,7 +9,7 @@ import sympy
 from sympy import Expr
 
 from smelt.loops.dependencies import Read, analyze
-from smelt.loops.ir import Extern, Graph, Node, Reduction, Scatter, StridedView
+from smelt.loops.ir import Graph, Host, Node, Reduction, Scan, Scatter, StridedView
 from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
@@ -29,7 +29,7 @@ def prepare(graph: Graph) -> Work:
         if isinstance(output, StridedView):
             work.outside.add(output.buffer)
     for item in work.items:
-        if isinstance(item.body, Extern):
+        if isinstance(item.body, Host):
             work.outside |= {read.buffer for read in item.reads}
         else:
             _analyze(work, item)
@@ -44,7 +44,7 @@ def prepare(graph: Graph) -> Work:
 
 def _item(node: Node) -> Item:
     body = node.body
-    if isinstance(body, Extern):
+    if isinstance(body, Host):
         reads = tuple(Read(name, (), False, False) for name in analyze(node).whole)
         return Item(node, (), (), 0, node.outputs, reads)
     sizes = tuple(body.shape)
@@ -52,6 +52,9 @@ def _item(node: Node) -> Item:
     if isinstance(body, Reduction):
         sizes = (*sizes, *body.reduce_shape)
     order = tuple(d for d, size in enumerate(sizes) if size != 1)
+    if isinstance(body, Scan) and body.dim in order:
+        order = (*(d for d in order if d != body.dim), body.dim)
+        return Item(node, sizes, order, len(order) - 1, node.outputs)
     return Item(node, sizes, order, sum(d < outer for d in order), node.outputs)
 
 
@@ -65,6 +68,7 @@ def _analyze(work: Work, item: Item) -> None:
     )
     item.reads = tuple(dict.fromkeys(reads))
     item.cost = found.cost
+    item.exprs = found.exprs
 
 
 def _drop_unused(work: Work) -> None:
@@ -72,7 +76,7 @@ def _drop_unused(work: Work) -> None:
     needed = set(work.outside) | {name for name in work.graph.inputs if isinstance(name, str)}
     kept = []
     for item in reversed(work.items):
-        used = isinstance(item.body, Extern) or any(name in needed for name in item.writes)
+        used = isinstance(item.body, Host) or any(name in needed for name in item.writes)
         if used:
             needed |= {read.buffer for read in item.reads}
             if isinstance(item.body, Scatter):
@@ -85,10 +89,9 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Extern, Scatter)):
+    if isinstance(item.body, (Host, Scatter)):
         return
-    outer = [d for d in item.order if d < item.rank]
-    reduced = [d for d in item.order if d >= item.rank]
+    outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)
     strides = work.buffers[written].strides
     outer = _by_stride(work, outer, [strides[d] for d in outer])
@@ -129,6 +132,6 @@ def _walk(work: Work, item: Item) -> str:
     strides = _read_strides(work, item, list(item.order))
     if strides[-1] == 1 or not any(stride == 1 for stride in strides[:-1]):
         return "rows"
-    if not isinstance(item.body, Reduction):
+    if not isinstance(item.body, (Reduction, Scan)):
         return "across" if strides[-1] != 0 else "rows"
     return "columns" if any(stride == 1 for stride in strides[: item.outer]) else "rows"

@@ -14,12 +14,25 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
-from smelt.codegen.cpp.header import CORE_OPERATORS
+from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import Offset, flat_offset, index_text
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Kernel, Let, LoopKind, Masked, Store, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    Block,
+    Carry,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    Store,
+    Update,
+)
 from smelt.ops import TABLE
 from smelt.symbolic import contiguous_strides, numel
 
@@ -71,6 +84,7 @@ class KernelText:
     checked: bool
     math: bool
     reduce: bool
+    random: bool
 
 
 @dataclass(slots=True)
@@ -85,10 +99,12 @@ class KernelPrinter:
     values: dict[str, Value] = field(default_factory=dict)
     definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
+    carries: dict[str, Value] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
     math: bool = False
     reduce: bool = False
+    random: bool = False
     loops: list[For] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ text
@@ -125,7 +141,9 @@ class KernelPrinter:
         body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
         if self.checked:
             body = ["  i64 error = 0;", *body, "  return error;"]
-        return KernelText("\n".join(body), ", ".join(parameters), self.checked, self.math, self.reduce)
+        return KernelText(
+            "\n".join(body), ", ".join(parameters), self.checked, self.math, self.reduce, self.random
+        )
 
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
@@ -143,6 +161,10 @@ class KernelPrinter:
                 declared.append(self.accumulate(stmt, scope))
             elif isinstance(stmt, Update):
                 self.update(stmt, scope)
+            elif isinstance(stmt, Carry):
+                self.carry(stmt, scope)
+            elif isinstance(stmt, Advance):
+                self.advance(stmt, scope)
             else:
                 self.alloc(stmt, scope)
             for accumulator in declared:
@@ -314,6 +336,9 @@ class KernelPrinter:
             self.define(stmt, f"{function}<{CPP_TYPES[stmt.dtype]}>({source.text})", source.lanes)
         elif stmt.op == "indirect_index":
             return self.indirect_index(stmt, scope)
+        elif stmt.op == "read" and stmt.args[0] in self.carries:
+            carry = self.carries[stmt.args[0]]
+            self.define(stmt, carry.text, carry.lanes)
         elif stmt.op == "read":
             accumulator = self.accumulators[stmt.args[0]]
             text, lanes = accumulator.read(int(stmt.args[1]) if len(stmt.args) > 1 else 0)
@@ -338,7 +363,8 @@ class KernelPrinter:
             self.math = True
             self.define(stmt, f"at_least({texts[2]}, {texts[1]})", lanes)
             return
-        self.math |= stmt.op not in CORE_OPERATORS
+        self.random |= stmt.op in RANDOM_OPERATORS
+        self.math |= stmt.op not in CORE_OPERATORS | RANDOM_OPERATORS
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
 
     def is_floor(self, stmt: Let) -> bool:
@@ -476,6 +502,26 @@ class KernelPrinter:
         if mode == "add":
             return f"{place} = add({CPP_TYPES[dtype]}({place}), {CPP_TYPES[dtype]}({value}));"
         raise SmeltError("SM0806", f"codegen: no C++ for store mode {mode!r}")
+
+    # ------------------------------------------------------------------------------------------ scans
+    def carry(self, stmt: Carry, scope: Scope) -> None:
+        name, first, cpp = self.fresh("c"), literal(stmt.initial, stmt.dtype), CPP_TYPES[stmt.dtype]
+        if scope.lanes == 1:
+            self.line(f"{cpp} {name} = {first};")
+        else:
+            self.line(f"values<{cpp}, {scope.lanes}> {name} = splat<{scope.lanes}>({first});")
+        self.carries[stmt.name] = Value(name, stmt.dtype, scope.lanes)
+
+    def advance(self, stmt: Advance, scope: Scope) -> None:
+        carry = self.carries[stmt.carry]
+        if carry.lanes != scope.lanes:
+            raise SmeltError(
+                "SM0807", f"codegen: kernel {self.kernel.name} advances {stmt.carry} in several lanes at once"
+            )
+        text = self.in_lanes(self.value(stmt.value), scope)
+        if carry.lanes > 1 and carry.dtype is torch.bool:
+            text = f"resize<i32>({text})"
+        self.line(f"{carry.text} = {text};")
 
     # ------------------------------------------------------------------------------------------ reductions
     def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
