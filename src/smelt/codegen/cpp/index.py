@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 from sympy import Expr, Symbol
@@ -41,6 +42,12 @@ def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     return _function(expr, names)
 
 
+def _atom(expr: Expr, names: Mapping[Symbol, str]) -> str:
+    """The text as a right operand of ``/`` and ``%``."""
+    text, level = _print(expr, names)
+    return text if level == _ATOM else f"({text})"
+
+
 def _constant_last(args: Sequence[Expr]) -> list[Expr]:
     return sorted(args, key=lambda arg: (bool(arg.is_number), str(arg)))
 
@@ -71,7 +78,7 @@ def _product(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
 
 def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     kind = expr.func.__name__
-    args = [_wrapped(arg, names, _PRODUCT) for arg in expr.args]
+    args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
     plain = [index_text(arg, names) for arg in expr.args]
     positive = all(arg.is_nonnegative for arg in expr.args)
     if kind in ("FloorDiv", "CleanDiv"):
@@ -89,9 +96,33 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         for other in plain[1:]:
             text = f"{kind.lower()}_of({text}, {other})"
         return text, _ATOM
+    if isinstance(expr, sympy.Piecewise):
+        return _piecewise(expr, names), _ATOM
     if kind in ("Identity", "ToFloat", "TruncToInt"):
         return args[0], _ATOM
     raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
+
+
+def _piecewise(expr: sympy.Piecewise, names: Mapping[Symbol, str]) -> str:
+    text = ""
+    for value, condition in expr.args:
+        if condition == sympy.true:
+            return f"({text}{index_text(value, names)})"
+        text += f"{_condition(condition, names)} ? {index_text(value, names)} : "
+    raise SmeltError("SM0802", f"codegen: {expr} has no value where none of its conditions holds")
+
+
+def _condition(expr: Any, names: Mapping[Symbol, str]) -> str:
+    if isinstance(expr, sympy.core.relational.Relational):
+        return f"({index_text(expr.lhs, names)} {expr.rel_op} {index_text(expr.rhs, names)})"
+    if isinstance(expr, (sympy.And, sympy.Or)):
+        sign = " && " if isinstance(expr, sympy.And) else " || "
+        return f"({sign.join(_condition(arg, names) for arg in expr.args)})"
+    if isinstance(expr, sympy.Not):
+        return f"!{_condition(expr.args[0], names)}"
+    if expr in (sympy.true, sympy.false):
+        return "1" if expr == sympy.true else "0"
+    raise SmeltError("SM0802", f"codegen: no C++ for the condition {expr}")
 
 
 @dataclass(frozen=True, slots=True)
