@@ -131,6 +131,21 @@ def test_symbolic_divisors() -> None:
             assert evaluate(right, numbers) == (s0 * values[A] + values[C]) % s0
 
 
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (4 * FloorDiv(A, 4) + Mod(A, 4), A),
+        (24 * FloorDiv(A, 12) + 8 * Mod(FloorDiv(A, 4), 3) + 2 * Mod(A, 4) + B, 2 * A + B),
+        (S0 * FloorDiv(A, S0) + Mod(A, S0), A),
+        (S0 * S0 * FloorDiv(A, S0 * S0) + S0 * Mod(FloorDiv(A, S0), S0) + Mod(A, S0), A),
+        (3 * FloorDiv(A, 4) + Mod(A, 4), 3 * FloorDiv(A, 4) + Mod(A, 4)),
+        (4 * FloorDiv(B, 4) + Mod(A, 4), 4 * FloorDiv(B, 4) + Mod(A, 4)),
+    ],
+)
+def test_quotient_and_remainder_find_together_again(parts: Expr, whole: Expr) -> None:
+    assert simplify(parts, {A: 1000 * S0, B: sympy.Integer(1000)}) == whole
+
+
 def test_split_multiple_loses_nothing() -> None:
     for a, b, c in itertools.product((-4, 0, 3, 8), (-2, 1, 4), (-9, 0, 5)):
         for divisor in (sympy.Integer(1), sympy.Integer(4), S0, 4 * S0):

@@ -421,4 +421,44 @@ def _simplify(expr: Expr, known: tuple[tuple[Symbol, Expr], ...]) -> Expr:
         return floor_div(args[0], args[1], extents)
     if isinstance(expr, Mod):
         return modulo(args[0], args[1], extents)
-    return expr.func(*args)
+    result = expr.func(*args)
+    return _recombined(result) if isinstance(result, sympy.Add) and result.has(Mod) else result
+
+
+def _recombined(total: Expr) -> Expr:
+    """A sum in which quotient and remainder of one division have found together again.
+
+    ``c * (x % q) + c * q * (x // q)`` is ``c * x``, and ``c * ((x // p) % q) + c * q * (x // (p * q))`` is
+    ``c * (x // p)``: what is left of a flattened index that was taken apart.
+    """
+    terms = list(sympy.Add.make_args(total))
+    changed = True
+    while changed:
+        changed = False
+        for term in terms:
+            found = _remainder_of(term)
+            if found is None:
+                continue
+            scale, base, modulus = found
+            if isinstance(base, FloorDiv):
+                numerator, divisor = base.args[0], base.args[1] * modulus
+            else:
+                numerator, divisor = base, modulus
+            partner = scale * modulus * FloorDiv(numerator, divisor, evaluate=False)
+            if partner in terms:
+                terms.remove(term)
+                terms.remove(partner)
+                terms += sympy.Add.make_args(sympy.expand(scale * base))
+                changed = True
+                break
+    return sympy.Add(*terms)
+
+
+def _remainder_of(term: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """(c, x, q) of a term ``c * (x % q)``."""
+    factors = sympy.Mul.make_args(term)
+    remainders = [factor for factor in factors if isinstance(factor, Mod)]
+    if len(remainders) != 1:
+        return None
+    base, modulus = remainders[0].args
+    return sympy.Mul(*(factor for factor in factors if factor is not remainders[0])), base, modulus
