@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; 
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
 	2>/dev/null && echo $$p && break; done)
 TORCH ?= torch~=2.13.0
+N ?= 200
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.smelt-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit bench clean
+.PHONY: help setup demo test check lint types layers unit opinfo fuzz bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 14
@@ -48,8 +49,15 @@ layers: setup ## imports run downwards only
 unit: setup
 	$(BIN)/python -m pytest
 
+opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
+	$(BIN)/python -W ignore -m tests.conformance.opinfo
+
+fuzz: setup ## N random programs against eager, then N/10 of them under ten sizes each (N=200)
+	$(BIN)/python -W ignore -m tests.conformance.fuzz $(N)
+	$(BIN)/python -W ignore -m tests.conformance.fuzz $$(( ($(N) + 9) / 10 )) --sizes 10
+
 bench: setup ## measure the whole zoo: bench-results/results.json and results.md
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py
 
 clean: ## remove .venv, caches and results
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results conformance-results

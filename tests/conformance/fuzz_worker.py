@@ -6,6 +6,7 @@ import os
 import random
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from tests.conformance.opinfo_worker import _describe
 from tests.conformance.programs import TRIAL_SIZES, Program, Sizes
 
 PERTURBED = 4
-"""How many runs of eager with inputs changed in the last bit say how well the program is conditioned."""
+"""How many runs of eager with values changed in the last bits say how well the program is conditioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,15 @@ def _check(job: FuzzJob) -> FuzzResult:
         try:
             got = _run(compiled, inputs, check=False)
         except Exception as error:
-            if _aot_eager_fails(function, inputs, expected, dynamic):
+            if _aot_eager_fails(job.program, inputs, expected, dynamic):
                 return FuzzResult("not captured", _describe(error))
             raise
         result.sizes += 1
-        message = _disagreement(function, inputs, got, expected)
+        message = _disagreement(job.program, inputs, got, expected)
         if message is not None:
-            outcome = "not captured" if _aot_eager_fails(function, inputs, expected, dynamic) else "mismatch"
+            outcome = (
+                "not captured" if _aot_eager_fails(job.program, inputs, expected, dynamic) else "mismatch"
+            )
             return FuzzResult(outcome, f"{message} at {dict(sizes)}")
     reports = smelt.reports()
     result.compiles = sum(report.kind != "backward" for report in reports)
@@ -127,15 +130,15 @@ def _run(function: Any, inputs: list[torch.Tensor], check: bool = True) -> Any:
     return [*plain, *(t.detach() for t in mine), *gradients]
 
 
-def _aot_eager_fails(function: Any, inputs: list[torch.Tensor], expected: Any, dynamic: bool) -> bool:
+def _aot_eager_fails(program: Program, inputs: list[torch.Tensor], expected: Any, dynamic: bool) -> bool:
     """Whether PyTorch's own capture raises on the program, or captures another one."""
     torch._dynamo.reset()
-    captured = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    captured = torch.compile(program.function(), backend="aot_eager", fullgraph=True, dynamic=dynamic)
     try:
         got = _run(captured, inputs, check=False)
     except Exception:
         return True
-    return _disagreement(function, inputs, got, expected) is not None
+    return _disagreement(program, inputs, got, expected) is not None
 
 
 def _captures(function: Any, job: FuzzJob, chosen: list[Sizes]) -> int:
@@ -156,22 +159,22 @@ def _captures(function: Any, job: FuzzJob, chosen: list[Sizes]) -> int:
     return count
 
 
-def _disagreement(function: Any, inputs: list[torch.Tensor], got: Any, expected: Any) -> str | None:
+def _disagreement(program: Program, inputs: list[torch.Tensor], got: Any, expected: Any) -> str | None:
     """Why the results are not eager's; None where they are as near as the program's conditioning allows."""
 
     def exact() -> Any:
-        wide = _run(function, clones(inputs, torch.float64))
+        wide = _run(program.function(), clones(inputs, torch.float64))
         return expected if isinstance(wide, str) else wide
 
     try:
         assert_agree(got, expected, exact)
     except Disagreement as error:
-        return None if _ill_conditioned(function, inputs, got, expected) else str(error)
+        return None if _ill_conditioned(program, inputs, got, expected) else str(error)
     return None
 
 
-def _ill_conditioned(function: Any, inputs: list[torch.Tensor], got: Any, expected: Any) -> bool:
-    """Whether changes of the inputs in the last bits move eager's results as far as that.
+def _ill_conditioned(program: Program, inputs: list[torch.Tensor], got: Any, expected: Any) -> bool:
+    """Whether changes in the last bits of inputs and intermediate values move eager's results as far as that.
 
     Roundings, comparisons and sums that cancel turn an error of an ulp into a large one; that is the
     program's doing. A result whose shape or kind differs is never excused.
@@ -179,7 +182,9 @@ def _ill_conditioned(function: Any, inputs: list[torch.Tensor], got: Any, expect
     spread: list[Any] = [torch.zeros_like(t, dtype=torch.float64) for t in expected]
     special = [torch.zeros_like(t, dtype=torch.bool) for t in expected]
     for seed in range(PERTURBED):
-        other = _run(function, [_perturbed(x, seed) for x in inputs])
+        draw = torch.Generator().manual_seed(seed)
+        shaken = program.function(None if program.mutates else partial(_shaken, draw=draw))
+        other = _run(shaken, [_perturbed(x, draw) for x in inputs])
         if isinstance(other, str):
             return False
         for position, (a, b) in enumerate(zip(expected, other)):
@@ -204,19 +209,26 @@ def _ill_conditioned(function: Any, inputs: list[torch.Tensor], got: Any, expect
     return True
 
 
-def _perturbed(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+def _perturbed(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """An input with its layout and its wish for gradients, changed in the last bits."""
     if not tensor.is_floating_point():
         return tensor
-    draw = torch.Generator().manual_seed(seed)
-    step = torch.randint(-2, 3, tensor.shape, generator=draw) * torch.finfo(tensor.dtype).eps
-    moved = tensor.detach().double() * (1 + step.double())
+    moved = _shaken(tensor.detach(), draw)
     return clones(tensor).detach().copy_(moved).requires_grad_(tensor.requires_grad)
+
+
+def _shaken(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """The values, each moved by up to two units in the last place."""
+    if not tensor.is_floating_point():
+        return tensor
+    step = torch.randint(-2, 3, tensor.shape, generator=draw) * torch.finfo(tensor.dtype).eps
+    return (tensor.double() * (1 + step.double())).to(tensor.dtype)
 
 
 def _interpreted(function: Any, program: Program) -> str | None:
     """The disagreement of smelt's reference interpreter with eager on the lowered graph, if there is one."""
     inputs = [t.detach() for t in program.arguments()]
-    if any(step.name is None for step in program.steps) or any(0 in t.stride() for t in inputs):
+    if program.mutates or any(0 in t.stride() for t in inputs):
         return None  # mutations of inputs come back another way; the compiled program has been compared
     captured = contract(capture_function(function, clones(inputs)))
     verify(captured)
@@ -227,4 +239,4 @@ def _interpreted(function: Any, program: Program) -> str | None:
     if isinstance(expected, str):
         return None
     got = list(run_graph(graph, clones(inputs)))
-    return _disagreement(function, inputs, [*got, *(t for t in inputs)], expected)
+    return _disagreement(program, inputs, [*got, *(t for t in inputs)], expected)

@@ -7,7 +7,7 @@ takes it under all of the `TRIAL_SIZES`, so what fits there fits because of its 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,18 +72,27 @@ class Program:
     outputs: tuple[str, ...]
     sizes: tuple[tuple[str, int], ...] = tuple(TRIAL_SIZES[0].items())
 
-    def source(self) -> str:
-        """Python text of ``def program(…)``."""
+    def source(self, shaken: bool = False) -> str:
+        """Python text of ``def program(…)``; ``shaken``: every step's result goes through ``shake``."""
         lines = [f"    {step.line()}" for step in self.steps]
+        if shaken:
+            lines = [f"    {s.name} = shake({s.text})" if s.name else f"    {s.text}" for s in self.steps]
         arguments = ", ".join(each.name for each in self.inputs)
         results = "".join(f"{name}, " for name in self.outputs)
         return "\n".join([f"def program({arguments}):", *lines, f"    return ({results})"]) + "\n"
 
-    def function(self) -> Any:
-        """The function itself."""
-        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(compile(self.source(), "<program>", "exec"), namespace)
+    def function(self, shake: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Any:
+        """The function itself. With ``shake`` each step's result is what it makes of it (not for programs
+        with mutations: it takes views apart).
+        """
+        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "shake": shake}
+        exec(compile(self.source(shake is not None), "<program>", "exec"), namespace)
         return namespace["program"]
+
+    @property
+    def mutates(self) -> bool:
+        """Whether a step works in place."""
+        return any(step.name is None for step in self.steps)
 
     def arguments(self, sizes: Sizes | None = None) -> list[torch.Tensor]:
         """Fresh input tensors."""
