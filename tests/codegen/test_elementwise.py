@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from smelt.loops.philox import philox
 from smelt.ops import TABLE, Rule, result_dtype
 from tests.codegen.support import COMPILER, Library, pointwise, single
 
@@ -21,6 +22,7 @@ DTYPES = {
     Rule.FLOAT: FLOATS,
     Rule.INT: INTS + BOOL,
     Rule.INTEGER: INTS,
+    Rule.WORD: [torch.int64],
     Rule.COMPARE: FLOATS + INTS + BOOL,
     Rule.FLOAT_TEST: FLOATS,
     Rule.LOGICAL: BOOL,
@@ -51,6 +53,7 @@ REFERENCE: dict[str, Callable[..., torch.Tensor]] = {
     "fmod": lambda x, y: _by_numpy(np.fmod, x, y),
     "remainder": lambda x, y: _by_numpy(_remainder, x, y),
     "fma": lambda x, y, z: torch.addcmul(z, x, y),
+    "philox": philox,
 }
 EXACT = {
     *(

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import torch
 
+from smelt.loops.philox import philox
 from smelt.ops import TABLE, Rule
 
 Tensor = torch.Tensor
@@ -125,6 +126,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "fmax": torch.fmax,
     "fmin": torch.fmin,
     "int_pow": torch.pow,
+    "philox": philox,
     "fma": _fused_multiply_add,
     "eq": torch.eq,
     "ne": torch.ne,

@@ -21,6 +21,7 @@ class Rule(Enum):
     FLOAT = "floating dtypes, returns the same"
     INT = "integer dtypes and bool, returns the same"
     INTEGER = "integer dtypes without bool, returns the same"
+    WORD = "int64, returns int64"
     COMPARE = "any dtype, returns bool"
     FLOAT_TEST = "floating dtypes, returns bool"
     LOGICAL = "bool, returns bool"
@@ -132,6 +133,11 @@ _ALL = [
     *_rows(
         Rule.INTEGER, 2, int_pow=(16, "x ** y, wrapping; for negative y, as ATen: 0, or 1/-1 for x = 1/-1")
     ),
+    *_rows(
+        Rule.WORD,
+        3,
+        philox=(40, "64 random bits: words 0 and 1 of Philox4x32-10 at counter (y, z) under key x"),
+    ),
     *_rows(Rule.FLOAT, 3, fma=(1, "x * y + z in one rounding")),
     *_rows(
         Rule.COMPARE,
@@ -186,6 +192,7 @@ def result_dtype(spec: OpSpec, args: list[torch.dtype]) -> torch.dtype:
         Rule.FLOAT: dtype.is_floating_point,
         Rule.INT: _is_int(dtype) or dtype is torch.bool,
         Rule.INTEGER: _is_int(dtype),
+        Rule.WORD: dtype is torch.int64,
         Rule.COMPARE: True,
         Rule.FLOAT_TEST: dtype.is_floating_point,
         Rule.LOGICAL: dtype is torch.bool,

@@ -46,15 +46,22 @@ CORE_OPERATORS = frozenset(
         "where",
     }
 )
-"""Operators that ``smelt.h`` itself defines; all others are in ``smelt_math.h``."""
+"""Operators that ``smelt.h`` itself defines."""
+
+RANDOM_OPERATORS = frozenset({"philox"})
+"""Operators that ``smelt_random.h`` defines; all others are in ``smelt_math.h``."""
 
 
-@lru_cache(maxsize=4)
-def header_text(*, math: bool = True, reduce: bool = True) -> str:
-    """The header: the core, with the elementary functions and the accumulators where wanted."""
+@lru_cache(maxsize=8)
+def header_text(*, math: bool = True, reduce: bool = True, random: bool = True) -> str:
+    """The header: the core, with the elementary functions, the accumulators and the random number generator
+    where wanted.
+    """
     names = ["smelt.h"]
     if math or reduce:
         names.append("smelt_math.h")
     if reduce:
         names.append("smelt_reduce.h")
+    if random:
+        names.append("smelt_random.h")
     return "\n".join((_FOLDER / name).read_text() for name in names)

@@ -36,6 +36,7 @@ class _Unit:
     seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
     math: bool = False
     reduce: bool = False
+    random: bool = False
 
     def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
         """The C++ name of a kernel; equal ones are printed once."""
@@ -53,6 +54,7 @@ class _Unit:
             )
             self.math |= printed.math
             self.reduce |= printed.reduce
+            self.random |= printed.random
         self.seen[key] = self.names[text], printed
         return self.seen[key]
 
@@ -78,7 +80,7 @@ def print_unit(runs: Sequence[Run]) -> CppUnit:
         text, checked = _print_run(run, unit)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
-    header = header_text(math=unit.math, reduce=unit.reduce)
+    header = header_text(math=unit.math, reduce=unit.reduce, random=unit.random)
     body = "\n\n".join([*unit.functions, *entries])
     return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
 

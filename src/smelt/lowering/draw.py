@@ -1,0 +1,146 @@
+"""Random numbers for rows: the bits that belong to an index, and the plain distributions made of them.
+
+Element ``i`` (row-major) of a random tensor comes from `ops.philox` at counter ``i`` under the key of its call,
+whatever the strides, the order of the loops, the lanes and the threads. The key comes from a seed which torch's
+default generator gives once for each run of a compiled program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import contiguous_strides, flatten
+
+_WIDE = torch.int64
+_ALL = 1 << 64
+_HALF = 1 << 63
+DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+"""How many binary digits a floating dtype has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The random numbers of one call, one or more for each index of ``shape``.
+
+    ``lane``: a call that needs more than 64 bits for an element takes them from several lanes.
+    """
+
+    key: Tensor
+    shape: tuple[Expr, ...]
+
+    def bits(self, index: Index, lane: int = 0) -> Any:
+        """64 random bits, as int64."""
+        position = flatten(tuple(index), contiguous_strides(self.shape))
+        return ops.philox(self.key.load(()), ops.index_expr(position, _WIDE), ops.constant(lane, _WIDE))
+
+    def uniform(self, index: Index, dtype: torch.dtype, lane: int = 0) -> Any:
+        """Multiples of ``2**-DIGITS[dtype]`` in [0, 1), in the dtype that ``dtype`` computes in."""
+        return _fraction(self.bits(index, lane), DIGITS[dtype])
+
+    def positive(self, index: Index, compute: torch.dtype) -> Any:
+        """A number in (0, 1], with small ones as fine as ``2**-32`` (float32) or ``2**-64`` (float64)."""
+        return _positive(self.bits(index), compute)
+
+    def normal(self, index: Index, compute: torch.dtype) -> Any:
+        """The standard normal distribution, by Box and Muller (1958); |x| < 6.7 (float32) or 9.5 (float64)."""
+        first = self.bits(index)
+        second = self.bits(index, 1) if compute is torch.float64 else _shifted(first, 32)
+        square = ops.mul(ops.constant(-2.0, compute), ops.log(_positive(first, compute)))
+        turn = ops.mul(_fraction(second, DIGITS[compute]), ops.constant(2 * math.pi, compute))
+        return ops.mul(ops.sqrt(square), ops.cos(turn))
+
+    def chance(self, index: Index, probability: float) -> Any:
+        """True with a probability of which 63 binary digits count; 0 is never, 1 is always."""
+        limit = int(probability * _HALF) - 1
+        return ops.le(ops.bitwise_and(self.bits(index), _word(_HALF - 1)), _word(limit))
+
+    def below(self, index: Index, count: int | Expr) -> Any:
+        """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned); biased by ``count / 2**63`` at most."""
+        bits = self.bits(index)
+        if isinstance(count, Expr):
+            return ops.remainder(ops.bitwise_and(bits, _word(_HALF - 1)), ops.index_expr(count, _WIDE))
+        if count <= 1 << 32:  # the high half of bits * count, D. Lemire (2019)
+            low, high = _masked(bits, 32), _shifted(bits, 32)
+            factor = _word(count)
+            carried = _shifted(ops.mul(low, factor), 32)
+            return _shifted(ops.add(ops.mul(high, factor), carried), 32)
+        if count <= _HALF:
+            kept = ops.bitwise_and(bits, _word(_HALF - 1))
+            return kept if count == _HALF else ops.remainder(kept, _word(count))
+        if count == _ALL:
+            return bits
+        # bits >= count as unsigned numbers, once the sign bits of both are flipped
+        least = torch.iinfo(_WIDE).min
+        over = ops.ge(ops.bitwise_xor(bits, _word(least)), _word(count - _ALL + least))
+        return ops.where(over, ops.sub(bits, _word(count - _ALL)), bits)
+
+
+def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = None) -> Draw:
+    """Random numbers for the current node's result, or for ``shape``.
+
+    Raises:
+        Unsupported: they are to come from a generator of the user's.
+    """
+    if generator is not None:
+        raise Unsupported("random: a generator is given")
+    return Draw(ctx.stream(), ctx.shape if shape is None else tuple(shape))
+
+
+def require(ctx: Builder, holds: Callable[[Index], Any], shape: Sequence[Expr], message: str) -> None:
+    """Raise RuntimeError with ``message`` when the program runs, unless ``holds`` at every index of ``shape``."""
+    found = ctx.reduction(
+        "all", lambda index, rindex: holds(rindex), shape=(), reduce_shape=shape, dtype=torch.bool
+    )
+    ctx.check(sympy.Ne(ctx.item(found[0]), 0), message)
+
+
+def refuse(condition: bool, what: str) -> None:
+    """Leave a call to ATen, which raises eager's error for it.
+
+    Raises:
+        Unsupported: the condition holds.
+    """
+    if condition:
+        raise Unsupported(f"random: {what}, which ATen refuses")
+
+
+def _word(value: int) -> Any:
+    """An int64 constant with the low 64 bits of ``value``."""
+    return ops.constant((value + _HALF) % _ALL - _HALF, _WIDE)
+
+
+def _masked(bits: Any, count: int) -> Any:
+    return ops.bitwise_and(bits, _word((1 << count) - 1))
+
+
+def _shifted(bits: Any, count: int) -> Any:
+    """A logical shift to the right."""
+    return _masked(ops.rshift(bits, _word(count)), 64 - count)
+
+
+def _fraction(bits: Any, digits: int) -> Any:
+    """The lowest ``digits`` bits as a fraction in [0, 1): float64 where float32 is too narrow."""
+    compute = torch.float32 if digits <= 24 else torch.float64
+    return ops.mul(_floating(_masked(bits, digits), compute), ops.constant(0.5**digits, compute))
+
+
+def _positive(bits: Any, compute: torch.dtype) -> Any:
+    digits = 63 if compute is torch.float64 else 31
+    whole = ops.add(_floating(_masked(bits, digits), compute), ops.constant(0.5, compute))
+    return ops.mul(whole, ops.constant(0.5**digits, compute))
+
+
+def _floating(word: Any, compute: torch.dtype) -> Any:
+    """A non-negative int64 (below 2**31 for float32) as a floating number."""
+    return ops.to_dtype(ops.to_dtype(word, torch.int32) if compute is torch.float32 else word, compute)
