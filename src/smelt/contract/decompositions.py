@@ -34,7 +34,7 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
         aten.mv,
         aten.vdot,
     ),
-    "random: only ATen's own kernel draws eager's numbers": (
+    "random: one call, one stream of numbers; and ATen can draw eager's": (
         aten.bernoulli,
         aten.exponential,
         aten.multinomial,
