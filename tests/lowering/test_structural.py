@@ -193,18 +193,3 @@ def test_channels_last_conversion() -> None:
         ),
         x,
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool], ids=str)
-def test_running_sums(dtype: torch.dtype) -> None:
-    x = (X % 5 - 2).to(dtype)
-    check(
-        lambda x: (x.cumsum(0), x.cumsum(-1), x.float().cumprod(1), x.cumsum(1, dtype=torch.float32)),
-        x,
-        slack=8,
-    )
-
-
-def test_a_long_running_sum_is_atens() -> None:
-    check(lambda x: x.cumsum(0), torch.randn(2000), fallbacks=["aten.cumsum.default"])
-    check(lambda x: x.cumsum(0), torch.tensor(3.0))

@@ -129,7 +129,7 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
     index = variables("i", len(body.shape))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
-    state = [RecordedValue(f"s{number}", dtype) for number, dtype in enumerate(body.dtypes)]
+    state = [RecordedValue(f"state{number}", dtype) for number, dtype in enumerate(body.dtypes)]
     for value in state:
         recorder.adopt(value)
     results = [value.name for value in recorder.run(body.inner_fn, index, tuple(state))]
@@ -160,7 +160,12 @@ def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:
     reason = "" if body.reason is None else f"  # fallback: {body.reason}"
     call = f"{body.target}({', '.join(args)}){reason}"
     lines = [f"{left} = {call}" if left else call]
-    return lines + [f"{each.symbol}: size = {outputs[each.output]}.shape[{each.dim}]" for each in body.sizes]
+    for each in body.sizes:
+        of = f".shape[{each.dim}]" if each.dim is not None else ""
+        lines.append(f"{each.symbol}: size = {outputs[each.output]}{of}")
+    for number, inner in enumerate(body.bodies):
+        lines.append(f"    body {number} = {print_graph(inner).rstrip()}".replace("\n", "\n    "))
+    return [line for text in lines for line in text.split("\n")]
 
 
 def _value_text(value: Any) -> str:

@@ -12,7 +12,6 @@ from sympy import Expr, Le
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.dims import broadcast_shape, expanded, fill
 from smelt.lowering.positions import compacted_place, flattened, positions_of
-from smelt.lowering.reductions import is_nonzero
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.views import reshape
@@ -33,7 +32,7 @@ def masked_scatter(ctx: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Ten
     count, positions = positions_of(ctx, chosen)
     given = numel(source.shape)
     if not (given - numel(shape)).is_nonnegative:
-        enough = Le(ctx.number_in(count), given)
+        enough = Le(ctx.item(count), given)
         ctx.check(enough, "Number of elements of source < number of ones in mask")
     values = flattened(ctx.realize(source) if len(source.shape) != 1 else source)
 
