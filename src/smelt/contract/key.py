@@ -11,8 +11,8 @@ import torch
 from sympy import Expr
 from torch.fx import GraphModule, Node
 
-from smelt.capture import Program, shape_env_of
-from smelt.contract.facts import number
+from smelt.capture import Program
+from smelt.contract.facts import environment_of, number
 
 
 def graph_key(program: Program) -> str:
@@ -35,7 +35,8 @@ def graph_key(program: Program) -> str:
     roles = ",".join(f"{each.role}{'*' if each.static else ''}" for each in program.inputs)
     writer.text(f"smelt graph 1;{program.kind};{roles};{','.join(program.output_roles)}")
     writer.graph(program.graph_module)
-    writer.ranges(shape_env_of(program.example_inputs))
+    values = (node.meta.get("val") for node in program.graph_module.graph.nodes)
+    writer.ranges(next((env for env in map(environment_of, values) if env is not None), None))
     return writer.digest()
 
 
@@ -84,6 +85,10 @@ class _Writer:
             bounds = known.get(symbol)
             span = "" if bounds is None else f"{_bound(bounds.lower)}..{_bound(bounds.upper)}"
             self.text(f"{name}:{symbol.is_integer},{symbol.is_positive},{symbol.is_nonnegative},{span}")
+        checked = getattr(env, "deferred_runtime_asserts", {})
+        for symbol, name in list(self.symbols.items()):
+            for each in checked.get(symbol, ()):
+                self.text(f"{name}:{self._expr(each.expr)};{each.msg}")
 
     # -- parts ---------------------------------------------------------------------------------------------
 

@@ -26,8 +26,26 @@ def as_expr(size: int | torch.SymInt | Expr) -> Expr:
     if isinstance(size, Expr):
         return size
     if isinstance(size, torch.SymInt):
-        return size.node.expr
+        return with_known_signs(size.node.expr, size.node.shape_env)
     return sympy.Integer(size)
+
+
+def with_known_signs(expr: Any, environment: Any) -> Any:
+    """``expr`` with each size that depends on data, and that the ShapeEnv knows never to be negative, as a
+    symbol of the same name that says so.
+    """
+    if isinstance(expr, Symbol) and expr.is_nonnegative:
+        return expr
+    ranges = getattr(environment, "var_to_range", {})
+    better = {
+        symbol: loop_var(symbol.name)
+        for symbol in expr.free_symbols
+        if symbol.is_integer
+        and symbol.is_nonnegative is None
+        and symbol in ranges
+        and ranges[symbol].lower >= 0
+    }
+    return expr.xreplace(better) if better else expr
 
 
 def loop_var(name: str) -> Symbol:

@@ -59,6 +59,17 @@ def _write(expr: Any) -> tuple[str, int]:
         return f" {name.lower()} ".join(_tight(arg, _SUM) for arg in expr.args), 0
     if name == "Not":
         return f"not {_tight(expr.args[0], _SUM)}", 0
+    if name == "ITE":
+        condition, yes, no = (_tight(arg, _SUM) for arg in expr.args)
+        return f"{yes} if {condition} else {no}", 0
+    if isinstance(expr, sympy.Piecewise):
+        return _piecewise(expr), 0
+    if name in ("CleanDiv", "IntTrueDiv"):
+        return _binary("//", *expr.args), _DIVISION
+    if name == "CeilDiv":
+        return f"-(-{_tight(expr.args[0], _ATOM)}//{_tight(expr.args[1], _ATOM)})", _SUM
+    if name in ("Identity", "ToFloat", "TruncToInt"):
+        return _write(expr.args[0])
     if expr in (sympy.true, sympy.false):
         return str(bool(expr)), _ATOM
     raise SmeltError("SM0510", f"no text for {name} in {expr}", why="an unusual size expression")
@@ -71,6 +82,16 @@ def _tight(expr: Any, floor: int) -> str:
 
 def _binary(name: str, left: Any, right: Any) -> str:
     return f"{_tight(left, _ATOM)}{name}{_tight(right, _ATOM)}"
+
+
+def _piecewise(expr: sympy.Piecewise) -> str:
+    text = ""
+    for value, condition in expr.args:
+        text += _tight(value, _SUM)
+        if condition == sympy.true:
+            return text
+        text += f" if {_tight(condition, _SUM)} else "
+    raise SmeltError("SM0510", f"no text for {expr}: nothing holds where none of its conditions does")
 
 
 def _sum(expr: sympy.Add) -> str:

@@ -118,6 +118,9 @@ def _condition(expr: Any, names: Mapping[Symbol, str]) -> str:
     if isinstance(expr, (sympy.And, sympy.Or)):
         sign = " && " if isinstance(expr, sympy.And) else " || "
         return f"({sign.join(_condition(arg, names) for arg in expr.args)})"
+    if isinstance(expr, sympy.ITE):
+        condition, yes, no = (_condition(arg, names) for arg in expr.args)
+        return f"({condition} ? {yes} : {no})"
     if isinstance(expr, sympy.Not):
         return f"!{_condition(expr.args[0], names)}"
     if expr in (sympy.true, sympy.false):

@@ -1,0 +1,65 @@
+"""Conditions on sizes that are checked at run time: what ``torch._check`` and ``aten._assert_scalar`` ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.lowering.builder import Builder
+from smelt.lowering.registry import lowers
+from smelt.symbolic import as_expr
+
+aten = torch.ops.aten
+
+
+@lowers(aten._assert_scalar.default)
+def assert_scalar(ctx: Builder, condition: Any, message: str) -> None:
+    """RuntimeError with ``message`` where a condition on sizes is false (or a size is 0)."""
+    ctx.check(_truth(condition), message)
+
+
+def _truth(value: Any) -> Any:
+    if isinstance(value, (bool, int, float)):
+        return sympy.true if value else sympy.false
+    return value if isinstance(value, sympy.logic.boolalg.Boolean) else sympy.Ne(value, 0)
+
+
+@lowers(aten.sym_constrain_range.default)
+def sym_constrain_range(ctx: Builder, size: Any, *, min: int | None = None, max: int | None = None) -> None:
+    _within(ctx, size, min, max)
+
+
+@lowers(aten.sym_constrain_range_for_size.default)
+def sym_constrain_range_for_size(
+    ctx: Builder, size: Any, *, min: int | None = None, max: int | None = None
+) -> None:
+    _within(ctx, size, 0 if min is None else min, max)
+
+
+def _within(ctx: Builder, size: Any, low: int | None, high: int | None) -> None:
+    """RuntimeError unless ``low <= size <= high`` (``at::native::sym_constrain_range``)."""
+    least, most = "-inf" if low is None else low, "inf" if high is None else high
+    message = f"Invalid value range for {size} between [{least}, {most}]."
+    if low is not None:
+        ctx.check(at_least(size, low), message)
+    if high is not None:
+        ctx.check(at_least(high, size), message)
+
+
+def at_least(size: Any, least: Any) -> Any:
+    """The condition ``size >= least``."""
+    return sympy.Ge(_plain(size), _plain(least))
+
+
+def equal(left: Any, right: Any) -> Any:
+    """The condition ``left == right``."""
+    return sympy.Eq(_plain(left), _plain(right))
+
+
+def _plain(size: Any) -> Expr:
+    """A size over symbols of which nothing is assumed: SymPy must not decide what is to be checked."""
+    expr = as_expr(size)
+    return expr.xreplace({symbol: sympy.Symbol(symbol.name, integer=True) for symbol in expr.free_symbols})

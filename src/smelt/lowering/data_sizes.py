@@ -1,0 +1,202 @@
+"""Results whose size depends on data: where a mask is true, what stands there, and repetitions.
+
+A running count says how many elements are true, and which element of the result each of them becomes
+(`smelt.lowering.positions`). The count is read by Python, and binds the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder, constant
+from smelt.lowering.checks import at_least, equal
+from smelt.lowering.dims import broadcast_shape, convert, expanded, fill, load_as
+from smelt.lowering.positions import compacted_place, flattened, positions_of
+from smelt.lowering.registry import lowers
+from smelt.lowering.structural import compare
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import as_expr, numel, unflatten
+
+aten = torch.ops.aten
+
+MASKS = (torch.bool, torch.uint8)
+"""The dtypes that index by truth."""
+
+
+# -- counting ------------------------------------------------------------------------------------------------
+
+
+def counted(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """`positions_of` a 1-d mask, once for each mask."""
+    found = ctx.memo.get(("positions", mask))
+    if found is None:
+        found = ctx.memo["positions", mask] = positions_of(ctx, mask)
+    return found
+
+
+def count_of(ctx: Builder, mask: Tensor) -> Expr:
+    """How many elements of a 1-d mask are nonzero, read while the graph runs."""
+    known = ctx.memo.get(("count", mask))
+    if known is None:
+        known = ctx.memo["count", mask] = ctx.item(counted(ctx, mask)[0])
+    return known
+
+
+def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = None) -> Expr:
+    """The size of dimension ``dim`` of the current node's result: as many as a 1-d mask has nonzero elements."""
+    symbol = ctx.unbound_size(dim, output)
+    meta = ctx.result if output is None else ctx.result[output]
+    if symbol is not None:
+        ctx.bind_item(symbol, counted(ctx, mask)[0])
+    return as_expr(meta.shape[dim])
+
+
+def compacted(
+    ctx: Builder, mask: Tensor, value: Callable[[Index], Any], dtype: torch.dtype, size: Expr
+) -> Tensor:
+    """The values where a 1-d mask is nonzero, in order: ``size`` elements, as many as there are.
+
+    What is not chosen goes to one more element behind them.
+    """
+    _, places = counted(ctx, mask)
+    kept = ctx.scatter(
+        fill(ctx, [size + 1], dtype, 0),
+        value,
+        lambda index: [compacted_place(mask, places, index, size)],
+        shape=mask.shape,
+    )
+    return kept.view((size,), tuple)
+
+
+def chosen_positions(ctx: Builder, mask: Tensor, size: Expr) -> Tensor:
+    """Where a 1-d mask is nonzero: int64, ascending, ``size`` of them."""
+    found = ctx.memo.get(("where", mask))
+    if found is None:
+        found = compacted(ctx, mask, lambda index: ops.index_expr(index[0], torch.int64), torch.int64, size)
+        ctx.memo["where", mask] = found
+    return found
+
+
+def _coordinates(where: Tensor, index: Index, shape: Sequence[Expr]) -> list[Any]:
+    """The coordinates, as int64 values, of the row-major position that ``where`` holds."""
+    count = numel(shape)
+    place = ops.indirect_index(where.load(index), count, wrap=False, check=False)
+    return [ops.index_expr(each, torch.int64) for each in unflatten(place, shape, {place: count})]
+
+
+# -- where, and what stands there ----------------------------------------------------------------------------
+
+
+@lowers(aten.nonzero.default)
+def nonzero(ctx: Builder, x: Tensor) -> Tensor:
+    line = flattened(x)
+    where = chosen_positions(ctx, line, bind_count(ctx, line))
+
+    def inner(index: Index) -> Any:
+        if not x.shape:
+            return constant(0, torch.int64)  # never computed: the result has no columns
+        found = _coordinates(where, index[:1], x.shape)
+        value = found[-1]
+        for dim, coordinate in enumerate(found[:-1]):
+            value = ops.where(compare("eq", index[1], as_expr(dim)), coordinate, value)
+        return value
+
+    return ctx.pointwise(inner)
+
+
+@lowers(aten.masked_select.default)
+def masked_select(ctx: Builder, x: Tensor, mask: Tensor) -> Tensor:
+    shape = broadcast_shape(x.shape, mask.shape)
+    chosen, values = flattened(expanded(mask, shape)), flattened(expanded(x, shape))
+    return compacted(ctx, chosen, values.load, x.dtype, bind_count(ctx, chosen))
+
+
+def index_by_mask(ctx: Builder, x: Tensor, mask: Tensor) -> Tensor:
+    """``x[mask]`` for a mask of ``x``'s shape."""
+    chosen, values = flattened(mask), flattened(x)
+    return compacted(ctx, chosen, values.load, x.dtype, bind_count(ctx, chosen))
+
+
+def mask_among(indices: Sequence[Tensor | None], x: Tensor) -> int | None:
+    """The place of the one mask among advanced indices; None where there is none.
+
+    Raises:
+        Unsupported: there are several masks, a 0-d one, or one that does not fit.
+    """
+    places = [place for place, entry in enumerate(indices) if entry is not None and entry.dtype in MASKS]
+    if not places:
+        return None
+    first = places[0]
+    mask = indices[first]
+    assert mask is not None
+    if len(places) > 1 or not mask.shape:
+        raise Unsupported("indexing by several masks, or by a single truth value")
+    if tuple(x.shape[first : first + len(mask.shape)]) != tuple(mask.shape):
+        raise Unsupported("a mask of another shape than what it indexes")
+    return first
+
+
+def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, size: Expr) -> list[Tensor | None]:
+    """Advanced indices with the mask at ``place`` as ``size`` positions in each of its dimensions."""
+    mask = indices[place]
+    assert mask is not None
+    shape = mask.shape
+    where = chosen_positions(ctx, flattened(mask), size)
+    found: list[Tensor | None] = [where]
+    if len(shape) > 1:
+        found = [
+            ctx.pointwise(
+                lambda index, dim=dim: _coordinates(where, index, shape)[dim], shape=(size,), dtype=torch.int64
+            )
+            for dim in range(len(shape))
+        ]
+    return [*indices[:place], *found, *indices[place + 1 :]]
+
+
+# -- repetitions ---------------------------------------------------------------------------------------------
+
+
+@lowers(aten.repeat_interleave.Tensor)
+def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None) -> Tensor:
+    """Position ``i``, ``repeats[i]`` times: element ``k`` is how many positions' repetitions end before it.
+
+    RuntimeError where a number of repetitions is negative, or ``output_size`` is not their sum.
+    """
+    count, out = repeats.shape[0], ctx.dtype
+    if count == 0:
+        raise Unsupported("no repetitions")
+
+    def turn(index: Index, state: Any) -> tuple[Any, Any]:
+        times = load_as(repeats, index, torch.int64)
+        return ops.add(state[0], times), ops.minimum(state[1], times)
+
+    ends, least = ctx.scan(turn, shape=(count,), dim=0, state=[(torch.int64, 0), (torch.int64, 0)])
+    ctx.check(at_least(ctx.item(_last(least)), 0), "repeats can not be negative")
+    symbol, size = ctx.unbound_size(0), ctx.shape[0]
+    if symbol is not None:
+        ctx.bind_item(symbol, _last(ends))
+    else:
+        ctx.check(equal(ctx.item(_last(ends)), size), "allocated size does not match required size")
+
+    def end(index: Index) -> list[Expr]:
+        return [ops.indirect_index(ends.load(index), size + 1, wrap=False, check=False)]
+
+    zeros = fill(ctx, [size + 1], torch.int64, 0)
+    ended = ctx.scatter(zeros, lambda index: constant(1, torch.int64), end, shape=(count,), mode="add")
+
+    def follow(index: Index, state: Any) -> tuple[Any]:
+        return (ops.add(state[0], ended.load(index)),)
+
+    (result,) = ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)])
+    return ctx.pointwise(lambda index: convert(result.load(index), torch.int64, out))
+
+
+def _last(x: Tensor) -> Tensor:
+    """The last element of a 1-d tensor that is not empty."""
+    return x.view((), lambda index: [x.shape[0] - 1])
