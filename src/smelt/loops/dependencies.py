@@ -96,7 +96,7 @@ def analyze(
         counter.cost += _REDUCTION_COST.get(body.kind, 1)
         return counter.found(over, reduced, (), writes)
     if isinstance(body, Scan):
-        counter.run(body.inner_fn, over, (None,) * len(body.dtypes))
+        counter.run(body.inner_fn, over, (None,) * len(body.state))
         return counter.found(over, (), (), writes)
     counter.run(body.inner_fn, over)
     place = tuple(counter.run(body.place, over))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import sympy
@@ -33,6 +34,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.reductions import reduce
 from smelt.ops import Handler, using
+from smelt.runtime.control import CONTROL
 from smelt.symbolic import evaluate, loop_var
 from smelt.symbolic.expr import evaluate_on
 
@@ -216,13 +218,16 @@ def _scan(
 ) -> list[Tensor]:
     with _domain(body.shape, buffers, sizes, origin) as (handler, variables, extents):
         along = variables[body.dim]
-        state = [handler.constant(first, dtype) for first, dtype in zip(body.initial, body.dtypes)]
+        state = [handler.constant(first, dtype) for dtype, first in body.state]
         line = [1 if d == body.dim else extent for d, extent in enumerate(extents)]
         outs = [torch.empty(extents, dtype=dtype) for dtype in body.dtypes]
         for step in range(extents[body.dim]):
             handler.values[along] = torch.full([1] * len(extents), step)
-            state = list(body.inner_fn(tuple(variables), tuple(state)))
-            for out, value, dtype in zip(outs, state, body.dtypes, strict=True):
+            after, values = body.inner_fn(tuple(variables), tuple(state))
+            state = list(after)
+            for part, (dtype, _) in zip(state, body.state, strict=True):
+                _expect(handler, part, dtype)
+            for out, value, dtype in zip(outs, values, body.dtypes, strict=True):
                 _expect(handler, value, dtype)
                 out.narrow(body.dim, step, 1).copy_(value.expand(line))
     return outs
@@ -274,10 +279,28 @@ def _expect(handler: Interpreter, value: Tensor, dtype: torch.dtype) -> None:
 
 
 def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Any]:
+    if body.overwrites:
+        buffers = {**buffers, **{name: buffers[name].clone() for name in body.overwrites}}
     args = [_argument(arg, buffers, sizes) for arg in body.args]
     kwargs = {name: _argument(value, buffers, sizes) for name, value in body.kwargs.items()}
+    if body.target in CONTROL:
+        result = CONTROL[body.target]([partial(_run_body, each) for each in body.bodies], *args, **kwargs)
+        return list(result or ())
     result = resolve(body.target)(*args, **kwargs)
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+    results = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
+    return [*results, *(buffers[name] for name in body.overwrites)]
+
+
+def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
+    """A branch or loop body on operands that may be laid out otherwise than its buffers."""
+    sizes = bind_sizes(graph, operands)
+    inputs = list(operands)
+    for position, name in enumerate(graph.inputs):
+        if isinstance(name, str):
+            strides = [evaluate(stride, sizes) for stride in graph.buffers[name].strides]
+            made = torch.empty_strided(inputs[position].shape, strides, dtype=inputs[position].dtype)
+            inputs[position] = made.copy_(inputs[position])
+    return run_graph(graph, inputs)
 
 
 def resolve(target: str) -> Any:
@@ -362,7 +385,9 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
         values[node.body.symbol] = results[0]
         return
     if isinstance(node.body, Extern):
-        values.update({each.symbol: results[each.output].shape[each.dim] for each in node.body.sizes})
+        for each in node.body.sizes:
+            result = results[each.output]
+            values[each.symbol] = result if each.dim is None else result.shape[each.dim]
     for name, result in zip(node.outputs, results):
         if name is None:
             continue

@@ -11,7 +11,7 @@ expressions, one per dimension of the buffer (never flattened here).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,18 +88,18 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A state handed on along dimension ``dim`` of ``shape``; output ``k`` keeps what its part ``k`` was.
+    """A state handed on along dimension ``dim`` of ``shape``, and what each turn makes of it.
 
-    ``state = inner_fn(index, state)`` for one index after the other along ``dim``, from ``initial`` on;
-    ``out_k[index] = state[k]`` (inclusive: the state after that index). Along the other dimensions every
-    line has a state of its own. Nothing is assumed of ``inner_fn``: its turns go in order.
+    ``state, (out_0[index], …) = inner_fn(index, state)`` for one index after the other along ``dim``. Along
+    the other dimensions every line has a state of its own. ``state`` has the dtype of each part and what it
+    is at first, ``dtypes`` those of the outputs. Nothing is assumed of ``inner_fn``: its turns go in order.
     """
 
     shape: Shape
     dim: int
+    state: tuple[tuple[torch.dtype, float | int | bool], ...]
     dtypes: tuple[torch.dtype, ...]
-    initial: tuple[float | int | bool, ...]
-    inner_fn: Callable[[Index, Sequence[Value]], Sequence[Value]]
+    inner_fn: Callable[[Index, Sequence[Value]], tuple[Sequence[Value], Sequence[Value]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,10 @@ class Extern:
     convolution, attention) and says why otherwise: then it is a fallback. ``symbol`` receives the result
     where the operator returns a number; ``sizes`` are the symbols that its results bind: those whose sizes
     depend on data.
+
+    ``bodies``: the branches and loop bodies of control flow (``higher_order.cond`` …), graphs of their own
+    that take operands and return fresh memory; see `smelt.runtime.control`. ``overwrites``: buffers that the
+    call writes to in place; the node's last outputs are these as they are afterwards, nothing else reads them.
     """
 
     target: str
@@ -145,15 +149,20 @@ class Extern:
     reason: str | None = None
     symbol: Symbol | None = None
     sizes: tuple[SizeOf, ...] = ()
+    bodies: tuple[Graph, ...] = ()
+    overwrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """``symbol`` is the size of dimension ``dim`` of an Extern's result number ``output``."""
+    """``symbol`` is the size of dimension ``dim`` of an Extern's result number ``output``.
+
+    Where ``dim`` is None that result is itself the number.
+    """
 
     symbol: Symbol
     output: int
-    dim: int
+    dim: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +225,11 @@ class Graph:
     outputs: list[StridedView | Expr | int | float | bool | None] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
     hints: dict[Symbol, int] = field(default_factory=dict)
+
+    def with_bodies(self) -> Iterator[Graph]:
+        """The graph, and the bodies of its control flow, outer before inner."""
+        yield self
+        for node in self.nodes:
+            if isinstance(node.body, Extern):
+                for body in node.body.bodies:
+                    yield from body.with_bodies()

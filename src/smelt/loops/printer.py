@@ -129,27 +129,29 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
     index = variables("i", len(body.shape))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
-    state = [RecordedValue(f"state{number}", dtype) for number, dtype in enumerate(body.dtypes)]
+    state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
     for value in state:
         recorder.adopt(value)
-    results = [value.name for value in recorder.run(body.inner_fn, index, tuple(state))]
+    after, made = recorder.run(body.inner_fn, index, tuple(state))
+    results, handed = [value.name for value in made], [value.name for value in after]
     steps = list(recorder.instructions)
-    uses = Counter(results)
+    uses = Counter([*results, *handed])
     _count(steps, uses)
     texts: dict[str, str] = {}
     code = _code_lines(steps, uses, texts, 88)
     first = ", ".join(
-        f"{value.name}: {type_text(value.dtype)} = {number}" for value, number in zip(state, body.initial)
+        f"{value.name}: {type_text(value.dtype)} = {number}" for value, (_, number) in zip(state, body.state)
     )
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     places = ", ".join(f"{name}[{index_text(index)}]" for name in names)
-    handed = ", ".join(value.name for value in state)
+    parts = ", ".join(value.name for value in state)
     return [
         f"{', '.join(outputs)} = scan along {index[body.dim]} from {first}",
         f"    for {loops}:",
         *(f"        {line}" for line in code),
-        f"        {places} = {handed} = {', '.join(texts.get(name, name) for name in results)}",
+        f"        {places} = {', '.join(texts.get(name, name) for name in results)}",
+        f"        {parts} = {', '.join(texts.get(name, name) for name in handed)}",
     ]
 
 

@@ -25,6 +25,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.typing import TypeChecker
 from smelt.ops import using
+from smelt.runtime.control import CONTROL
 from smelt.symbolic import numel, same
 from smelt.symbolic.bounds import bounds
 
@@ -151,12 +152,13 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         if isinstance(body, Reduction):
             given = (body.inner_fn(index, variables("r", len(body.reduce_shape))),)
         elif isinstance(body, Scan):
-            given = tuple(body.inner_fn(index, body.dtypes))
+            after, values = body.inner_fn(index, tuple(dtype for dtype, _ in body.state))
+            given = (*after, *values)
         else:
             given = (body.inner_fn(index),)
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
-    said = body.dtypes if isinstance(body, Scan) else (body.dtype,)
+    said = _scan_dtypes(body) if isinstance(body, Scan) else (body.dtype,)
     if given != said:
         yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):
@@ -178,13 +180,16 @@ def _listed(dtypes: Sequence[torch.dtype]) -> str:
     return ", ".join(map(str, dtypes))
 
 
+def _scan_dtypes(body: Scan) -> tuple[torch.dtype, ...]:
+    """What a turn gives: the state's parts, then the outputs."""
+    return (*(dtype for dtype, _ in body.state), *body.dtypes)
+
+
 def _scan_head(body: Scan) -> str | None:
     """What is wrong with the direction or the state of a scan."""
     if not 0 <= body.dim < len(body.shape):
         return f"the scan runs along dimension {body.dim} of {len(body.shape)}"
-    if len(body.initial) != len(body.dtypes):
-        return f"the scan has {len(body.dtypes)} parts of a state, {len(body.initial)} first values"
-    for number, dtype in zip(body.initial, body.dtypes):
+    for dtype, number in body.state:
         kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
         if type(number) is not kind:
             return f"the scan's first value {number!r} is no {dtype}"
@@ -227,14 +232,35 @@ def _reaches_bounds(expr: Expr, extents: Mapping[Symbol, Expr]) -> bool:
 
 
 def _extern(body: Extern, graph: Graph, defined: set[str]) -> Iterator[str]:
-    try:
-        resolve(body.target)
-    except (AttributeError, ValueError):
-        yield f"there is no ATen operator {body.target!r}"
+    if body.target not in CONTROL:
+        try:
+            resolve(body.target)
+        except (AttributeError, ValueError):
+            yield f"there is no ATen operator {body.target!r}"
+    for number, inner in enumerate(body.bodies):
+        yield from (f"body {number} of {body.target}: {problem}" for problem in find_problems(inner))
+        own = {name for name in (*inner.inputs, *inner.constants) if isinstance(name, str)}
+        for position, out in enumerate(inner.outputs):
+            if isinstance(out, StridedView) and out.buffer in own:
+                yield f"body {number} of {body.target}: output {position} is {out.buffer}'s memory"
+        if inner.mutations:
+            yield f"body {number} of {body.target} writes to its operands"
+    for name in body.overwrites:
+        if name in graph.inputs or name in graph.constants:
+            yield f"{body.target} overwrites {name}, which is given"
+        if _readers(graph, name) != 1:
+            yield f"{body.target} overwrites {name}, which others read too"
     for view in views_in((body.args, body.kwargs)):
         if view.buffer not in defined:
             yield f"{view.buffer} is read before it is written"
         yield from _view(view, graph)
+
+
+def _readers(graph: Graph, name: str) -> int:
+    """How many nodes and outputs read a buffer."""
+    ends = [out.buffer for out in graph.outputs if isinstance(out, StridedView)]
+    ends += [mutation.source for mutation in graph.mutations]
+    return ends.count(name) + sum(name in analyze(node).buffers_read for node in graph.nodes)
 
 
 def _view(view: StridedView, graph: Graph) -> Iterator[str]:

@@ -46,7 +46,11 @@ class Builder:
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
         """Where an input starts in its storage, if not at 0 (what ``as_strided`` counts from)."""
+        self.memo: dict[Any, Any] = {}
+        """What rows have made of tensors and can use again."""
         self._named = 0
+        self.seed: Node | None = None
+        self.streams = 0
         self.result: Any = None
         """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
         self.operand: Any = None
@@ -101,19 +105,19 @@ class Builder:
 
     def scan(
         self,
-        inner_fn: Callable[[Index, Sequence[Any]], Sequence[Any]],
+        inner_fn: Callable[[Index, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]],
         *,
         shape: Sequence[Expr],
         dim: int,
         state: Sequence[tuple[torch.dtype, float | int | bool]],
+        dtypes: Sequence[torch.dtype],
     ) -> tuple[Tensor, ...]:
-        """New buffers of ``shape``, one for each part of a state that is handed on along ``dim``.
+        """New buffers of ``shape`` and of ``dtypes``, made while a state is handed on along ``dim``.
 
         ``state`` has each part's dtype and what it is at first; ``inner_fn(index, parts)`` gives what the
-        parts are after ``index``, and that is what the buffers keep.
+        parts are after ``index``, and the buffers' elements there.
         """
-        dtypes = tuple(dtype for dtype, _ in state)
-        body = Scan(tuple(shape), dim, dtypes, tuple(first for _, first in state), inner_fn)
+        body = Scan(tuple(shape), dim, tuple(state), tuple(dtypes), inner_fn)
         return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
 
     def scatter(
@@ -138,36 +142,75 @@ class Builder:
             return x
         return self.pointwise(x.load, shape=x.shape, dtype=x.dtype)
 
+    # -- random numbers -------------------------------------------------------------------------------------
+
+    def sow(self) -> None:
+        """Have the seed of this run's random numbers drawn: one call of torch's default generator, first."""
+        if self.seed is not None:
+            return
+        buffer = self.new_buffer(torch.int64, (), ())
+        limits = torch.iinfo(torch.int64)
+        options = {"dtype": torch.int64, "device": torch.device("cpu")}
+        body = Extern("aten.randint.low", (limits.min, limits.max, []), options)
+        self.seed = Node((buffer.name,), body, Origin("seed"))
+        self.graph.nodes.insert(0, self.seed)
+
+    def reap(self) -> None:
+        """Take the seed back where no row has asked for random numbers."""
+        if self.seed is not None and self.streams == 0:
+            self.graph.nodes.remove(self.seed)
+            del self.graph.buffers[str(self.seed.outputs[0])]
+
+    def stream(self) -> Tensor:
+        """A key for `ops.philox` (int64, 0-d) that no other call of this run has; `sow` comes first."""
+        assert self.seed is not None and self.seed.outputs[0] is not None
+        seed, number = self.seed.outputs[0], self.streams
+        self.streams += 1
+
+        def key(index: Index) -> Any:
+            zero = ops.constant(0, torch.int64)
+            return ops.philox(ops.load(seed, ()), ops.constant(number, torch.int64), zero)
+
+        return self.pointwise(key, shape=(), dtype=torch.int64)
+
     # -- ATen calls ----------------------------------------------------------------------------------------
 
     def extern(
         self,
-        overload: torch._ops.OpOverload,
+        overload: torch._ops.OpOverload | str,
         args: Sequence[Any],
         kwargs: dict[str, Any],
         reason: str | None = None,
+        bodies: Sequence[Graph] = (),
+        overwrites: Sequence[str] = (),
     ) -> Any:
         """Call ATen. Tensor arguments become strided views; results have the current node's metadata.
 
         ``reason`` None: a call that smelt chooses (matmul …); a text: a fallback, recorded with it.
-        Returns a Tensor, a list of (Tensor or None), or a SymPy symbol where the operator returns a number.
+        ``bodies``, ``overwrites``: see `smelt.loops.ir.Extern`.
+        Returns a Tensor, a list of (Tensor, number or None), or a SymPy symbol where the operator returns a
+        number.
         """
         encode = self._encode
         body_args = tuple(encode(arg) for arg in args)
         body_kwargs = {name: encode(value) for name, value in kwargs.items()}
         symbol = self._number_result(overload)
-        body = Extern(str(overload), body_args, body_kwargs, reason, symbol, self._sizes_of_result())
+        sizes = self._sizes_of_result()
+        within = (tuple(bodies), tuple(overwrites))
+        body = Extern(str(overload), body_args, body_kwargs, reason, symbol, sizes, *within)
         if symbol is not None:
             self.graph.nodes.append(Node((), body, self.origin))
             return self.result.node.expr if isinstance(self.result, torch.SymBool) else symbol
         single = isinstance(self.result, torch.Tensor)
         results = [self.result] if single else list(self.result or ())
         names: list[str | None] = []
-        tensors: list[Tensor | None] = []
+        tensors: list[Any] = []
         for meta in results:
+            if isinstance(meta, (list, tuple)):
+                raise Unsupported(f"{overload} returns lists beside other results")
             if not isinstance(meta, torch.Tensor):
                 names.append(None)
-                tensors.append(None)
+                tensors.append(as_expr(meta) if isinstance(meta, (torch.SymInt, int)) else meta)
                 continue
             buffer = self.new_buffer(meta.dtype, shape_of(meta), strides_of(meta))
             names.append(buffer.name)
@@ -175,7 +218,7 @@ class Builder:
         self.graph.nodes.append(Node(tuple(names), body, self.origin))
         return tensors[0] if single else tensors
 
-    def _number_result(self, overload: torch._ops.OpOverload) -> Symbol | None:
+    def _number_result(self, overload: torch._ops.OpOverload | str) -> Symbol | None:
         """The symbol that receives the result, where that is a number; a truth value is 0 or 1."""
         if not isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return None
@@ -193,7 +236,9 @@ class Builder:
             output = 0
             if path and isinstance(path[0], SequenceKey) and not isinstance(self.result, torch.Tensor):
                 output, path = path[0].idx, path[1:]
-            if len(path) == 2 and path[0] == _SIZE and isinstance(path[1], SequenceKey):
+            if not path:
+                found.append(SizeOf(self._symbol(symbol), output, None))
+            elif len(path) == 2 and path[0] == _SIZE and isinstance(path[1], SequenceKey):
                 found.append(SizeOf(self._symbol(symbol), output, path[1].idx))
             elif path != _OFFSET:
                 raise Unsupported(f"a result from which {symbol} cannot be read")
@@ -210,8 +255,17 @@ class Builder:
     def bind_item(self, symbol: Symbol, x: Tensor) -> None:
         """Give a symbol of ``unbound`` the number that a 0-d integer tensor holds."""
         del self.unbound[symbol]
-        body = Extern("aten._local_scalar_dense.default", (self.strided(x),), {}, None, self._symbol(symbol))
+        self._read(x, self._symbol(symbol))
+
+    def item(self, x: Tensor) -> Symbol:
+        """The number that an integer or boolean tensor of one element holds, under a name of its own."""
+        self._named += 1
+        return self._read(x, Symbol(f"sz{self._named}", integer=True))
+
+    def _read(self, x: Tensor, symbol: Symbol) -> Symbol:
+        body = Extern("aten._local_scalar_dense.default", (self.strided(x),), {}, None, symbol)
         self.graph.nodes.append(Node((), body, self.origin))
+        return symbol
 
     def sized(self, value: Expr) -> Expr:
         """A size under a name of its own: for expressions too unwieldy to stand in loops. Never negative."""
@@ -224,7 +278,8 @@ class Builder:
 
     def check(self, condition: Any, message: str, kind: str = "RuntimeError") -> None:
         """Raise the built-in exception ``kind`` at run time where a condition on sizes does not hold."""
-        if condition != sympy.true:
+        if condition != sympy.true and ("check", condition) not in self.memo:
+            self.memo["check", condition] = True
             self.graph.nodes.append(Node((), Check(condition, message, kind), self.origin))
 
     def unbound_size(self, dim: int, output: int | None = None) -> Symbol | None:

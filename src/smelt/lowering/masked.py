@@ -1,4 +1,4 @@
-"""Operators that put the elements a mask chooses side by side, where the result's size is known beforehand."""
+"""Operators that put what a mask chooses side by side, where the size of the result is known beforehand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def masked_scatter_backward(ctx: Builder, grad: Tensor, mask: Tensor, sizes: Seq
 
 @lowers(aten.nonzero_static.default)
 def nonzero_static(ctx: Builder, x: Tensor, *, size: Any, fill_value: int = -1) -> Tensor:
-    """The indices of the first ``size`` nonzero elements, one row each; rows left over hold ``fill_value``."""
+    """The indices of the first ``size`` nonzero elements, one row each; then rows of ``fill_value``."""
     rows, rank = as_expr(size), len(x.shape)
     if rank == 0 or any(extent == 0 for extent in x.shape):
         return fill(ctx, (rows, as_expr(rank)), torch.int64, fill_value)

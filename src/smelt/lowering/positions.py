@@ -35,15 +35,11 @@ def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     flat = flattened(mask)
 
-    def counted(index: Index, state: Any) -> tuple[Any]:
-        return (ops.add(state[0], convert(is_nonzero(flat, index), torch.bool, torch.int64)),)
+    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        (before,) = state
+        return [ops.add(before, convert(is_nonzero(flat, index), torch.bool, torch.int64))], [before]
 
-    (seen,) = ctx.scan(counted, shape=flat.shape, dim=0, state=[(torch.int64, 0)])
-
-    def before(index: Index) -> Any:
-        return ops.sub(seen.load(index), convert(is_nonzero(flat, index), torch.bool, torch.int64))
-
-    positions = ctx.pointwise(before, shape=flat.shape, dtype=torch.int64)
+    (positions,) = ctx.scan(turn, shape=flat.shape, dim=0, state=[(torch.int64, 0)], dtypes=[torch.int64])
     (count,) = ctx.reduction(
         "sum",
         lambda index, rindex: convert(is_nonzero(flat, rindex), torch.bool, torch.int64),

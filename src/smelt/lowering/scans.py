@@ -52,10 +52,9 @@ def _running(ctx: Builder, x: Tensor, dim: int, name: str, first: int) -> Tensor
         return cast(ctx, x, out)
     wide = accumulate_dtype(out)
 
-    def turn(index: Index, state: Any) -> tuple[Any]:
+    def turn(index: Index, before: Any) -> Any:
         # Eager rounds to the result's dtype first: float64 summed as float32 is a sum of float32s.
-        value = convert(load_as(x, index, out), out, wide)
-        return (getattr(ops, name)(state[0], value),)
+        return getattr(ops, name)(before, convert(load_as(x, index, out), out, wide))
 
     return _single(ctx, turn, x, dim, wide, constant_of(wide, first))
 
@@ -64,9 +63,14 @@ def _single(
     ctx: Builder, turn: Callable[[Index, Any], Any], x: Tensor, dim: int, wide: torch.dtype, first: float
 ) -> Tensor:
     """The current node's result: a scan of one part in ``wide``, rounded to the result's dtype."""
+    out = ctx.dtype
+
+    def both(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        after = turn(index, state[0])
+        return [after], [convert(after, wide, out)]
+
     at = canonical_dim(dim, len(x.shape))
-    (total,) = ctx.scan(turn, shape=x.shape, dim=at, state=[(wide, first)])
-    return cast(ctx, total, ctx.dtype)
+    return ctx.scan(both, shape=x.shape, dim=at, state=[(wide, first)], dtypes=[out])[0]
 
 
 def constant_of(dtype: torch.dtype, number: int) -> float | int:
@@ -97,7 +101,7 @@ def _extreme(
     at = canonical_dim(dim, len(x.shape))
     wide = compute_dtype(x.dtype)
 
-    def turn(index: Index, state: Any) -> tuple[Any, Any]:
+    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
         before, place = state
         value = load_as(x, index, wide)
         takes = getattr(ops, reaches)(value, before)
@@ -106,10 +110,12 @@ def _extreme(
                 ops.isnan(value), ops.logical_and(takes, ops.logical_not(ops.isnan(before)))
             )
         here = ops.index_expr(index[at], torch.int64)
-        return ops.where(takes, value, before), ops.where(takes, here, place)
+        after = [ops.where(takes, value, before), ops.where(takes, here, place)]
+        return after, [convert(after[0], wide, x.dtype), after[1]]
 
-    parts = ctx.scan(turn, shape=x.shape, dim=at, state=[(wide, first), (torch.int64, 0)])
-    return cast(ctx, parts[0], x.dtype), parts[1]
+    state = [(wide, first), (torch.int64, 0)]
+    values, places = ctx.scan(turn, shape=x.shape, dim=at, state=state, dtypes=[x.dtype, torch.int64])
+    return values, places
 
 
 # -- logarithms of sums --------------------------------------------------------------------------------------
@@ -126,11 +132,11 @@ def logcumsumexp(ctx: Builder, x: Tensor, dim: int) -> Tensor:
     if not x.shape:
         return cast(ctx, x, out)
 
-    def turn(index: Index, state: Any) -> tuple[Any]:
+    def turn(index: Index, before: Any) -> Any:
         value = load_as(x, index, wide)
-        most, less = ops.maximum(value, state[0]), ops.minimum(value, state[0])
+        most, less = ops.maximum(value, before), ops.minimum(value, before)
         total = ops.add(ops.log1p(ops.exp(ops.sub(less, most))), most)
         endless = ops.logical_and(ops.eq(less, most), ops.isinf(less))
-        return (ops.where(endless, value, total),)
+        return ops.where(endless, value, total)
 
     return _single(ctx, turn, x, dim, wide, float("-inf"))

@@ -209,13 +209,14 @@ class KernelBuilder:
         """One turn of a scan: what it is handed, what it makes of that, what it hands on."""
         number = len(state.scans)
         opened = _Handed(loops_outside(item, state.space), [])
-        for part, (dtype, initial) in enumerate(zip(body.dtypes, body.initial)):
+        for part, (dtype, initial) in enumerate(body.state):
             carry = f"carry{self.values}_{number}_{part}"
             opened.parts.append((carry, recorder.reserve(dtype), initial))
         state.scans.append(opened)
-        results = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
-        for (carry, _, _), name, result in zip(opened.parts, item.writes, results, strict=True):
-            state.effects.append(Advance(carry, result.name))
+        after, results = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
+        for (carry, _, _), part_after in zip(opened.parts, after, strict=True):
+            state.effects.append(Advance(carry, part_after.name))
+        for name, result in zip(item.writes, results, strict=True):
             if name is not None:
                 self._made(state, name, result, index)
 
