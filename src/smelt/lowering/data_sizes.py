@@ -15,11 +15,21 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.checks import at_least, equal
-from smelt.lowering.dims import broadcast_shape, convert, expanded, fill, load_as
+from smelt.lowering.dims import (
+    broadcast_index,
+    broadcast_shape,
+    compute_dtype,
+    convert,
+    expanded,
+    fill,
+    load_as,
+)
 from smelt.lowering.positions import compacted_place, flattened, positions_of
+from smelt.lowering.reductions import is_nonzero
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
 from smelt.lowering.tensor import Index, Tensor
+from smelt.lowering.views import reshape
 from smelt.ops import ops
 from smelt.symbolic import as_expr, numel, unflatten
 
@@ -30,6 +40,14 @@ MASKS = (torch.bool, torch.uint8)
 
 
 # -- counting ------------------------------------------------------------------------------------------------
+
+
+def flat(ctx: Builder, x: Tensor) -> Tensor:
+    """`flattened`, the same Tensor for the same ``x``: what is known of it is found again."""
+    found = ctx.memo.get(("flat", x))
+    if found is None:
+        found = ctx.memo["flat", x] = flattened(x)
+    return found
 
 
 def counted(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +70,11 @@ def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = No
     """The size of dimension ``dim`` of the current node's result: as many as a 1-d mask has nonzero elements."""
     symbol = ctx.unbound_size(dim, output)
     meta = ctx.result if output is None else ctx.result[output]
+    size = as_expr(meta.shape[dim])
     if symbol is not None:
         ctx.bind_item(symbol, counted(ctx, mask)[0])
-    return as_expr(meta.shape[dim])
+        ctx.memo["count", mask] = size
+    return size
 
 
 def compacted(
@@ -95,7 +115,7 @@ def _coordinates(where: Tensor, index: Index, shape: Sequence[Expr]) -> list[Any
 
 @lowers(aten.nonzero.default)
 def nonzero(ctx: Builder, x: Tensor) -> Tensor:
-    line = flattened(x)
+    line = flat(ctx, x)
     where = chosen_positions(ctx, line, bind_count(ctx, line))
 
     def inner(index: Index) -> Any:
@@ -119,7 +139,7 @@ def masked_select(ctx: Builder, x: Tensor, mask: Tensor) -> Tensor:
 
 def index_by_mask(ctx: Builder, x: Tensor, mask: Tensor) -> Tensor:
     """``x[mask]`` for a mask of ``x``'s shape."""
-    chosen, values = flattened(mask), flattened(x)
+    chosen, values = flat(ctx, mask), flattened(x)
     return compacted(ctx, chosen, values.load, x.dtype, bind_count(ctx, chosen))
 
 
@@ -147,7 +167,7 @@ def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, siz
     mask = indices[place]
     assert mask is not None
     shape = mask.shape
-    where = chosen_positions(ctx, flattened(mask), size)
+    where = chosen_positions(ctx, flat(ctx, mask), size)
     found: list[Tensor | None] = [where]
     if len(shape) > 1:
         found = [
@@ -157,6 +177,44 @@ def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, siz
             for dim in range(len(shape))
         ]
     return [*indices[:place], *found, *indices[place + 1 :]]
+
+
+def put_by_mask(
+    ctx: Builder, x: Tensor, place: int, mask: Tensor, values: Tensor, accumulate: bool
+) -> Tensor:
+    """``x`` with ``values`` where a mask of its dimensions from ``place`` on is nonzero: the k-th of them there.
+
+    RuntimeError where there are not as many values as the mask has nonzero elements.
+    """
+    rank, after = len(mask.shape), len(x.shape) - place - len(mask.shape)
+    own = values.shape[len(values.shape) - 1 - after] if len(values.shape) > after else as_expr(1)
+    order = None
+    if own != 1:
+        line = flat(ctx, mask)
+        order = reshape(counted(ctx, line)[1], mask.shape)
+        message = "shape mismatch: value tensor cannot be broadcast to indexing result"
+        ctx.check(equal(count_of(ctx, line), own), message)
+    compute = compute_dtype(x.dtype)
+
+    def value(index: Index) -> Any:
+        k = as_expr(0)
+        if order is not None:
+            k = ops.indirect_index(order.load(index[place : place + rank]), own, wrap=False, check=False)
+        at = [*index[:place], k, *index[place + rank :]]
+        return values.load(broadcast_index(at, values.shape))
+
+    def inner(index: Index) -> Any:
+        old = x.load(index)
+        takes = is_nonzero(mask, index[place : place + rank])
+        given = convert(ops.masked(takes, lambda: value(index), 0), values.dtype, x.dtype)
+        if accumulate:
+            total = ops.add(convert(old, x.dtype, compute), convert(given, x.dtype, compute))
+            given = convert(total, compute, x.dtype)
+        return ops.where(takes, given, old)
+
+    if accumulate and x.dtype is torch.bool:
+        raise Unsupported("accumulating into booleans")
+    return ctx.pointwise(inner, shape=x.shape, dtype=x.dtype)
 
 
 # -- repetitions ---------------------------------------------------------------------------------------------
@@ -172,11 +230,13 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     if count == 0:
         raise Unsupported("no repetitions")
 
-    def turn(index: Index, state: Any) -> tuple[Any, Any]:
+    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
         times = load_as(repeats, index, torch.int64)
-        return ops.add(state[0], times), ops.minimum(state[1], times)
+        after = [ops.add(state[0], times), ops.minimum(state[1], times)]
+        return after, after
 
-    ends, least = ctx.scan(turn, shape=(count,), dim=0, state=[(torch.int64, 0), (torch.int64, 0)])
+    two = [torch.int64, torch.int64]
+    ends, least = ctx.scan(turn, shape=(count,), dim=0, state=[(torch.int64, 0)] * 2, dtypes=two)
     ctx.check(at_least(ctx.item(_last(least)), 0), "repeats can not be negative")
     symbol, size = ctx.unbound_size(0), ctx.shape[0]
     if symbol is not None:
@@ -190,11 +250,11 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     zeros = fill(ctx, [size + 1], torch.int64, 0)
     ended = ctx.scatter(zeros, lambda index: constant(1, torch.int64), end, shape=(count,), mode="add")
 
-    def follow(index: Index, state: Any) -> tuple[Any]:
-        return (ops.add(state[0], ended.load(index)),)
+    def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        passed = ops.add(state[0], ended.load(index))
+        return [passed], [convert(passed, torch.int64, out)]
 
-    (result,) = ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)])
-    return ctx.pointwise(lambda index: convert(result.load(index), torch.int64, out))
+    return ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)], dtypes=[out])[0]
 
 
 def _last(x: Tensor) -> Tensor:
