@@ -776,8 +776,22 @@ template <class T, int N, bool W, class F> SMELT_INLINE vec<T, N, W> each(vec<T,
     return each(x, y, [](T a, T b) { return scalar(a, b); });                                         \
   }
 SMELT_INTEGER(truncdiv, truncdiv)
-SMELT_INTEGER(lshift, int_lshift)
-SMELT_INTEGER(rshift, int_rshift)
+// Shifts in lanes: the machine's, by the count without its high bits, where the count is in range.
+template <class T, int N> SMELT_INLINE auto outside_width(vec<T, N, false> b) { return (b.v < 0) | (b.v >= T(sizeof(T) * 8)); }
+template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> lshift(vec<T, N, W> a, vec<T, N, W> b) {
+  SMELT_EACH2(lshift) {
+    typedef raw<typename wrap<T>::type, N> U;
+    auto shifted = (raw<T, N>)((U)a.v << ((U)b.v & typename wrap<T>::type(sizeof(T) * 8 - 1)));
+    return {outside_width(b) ? raw<T, N>{} : shifted};
+  }
+}
+template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> rshift(vec<T, N, W> a, vec<T, N, W> b) {
+  SMELT_EACH2(rshift) {
+    auto shifted = a.v >> (b.v & T(sizeof(T) * 8 - 1));
+    raw<T, N> rest = same<T, u8> ? raw<T, N>{} : (raw<T, N>)(a.v >> T(sizeof(T) * 8 - 1));
+    return {outside_width(b) ? rest : shifted};
+  }
+}
 SMELT_INTEGER(int_pow, int_pow_scalar)
 template <class T> SMELT_INLINE T lshift(T a, T b) { return int_lshift(a, b); }
 template <class T> SMELT_INLINE T rshift(T a, T b) { return int_rshift(a, b); }
