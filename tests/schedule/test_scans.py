@@ -79,7 +79,7 @@ def check(graph: Graph, inputs: list[Any], config: Config = ONE) -> Scheduled:
     return scheduled
 
 
-SHAPES = [(3, 5), (17, 9), (1, 12), (12, 1), (4, 3, 6), (9,)]
+SHAPES = [(3, 5), (17, 9), (6, 6), (1, 12), (12, 1), (4, 3, 6), (3, 3, 3), (9,)]
 
 
 @pytest.mark.parametrize("fusion", [True, False])

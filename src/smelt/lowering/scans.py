@@ -106,9 +106,7 @@ def _extreme(
         value = load_as(x, index, wide)
         takes = getattr(ops, reaches)(value, before)
         if wide.is_floating_point:
-            takes = ops.logical_or(
-                ops.isnan(value), ops.logical_and(takes, ops.logical_not(ops.isnan(before)))
-            )
+            takes = ops.logical_or(takes, ops.isnan(value))
         here = ops.index_expr(index[at], torch.int64)
         after = [ops.where(takes, value, before), ops.where(takes, here, place)]
         return after, [convert(after[0], wide, x.dtype), after[1]]

@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
-from smelt.nest.ir import Advance, Block, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
+from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
@@ -37,7 +37,10 @@ TILE_ROWS, TILE_COLUMNS = 16, 64
 CASCADE_TERMS = 4096
 BLOCK = 8192
 GATHER_COST = 1.0
+SCANNED_GATHER_COST = 3.0
+"""Lanes that scan lines of their own each fetch from another line of the cache, turn after turn."""
 HORIZONTAL_COST = 12.0
+LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
 
@@ -218,7 +221,8 @@ class _Arranger:
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
             turns = trips // lanes + (trips % lanes)
-            cost = self._vector_cost(loop.body, loop.var, lanes) * turns
+            gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
+            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
             cost += HORIZONTAL_COST * len(carried_updates(loop))
             if cost < best:
                 best, chosen = cost, [loop.var]
@@ -235,27 +239,29 @@ class _Arranger:
             return self.trips(stmt) * sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
         return 1.0 if isinstance(stmt, (Store, Update, Advance)) else 0.0
 
-    def _vector_cost(self, block: Block, var: Symbol, lanes: int) -> float:
-        """Cost of one turn of a vector loop over ``var``."""
+    def _vector_cost(self, block: Block, var: Symbol, lanes: int, gather: float) -> float:
+        """Cost of one turn of a vector loop over ``var``, in which a gather costs as much as ``gather``."""
         total = 0.0
         varying = {var} | {s.index for s in walk(block) if isinstance(s, Let) and s.index is not None}
         for stmt in block.stmts:
             if isinstance(stmt, For):
-                total += self.trips(stmt) * self._vector_cost(stmt.body, var, lanes)
+                total += self.trips(stmt) * self._vector_cost(stmt.body, var, lanes, gather)
             elif isinstance(stmt, Masked):
-                total += 2.0 + 2.0 * self._vector_cost(stmt.body, var, lanes)
+                total += 2.0 + 2.0 * self._vector_cost(stmt.body, var, lanes, gather)
             elif isinstance(stmt, Let) and stmt.op == "load":
-                total += self._access_cost(stmt.args[1], var, varying, lanes)
+                total += self._access_cost(stmt.args[1], var, varying, gather)
             elif isinstance(stmt, Store):
-                total += 1.5 * self._access_cost(stmt.index, var, varying, lanes)
+                total += 1.5 * self._access_cost(stmt.index, var, varying, gather)
             else:
                 total += self._scalar_cost(stmt)
         return total
 
-    def _access_cost(self, index: tuple[Expr, ...], var: Symbol, varying: set[Symbol], lanes: int) -> float:
+    def _access_cost(
+        self, index: tuple[Expr, ...], var: Symbol, varying: set[Symbol], gather: float
+    ) -> float:
         if not index[0].free_symbols & varying:
             return 0.5
-        return 1.0 if _coefficient(index[0], var) == 1 else GATHER_COST * lanes
+        return 1.0 if _coefficient(index[0], var) == 1 else gather
 
     def _step(self, loop: For) -> int:
         """Lanes of a vector loop: two registers side by side where it is long and its memory contiguous.
@@ -263,12 +269,23 @@ class _Arranger:
         The second one's operations fill the gaps that the latencies of the first one's leave.
         """
         lanes, trips = self._lanes(loop), self.trips(loop)
+        if _scans(loop):
+            return self._line_step(loop, lanes)
         if any(isinstance(stmt, (For, Masked)) for stmt in walk(loop.body)):
             return lanes
         if any(_coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
             return lanes
         even = trips % (2 * lanes) == 0 or trips >= WIDE_TURNS * lanes
         return 2 * lanes if even and trips >= 4 * lanes else lanes
+
+    def _line_step(self, loop: For, lanes: int) -> int:
+        """Lanes for lines that are scanned side by side: a line of the cache, so that it is fetched once."""
+        sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
+        touched = [(sizes.get(buffer), index[0]) for buffer, index, _ in accesses(loop.body)]
+        if any(size is None or _coefficient(index, loop.var) not in (0, 1) for size, index in touched):
+            return lanes
+        wanted = LINE_BYTES // min((size for size, _ in touched if size), default=LINE_BYTES)
+        return max(lanes, wanted) if self.trips(loop) >= wanted else lanes
 
     def _lanes(self, loop: For) -> int:
         """Lanes for a loop: as many of its widest elements as a vector register holds."""
@@ -288,6 +305,11 @@ class _Arranger:
 
     def _work(self, loop: For) -> float:
         return self._scalar_cost(loop)
+
+
+def _scans(loop: For) -> bool:
+    """Whether lanes of the loop would each hand on a value of their own."""
+    return any(isinstance(stmt, Carry) for stmt in walk(loop.body))
 
 
 def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
