@@ -14,7 +14,20 @@ from sympy import Expr, Symbol
 
 from smelt.loops.elementwise import apply
 from smelt.loops.reductions import reduce
-from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Kernel, Let, Masked, Stmt, Store, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    Block,
+    Carry,
+    For,
+    Kernel,
+    Let,
+    Masked,
+    Stmt,
+    Store,
+    Update,
+)
 from smelt.ops import TABLE
 from smelt.symbolic import contiguous_strides, evaluate, flatten
 

@@ -287,7 +287,9 @@ def coordinates_of(
 
 def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
     """The leading part of ``space`` that the writer's loops over written elements make up."""
-    return tuple(space[: loops_outside(writer, space)]) if isinstance(writer.body, Reduction) else tuple(space)
+    if not isinstance(writer.body, Reduction):
+        return tuple(space)
+    return tuple(space[: loops_outside(writer, space)])
 
 
 def loops_outside(item: Item, space: Sequence[Expr]) -> int:

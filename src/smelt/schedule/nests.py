@@ -176,7 +176,6 @@ class KernelBuilder:
             self._scan(recorder, state, item, body, index)
             return
         value = record_values(item, index, recorder)
-        depth = len(state.space)
         if isinstance(body, Reduction):
             outer = len(writer_outer_space(item, state.space))
             acc = f"acc{self.values}_{len(state.reductions)}"
