@@ -69,9 +69,9 @@ def test_index_out_of_range_raises(bad: int) -> None:
     raises(lambda x, i: aten.index.Tensor(x, [i]), X, positions([0, bad]))
 
 
-def test_index_by_a_mask_goes_to_aten() -> None:
+def test_index_by_several_masks_goes_to_aten() -> None:
     mask = torch.tensor([True, False, True, True])
-    graph = lowered(lambda x, m: aten.index.Tensor(x, [m]), X, mask, symbolic=True)
+    graph = lowered(lambda x, m: aten.index.Tensor(x, [m, m]), torch.randn(4, 4), mask, symbolic=True)
     assert fallen_back(graph) == ["aten.index.Tensor"]
 
 

@@ -24,7 +24,7 @@ def assert_scalar(ctx: Builder, condition: Any, message: str) -> None:
 def _truth(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return sympy.true if value else sympy.false
-    return value if isinstance(value, sympy.logic.boolalg.Boolean) else sympy.Ne(value, 0)
+    return sympy.Ne(value, 0) if isinstance(value, Expr) else value
 
 
 @lowers(aten.sym_constrain_range.default)

@@ -67,7 +67,7 @@ def count_of(ctx: Builder, mask: Tensor) -> Expr:
 
 
 def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = None) -> Expr:
-    """The size of dimension ``dim`` of the current node's result: as many as a 1-d mask has nonzero elements."""
+    """The size of dimension ``dim`` of the current result: how many elements of a 1-d mask are nonzero."""
     symbol = ctx.unbound_size(dim, output)
     meta = ctx.result if output is None else ctx.result[output]
     size = as_expr(meta.shape[dim])
@@ -162,7 +162,9 @@ def mask_among(indices: Sequence[Tensor | None], x: Tensor) -> int | None:
     return first
 
 
-def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, size: Expr) -> list[Tensor | None]:
+def without_mask(
+    ctx: Builder, indices: Sequence[Tensor | None], place: int, size: Expr
+) -> list[Tensor | None]:
     """Advanced indices with the mask at ``place`` as ``size`` positions in each of its dimensions."""
     mask = indices[place]
     assert mask is not None
@@ -172,7 +174,9 @@ def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, siz
     if len(shape) > 1:
         found = [
             ctx.pointwise(
-                lambda index, dim=dim: _coordinates(where, index, shape)[dim], shape=(size,), dtype=torch.int64
+                lambda index, dim=dim: _coordinates(where, index, shape)[dim],
+                shape=(size,),
+                dtype=torch.int64,
             )
             for dim in range(len(shape))
         ]
@@ -182,7 +186,7 @@ def without_mask(ctx: Builder, indices: Sequence[Tensor | None], place: int, siz
 def put_by_mask(
     ctx: Builder, x: Tensor, place: int, mask: Tensor, values: Tensor, accumulate: bool
 ) -> Tensor:
-    """``x`` with ``values`` where a mask of its dimensions from ``place`` on is nonzero: the k-th of them there.
+    """``x`` with the k-th of ``values`` where a mask of the dimensions from ``place`` on is nonzero.
 
     RuntimeError where there are not as many values as the mask has nonzero elements.
     """

@@ -10,6 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
+from smelt.lowering.data_sizes import MASKS, bind_count, flat, index_by_mask, mask_among, without_mask
 from smelt.lowering.dims import broadcast_index, broadcast_shape, canonical_dim, convert, fill
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
@@ -68,8 +69,24 @@ class AdvancedIndex:
 
 
 def _index(ctx: Builder, x: Tensor, indices: Indices, check: bool) -> Tensor:
+    place = mask_among(indices, x)
+    if place is not None:
+        mask = indices[place]
+        assert mask is not None
+        if len(indices) == 1 and len(mask.shape) == len(x.shape):
+            return index_by_mask(ctx, x, mask)
+        size = bind_count(ctx, flat(ctx, mask), _block_dim(indices))
+        indices = without_mask(ctx, indices, place, size)
     advanced = AdvancedIndex(x.shape, indices, check=check)
     return ctx.pointwise(lambda index: x.load(advanced.place(index)), shape=advanced.shape, dtype=x.dtype)
+
+
+def _block_dim(indices: Indices) -> int:
+    """The result's dimension that a mask among the indices becomes."""
+    given = [place for place, entry in enumerate(indices) if entry is not None]
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    ranks = [len(entry.shape) for entry in indices if entry is not None and entry.dtype not in MASKS]
+    return (given[0] if adjacent else 0) + max([1, *ranks]) - 1
 
 
 @lowers(aten.index.Tensor)

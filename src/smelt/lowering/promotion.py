@@ -7,8 +7,10 @@ from enum import Enum
 from functools import reduce
 from typing import Any, TypeAlias
 
+import sympy
 import torch
 from sympy import Expr
+from sympy.logic.boolalg import Boolean
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
@@ -20,7 +22,7 @@ from smelt.ops import ops
 from smelt.symbolic import is_zero
 
 Number: TypeAlias = "bool | int | float"
-Operand: TypeAlias = "Tensor | bool | int | float | Expr"
+Operand: TypeAlias = "Tensor | bool | int | float | Expr | Boolean"
 
 
 class Promotion(Enum):
@@ -85,7 +87,7 @@ def _combine(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
 
 
 def _number_dtype(number: Any) -> torch.dtype:
-    if isinstance(number, bool):
+    if isinstance(number, bool) or _is_condition(number):
         return torch.bool
     if isinstance(number, int) or (isinstance(number, Expr) and number.is_integer):
         return torch.int64
@@ -137,6 +139,8 @@ def loader(
             return convert(convert(value, tensor.dtype, common), common, compute)
 
         return load
+    if _is_condition(operand):
+        return _truth(operand, compute)
     if isinstance(operand, Expr):
         return symbolic_number(operand, compute)
     number = operand
@@ -170,6 +174,22 @@ def symbolic_number(expr: Expr, dtype: torch.dtype) -> Callable[[Index], Any]:
         return lambda index: ops.index_expr(expr, dtype)
     _floating(expr, check=True)
     return lambda index: ops.to_dtype(_floating(expr), dtype)
+
+
+def _is_condition(value: Any) -> bool:
+    """Whether an operand is a condition on sizes (SymPy counts symbols as Booleans too)."""
+    return isinstance(value, Boolean) and not isinstance(value, Expr)
+
+
+def _truth(condition: Boolean, dtype: torch.dtype) -> Callable[[Index], Any]:
+    """A loop function for a condition on sizes."""
+    number = sympy.Piecewise((1, condition), (0, True))
+
+    def load(index: Index) -> Any:
+        holds = ops.ne(ops.index_expr(number, torch.int64), ops.constant(0, torch.int64))
+        return convert(holds, torch.bool, dtype)
+
+    return load
 
 
 def _floating(expr: Expr, check: bool = False) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
+from smelt.lowering.data_sizes import count_of, flat, mask_among, put_by_mask, without_mask
 from smelt.lowering.dims import (
     broadcast_index,
     canonical_dim,
@@ -50,6 +51,13 @@ def index_put(ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumul
     mask = _only_mask(indices)
     if mask is not None and not accumulate and all(is_one(size) for size in values.shape):
         return _fill_where(ctx, x, *mask, values)
+    place = mask_among(indices, x)
+    if place is not None:
+        chosen = indices[place]
+        assert chosen is not None
+        if all(entry is None for entry in (*indices[:place], *indices[place + 1 :])):
+            return put_by_mask(ctx, x, place, chosen, values, accumulate)
+        indices = without_mask(ctx, indices, place, count_of(ctx, flat(ctx, chosen)))
     advanced = AdvancedIndex(x.shape, indices)
     return _put(ctx, x, advanced, values, accumulate)
 

@@ -15,7 +15,7 @@ from smelt.lowering.builder import Builder, shape_of
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
-from smelt.symbolic import as_expr, contiguous_strides, flatten, numel, reshape_index, unflatten
+from smelt.symbolic import FloorDiv, as_expr, contiguous_strides, flatten, numel, reshape_index, unflatten
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Size: TypeAlias = "int | Expr"
@@ -175,10 +175,43 @@ def slice_(
 ) -> Tensor:
     """The length is the metadata's, so only the start has to be found out."""
     dim = canonical_dim(dim, len(x.shape))
+    if ctx.unbound:
+        return _slice_by_data(ctx, x, dim, start, end, step)
     size, length = x.shape[dim], ctx.shape[dim]
     to_end = end is None or (isinstance(end, int) and end >= _NO_END)
     first = size - length if to_end and step == 1 else clamped(start, size, 0)
     return slice_view(x, dim, first, length, step)
+
+
+def _slice_by_data(ctx: Builder, x: Tensor, dim: int, start: Any, end: Any, step: Size) -> Tensor:
+    """A slice whose bounds depend on data: its length (and where it starts) are to be bound."""
+    size = x.shape[dim]
+    first = ctx.sized(_clamped_late(start, size, ZERO))
+    last = ctx.sized(_clamped_late(end, size, size))
+    length = ctx.unbound_size(dim)
+    if length is not None:
+        ctx.bind(length, FloorDiv(sympy.Max(last - first, 0) + as_expr(step) - 1, as_expr(step)))
+    bind_offset(ctx, dim, first)
+    return slice_view(x, dim, first, ctx.shape[dim], step)
+
+
+def _clamped_late(position: Size | None, size: Expr, default: Expr) -> Expr:
+    """`clamped` for a number of which nothing is known while compiling."""
+    if position is None or (isinstance(position, int) and position >= _NO_END):
+        return default
+    expr = as_expr(position)
+    if expr.is_Integer and size.is_Integer:
+        return clamped(expr, size, default)
+    from_end = sympy.Piecewise((expr + size, sympy.Lt(expr, 0)), (expr, True))
+    return sympy.Max(0, sympy.Min(size, from_end))
+
+
+def bind_offset(ctx: Builder, dim: int, first: Expr) -> None:
+    """Where a view starts in its memory, if that is to be bound: ``first`` elements of ``dim`` on."""
+    symbol = ctx.unbound_offset()
+    if symbol is not None and isinstance(ctx.operand, torch.Tensor):
+        base, stride = as_expr(ctx.operand.storage_offset()), as_expr(ctx.operand.stride(dim))
+        ctx.bind(symbol, base + first * stride)
 
 
 @lowers(aten.narrow.default)
@@ -190,9 +223,23 @@ def narrow(ctx: Builder, x: Tensor, dim: int, start: Size, length: Size) -> Tens
 @lowers(aten.select.int)
 def select(ctx: Builder, x: Tensor, dim: int, index: Size) -> Tensor:
     dim = canonical_dim(dim, len(x.shape))
-    position = wrapped(index, x.shape[dim])
+    position = (
+        wrapped(index, x.shape[dim]) if as_expr(index).is_Integer else _wrapped_late(ctx, index, x, dim)
+    )
     shape = [*x.shape[:dim], *x.shape[dim + 1 :]]
     return x.view(shape, lambda at: [*at[:dim], position, *at[dim:]])
+
+
+def _wrapped_late(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
+    """A position that depends on a size or on data, checked as ATen does."""
+    expr, size = as_expr(index), x.shape[dim]
+    inside = sympy.And(-size <= expr, expr < size)
+    ctx.check(
+        inside, f"select(): index out of range for a tensor of size {size} at dimension {dim}", "IndexError"
+    )
+    first = ctx.sized(sympy.Piecewise((expr + size, sympy.Lt(expr, 0)), (expr, True)))
+    bind_offset(ctx, dim, first)
+    return first
 
 
 def wrapped(position: Size, size: Expr) -> Expr:

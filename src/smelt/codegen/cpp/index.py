@@ -77,6 +77,8 @@ def _product(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
 
 
 def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
+    if isinstance(expr, sympy.Piecewise):
+        return _piecewise(expr, names), _ATOM
     kind = expr.func.__name__
     args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
     plain = [index_text(arg, names) for arg in expr.args]
@@ -96,8 +98,6 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         for other in plain[1:]:
             text = f"{kind.lower()}_of({text}, {other})"
         return text, _ATOM
-    if isinstance(expr, sympy.Piecewise):
-        return _piecewise(expr, names), _ATOM
     if kind in ("Identity", "ToFloat", "TruncToInt"):
         return args[0], _ATOM
     raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
