@@ -96,3 +96,21 @@ def test_nothing_to_do_for_empty_tensors(make: Callable[[Expr], Graph]) -> None:
     shapes = {name: tuple(int(s) for s in graph.buffers[str(name)].shape) for name in graph.inputs}
     scheduled = schedule(graph, Config(), TARGET)
     simulate(graph, scheduled, [torch.empty(shapes[name]) for name in graph.inputs])
+
+
+@pytest.mark.parametrize("value", [1 / 3, 0.1, -1e30, 7.0])
+def test_equal_elements_do_not_deviate(value: float) -> None:
+    graph, b = graphs.start()
+    x = graphs.given(graph, "x", Integer(5), Integer(11))
+    mean, m2, _ = b.reduction(
+        "welford",
+        lambda i, r: x.load((i[0], r[0])),
+        shape=(Integer(5),),
+        reduce_shape=(Integer(11),),
+        dtype=torch.float32,
+    )
+    graph.outputs = [b.strided(mean), b.strided(m2)]
+    constant = torch.full((5, 11), value)
+    got_mean, got_m2 = simulate(graph, schedule(graph, Config(), TARGET), [constant])
+    assert torch.equal(got_mean, constant[:, 0])
+    assert torch.equal(got_m2, torch.zeros(5))

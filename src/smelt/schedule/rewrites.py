@@ -65,7 +65,10 @@ class Rewriter:
 def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     """Welford over a cache-resident row → sum, then sum of squared deviations from the mean.
 
-    (mean, m2, n) = welford(x)  →  mean = sum(x) / n;  m2 = sum((x - mean)**2);  n = n
+    (mean, m2, n) = welford(x)  →  mean = x0 + sum(x - x0) / n;  m2 = sum((x - mean)**2);  n = n
+
+    x0, the row's first element, makes the mean of equal elements that element, and their deviation exactly 0,
+    as Welford's recurrence has it.
     """
     body = node.body
     if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(body, rewriter):
@@ -75,15 +78,26 @@ def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     mean = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
     value, dtype = body.inner_fn, body.dtype
 
+    first = rewriter.new_buffer(dtype, body.shape)
+    zeros = [sympy.Integer(0)] * len(body.reduce_shape)
+
+    def start(index: Sequence[Expr]) -> Any:
+        return value(index, zeros) if count.is_positive else ops.constant(0.0, dtype)
+
+    def from_start(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.sub(value(index, rindex), ops.load(first, index))
+
     def mean_of(index: Sequence[Expr]) -> Any:
-        return ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
+        share = ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
+        return ops.add(ops.load(first, index), share)
 
     def deviation(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
         delta = ops.sub(value(index, rindex), ops.load(mean, index))
         return ops.mul(delta, delta)
 
     nodes = [
-        Node((total,), replace(body, kind="sum"), node.origin),
+        Node((first,), Pointwise(body.shape, dtype, start), node.origin),
+        Node((total,), replace(body, kind="sum", inner_fn=from_start), node.origin),
         Node((mean,), Pointwise(body.shape, dtype, mean_of), node.origin),
     ]
     if node.outputs[1] is not None:
