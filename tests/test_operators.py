@@ -15,7 +15,9 @@ import torch
 from smelt.capture import capture_function
 from smelt.config import Config
 from smelt.pipeline import compile_program
+from tests.lowering import test_masked as masked
 from tests.lowering import test_pointwise as pointwise
+from tests.lowering import test_scans as scans
 from tests.lowering import test_structural as structural
 from tests.lowering import test_views as views
 from tests.lowering.harness import DTYPES, compare, copies, flat, widened
@@ -131,7 +133,7 @@ def test_views(dtype: torch.dtype) -> None:
 
 
 def _after(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x: function(x * 2)
+    return lambda x, *rest: function(x * 2, *rest)
 
 
 def _before(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,3 +167,42 @@ def test_symbolic_sizes() -> None:
         Case("sizes", function, (torch.randn(4, 6), torch.randn(6)), (torch.randn(9, 5), torch.randn(5)))
     )
     check_all(cases, dynamic=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_scans(dtype: torch.dtype) -> None:
+    names = [name for name in scans.ALL if name != "logcumsumexp" or dtype.is_floating_point]
+    cases = []
+    for name in names:
+        for dim, x in enumerate(
+            (torch.randn(40, 3), torch.randn(5, 2, 37).mT, torch.randn(3, 0, 41)[:, :, ::2])
+        ):
+            cases.append(Case(f"{name} {dim}", _along(scans.ALL[name], dim), (x.to(dtype),)))
+        x = torch.randn(9, 35).to(dtype)
+        cases.append(Case(f"{name} of a result", _along(_after(scans.ALL[name]), 1), (x,)))
+    check_all(cases)
+
+
+def test_scans_of_dynamic_sizes() -> None:
+    cases = []
+    for name, function in scans.ALL.items():
+        for dim in (0, 1):
+            x, other = torch.randn(6, 20), torch.randn(19, 4)
+            cases.append(Case(f"{name} {dim}", _along(function, dim), (x,), (other,)))
+    check_all(cases, dynamic=True)
+
+
+def _along(function: Callable[..., Any], dim: int) -> Callable[..., Any]:
+    return lambda x: function(x, dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_masked_elements(dtype: torch.dtype) -> None:
+    x, source = masked.given(dtype, 4, 3), masked.given(dtype, 12)
+    check_all(
+        [
+            Case("masked_scatter", aten.masked_scatter, (x, masked.MASK, source)),
+            Case("its gradient", lambda g, m: aten.masked_scatter_backward(g, m, [4, 4]), (x, masked.MASK)),
+            Case("nonzero_static", lambda x: aten.nonzero_static(x, size=9), (x,)),
+        ]
+    )

@@ -123,14 +123,18 @@ def test_one_long_line_is_serial() -> None:
     assert [loop.kind for loop in loops(kernel.body)] == [LoopKind.SERIAL]
 
 
-def test_a_scan_takes_its_inputs_place() -> None:
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_scan_takes_its_inputs_place_where_each_turn_reads_its_own(flipped: bool) -> None:
     graph, b = start()
-    shape = (Integer(30), Integer(40))
+    shape = numbers(30, 40)
     x = given(graph, "x", *shape)
     turned = b.pointwise(lambda i: ops.exp(x.load(i)), shape=shape, dtype=F32)
-    first = running(b, turned.load, shape, 1)
+    place = (lambda i: (i[0], 39 - i[1])) if flipped else tuple
+    first = running(b, lambda i: turned.load(place(i)), shape, 1)
     graph.outputs = [b.strided(running(b, first.load, shape, 0))]
-    check(graph, [torch.randn(30, 40)], Config(parallel_grain=1, fusion=False))
+    scheduled = check(graph, [torch.randn(30, 40)], Config(parallel_grain=1, fusion=False))
+    alone = [kernel for kernel in scheduled.kernels if len(kernel.params) == 1]
+    assert len(alone) == (0 if flipped else 1)
 
 
 def test_costly_work_beside_a_scan_keeps_its_lanes() -> None:
