@@ -53,10 +53,22 @@ def test_index_put_of_a_number_under_a_mask_is_elementwise() -> None:
     check(lambda x, m, v: aten.index_put.default(x, [m], v), X, X > 50, torch.tensor([7.0]))
 
 
+def test_index_put_by_a_mask() -> None:
+    mask = torch.tensor([True, False, False, True])
+    for accumulate in (False, True):
+        check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(2, 5, 6))
+        check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(6))
+    places = torch.rand(X.shape[0], X.shape[1]) > 0.5
+    count = int(places.sum())
+    check(lambda x, m, v: aten.index_put.default(x, [m], v), X, places, torch.rand(count, X.shape[2]))
+
+
 def test_what_goes_to_aten() -> None:
     mask = torch.tensor([True, False, False, True])
     put = "aten.index_put.default"
-    check(lambda x, m, v: aten.index_put.default(x, [m], v), X, mask, torch.rand(2, 5, 6), fallbacks=[put])
+    square = torch.rand(4, 4)
+    two = lambda x, m: aten.index_put.default(x, [m, m], torch.ones(()))  # noqa: E731
+    check(two, square, mask, fallbacks=[put])
     truth = torch.tensor([True, False])
     check(
         lambda x, i, v: aten.index_put.default(x, [i], v, True),
