@@ -27,6 +27,7 @@ ROW_MODULES: tuple[str, ...] = (
     "reductions",
     "scatter",
     "statistics",
+    "unique",
     "upsample",
 )
 """The modules beside this one that hold rows; importing them fills the table."""

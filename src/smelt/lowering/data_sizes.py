@@ -231,8 +231,6 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     RuntimeError where a number of repetitions is negative, or ``output_size`` is not their sum.
     """
     count, out = repeats.shape[0], ctx.dtype
-    if count == 0:
-        raise Unsupported("no repetitions")
 
     def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
         times = load_as(repeats, index, torch.int64)
@@ -241,12 +239,12 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
 
     two = [torch.int64, torch.int64]
     ends, least = ctx.scan(turn, shape=(count,), dim=0, state=[(torch.int64, 0)] * 2, dtypes=two)
-    ctx.check(at_least(ctx.item(_last(least)), 0), "repeats can not be negative")
+    ctx.check(at_least(ctx.item(_last(ctx, least)), 0), "repeats can not be negative")
     symbol, size = ctx.unbound_size(0), ctx.shape[0]
     if symbol is not None:
-        ctx.bind_item(symbol, _last(ends))
+        ctx.bind_item(symbol, _last(ctx, ends))
     else:
-        ctx.check(equal(ctx.item(_last(ends)), size), "allocated size does not match required size")
+        ctx.check(equal(ctx.item(_last(ctx, ends)), size), "allocated size does not match required size")
 
     def end(index: Index) -> list[Expr]:
         return [ops.indirect_index(ends.load(index), size + 1, wrap=False, check=False)]
@@ -261,6 +259,15 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
     return ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)], dtypes=[out])[0]
 
 
-def _last(x: Tensor) -> Tensor:
-    """The last element of a 1-d tensor that is not empty."""
-    return x.view((), lambda index: [x.shape[0] - 1])
+def _last(ctx: Builder, x: Tensor) -> Tensor:
+    """The last element of a 1-d int64 tensor, 0-d; 0 where it is empty."""
+    size = x.shape[0]
+    if size.is_positive:
+        return x.view((), lambda index: [size - 1])
+    if size == 0:
+        return fill(ctx, (), torch.int64, 0)
+
+    def inner(index: Index) -> Any:
+        return ops.masked(compare("gt", size, as_expr(0)), lambda: x.load([size - 1]), 0)
+
+    return ctx.pointwise(inner, shape=(), dtype=torch.int64)
