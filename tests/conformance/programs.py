@@ -82,9 +82,7 @@ class Program:
         return "\n".join([f"def program({arguments}):", *lines, f"    return ({results})"]) + "\n"
 
     def function(self, shake: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Any:
-        """The function itself. With ``shake`` each step's result is what it makes of it (not for programs
-        with mutations: it takes views apart).
-        """
+        """The function itself; with ``shake`` each step's result is what it makes of it."""
         namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "shake": shake}
         exec(compile(self.source(shake is not None), "<program>", "exec"), namespace)
         return namespace["program"]

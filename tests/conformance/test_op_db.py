@@ -1,0 +1,30 @@
+"""Every operator of op_db once, float32, forward and backward: what passes under aot_eager passes with smelt.
+
+`make opinfo` does this in all dtypes, with three samples each.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.isolation import Lost, run_isolated
+from tests.conformance.opinfo import BAD, make_jobs
+from tests.conformance.opinfo_worker import check_operator
+
+SHORT: dict[str, str] = {}
+"""Operators that are known not to pass, with the cause."""
+
+
+@pytest.mark.timeout(1500)
+def test_every_operator_once() -> None:
+    jobs = make_jobs("", ["float32"], 1, True, False)
+    assert len(jobs) > 500
+    wrong, native = [], 0
+    for job, result in run_isolated(jobs, check_operator, workers=2, timeout=180.0):
+        if isinstance(result, Lost) or result.outcome in BAD:
+            wrong.append(f"{job.name}: {result.outcome}: {result.message}")
+        elif not result.fallbacks:
+            native += 1
+    unexpected = [line for line in wrong if line.split(":")[0] not in SHORT]
+    assert not unexpected, "\n".join(unexpected)
+    assert native >= 0.85 * len(jobs)
