@@ -107,15 +107,14 @@ def test_nothing_to_scan(shape: tuple[int, int]) -> None:
 
 def test_a_scan_over_rows_runs_down_the_columns_in_lanes() -> None:
     (kernel,) = check(lone(numbers(20, 64), 0), [torch.randn(20, 64)]).kernels
-    kinds = {loop.kind for loop in loops(kernel.body) if not carried_state(loop)}
-    assert LoopKind.VECTOR in kinds
+    beside = [loop for loop in loops(kernel.body) if loop.kind is LoopKind.VECTOR]
+    assert [loop.step * F32.itemsize for loop in beside] == [64]  # a line of the cache
     assert [loop.kind for loop in loops(kernel.body) if carried_state(loop)] == [LoopKind.SERIAL]
 
 
 def test_lines_of_a_scan_are_shared_out_to_threads() -> None:
     (kernel,) = check(lone(numbers(40, 7), 1), [torch.randn(40, 7)]).kernels
-    outer, *_ = loops(kernel.body)
-    assert outer.kind is LoopKind.PARALLEL
+    assert [loop.kind for loop in loops(kernel.body)] == [LoopKind.PARALLEL, LoopKind.SERIAL]
 
 
 def test_one_long_line_is_serial() -> None:
