@@ -29,8 +29,8 @@ class Config:
     """Least number of elementary operations for which a loop is worth a thread team."""
 
     fallback_random: bool = False
-    """Whether ATen draws random numbers, one call for each operator: then they are those of eager PyTorch with
-    the same seed. Otherwise smelt draws its own: reproducible, but others."""
+    """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
+    Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
 
     verify: bool = False  # not in the key: verifiers change nothing
     """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""

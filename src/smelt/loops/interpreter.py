@@ -326,8 +326,13 @@ def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
 
     >>> n = sympy.Symbol("n", integer=True)
     >>> check(Check(n > 2, "too small"), {n: 3})
+    >>> check(Check(sympy.Ne(n, 0), "no"), {n: False})
+    Traceback (most recent call last):
+    RuntimeError: no
     """
-    values = {symbol.name: value for symbol, value in sizes.items()}  # a condition assumes nothing of them
+    values = {  # by name: a condition assumes nothing of them; to SymPy, False is not 0
+        symbol.name: int(value) if isinstance(value, bool) else value for symbol, value in sizes.items()
+    }
     known = body.condition.subs({symbol: values[symbol.name] for symbol in body.condition.free_symbols})
     if not bool(known):
         raise getattr(builtins, body.kind)(body.message)

@@ -1,8 +1,8 @@
 """Random numbers for rows: the bits that belong to an index, and the plain distributions made of them.
 
-Element ``i`` (row-major) of a random tensor comes from `ops.philox` at counter ``i`` under the key of its call,
-whatever the strides, the order of the loops, the lanes and the threads. The key comes from a seed which torch's
-default generator gives once for each run of a compiled program.
+Element ``i`` (row-major) of a random tensor comes from `ops.philox` at counter ``i`` under the key of its
+call, whatever the strides, the order of the loops, the lanes and the threads. The keys of a run come from one
+seed that torch's default generator gives (`Builder.sow`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from smelt.symbolic import contiguous_strides, flatten
 _WIDE = torch.int64
 _ALL = 1 << 64
 _HALF = 1 << 63
+_LOW = (1 << 32) - 1
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """How many binary digits a floating dtype has."""
 
@@ -53,7 +54,7 @@ class Draw:
         return _positive(self.bits(index), compute)
 
     def normal(self, index: Index, compute: torch.dtype) -> Any:
-        """The standard normal distribution, by Box and Muller (1958); |x| < 6.7 (float32) or 9.5 (float64)."""
+        """The standard normal distribution (Box and Muller, 1958); |x| < 6.7 in float32, 9.5 in float64."""
         first = self.bits(index)
         second = self.bits(index, 1) if compute is torch.float64 else _shifted(first, 32)
         square = ops.mul(ops.constant(-2.0, compute), ops.log(_positive(first, compute)))
@@ -66,24 +67,22 @@ class Draw:
         return ops.le(ops.bitwise_and(self.bits(index), _word(_HALF - 1)), _word(limit))
 
     def below(self, index: Index, count: int | Expr) -> Any:
-        """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned); biased by ``count / 2**63`` at most."""
+        """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned).
+
+        It is the high half of the product of bits and count: no division (D. Lemire, 2019). Two numbers differ
+        by at most ``count / 2**64`` in how probable they are, as a part of that.
+        """
         bits = self.bits(index)
         if isinstance(count, Expr):
-            return ops.remainder(ops.bitwise_and(bits, _word(_HALF - 1)), ops.index_expr(count, _WIDE))
-        if count <= 1 << 32:  # the high half of bits * count, D. Lemire (2019)
-            low, high = _masked(bits, 32), _shifted(bits, 32)
-            factor = _word(count)
-            carried = _shifted(ops.mul(low, factor), 32)
-            return _shifted(ops.add(ops.mul(high, factor), carried), 32)
-        if count <= _HALF:
-            kept = ops.bitwise_and(bits, _word(_HALF - 1))
-            return kept if count == _HALF else ops.remainder(kept, _word(count))
+            factor = ops.index_expr(count, _WIDE)
+            return _high_product(bits, _masked(factor, 32), _shifted(factor, 32))
         if count == _ALL:
             return bits
-        # bits >= count as unsigned numbers, once the sign bits of both are flipped
-        least = torch.iinfo(_WIDE).min
-        over = ops.ge(ops.bitwise_xor(bits, _word(least)), _word(count - _ALL + least))
-        return ops.where(over, ops.sub(bits, _word(count - _ALL)), bits)
+        if count > 1 << 32:
+            return _high_product(bits, _word(count & _LOW), _word(count >> 32))
+        factor = _word(count)
+        carried = _shifted(ops.mul(_masked(bits, 32), factor), 32)
+        return _shifted(ops.add(ops.mul(_shifted(bits, 32), factor), carried), 32)
 
 
 def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = None) -> Draw:
@@ -98,7 +97,7 @@ def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = Non
 
 
 def require(ctx: Builder, holds: Callable[[Index], Any], shape: Sequence[Expr], message: str) -> None:
-    """Raise RuntimeError with ``message`` when the program runs, unless ``holds`` at every index of ``shape``."""
+    """At run time, raise RuntimeError with ``message`` unless ``holds`` at every index of ``shape``."""
     found = ctx.reduction(
         "all", lambda index, rindex: holds(rindex), shape=(), reduce_shape=shape, dtype=torch.bool
     )
@@ -127,6 +126,15 @@ def _masked(bits: Any, count: int) -> Any:
 def _shifted(bits: Any, count: int) -> Any:
     """A logical shift to the right."""
     return _masked(ops.rshift(bits, _word(count)), 64 - count)
+
+
+def _high_product(bits: Any, low: Any, high: Any) -> Any:
+    """The high 64 of the 128 bits of ``bits * (high * 2**32 + low)``, all unsigned; ``low, high < 2**32``."""
+    first, second = _masked(bits, 32), _shifted(bits, 32)
+    one, two = ops.mul(first, high), ops.mul(second, low)
+    middle = ops.add(_shifted(ops.mul(first, low), 32), ops.add(_masked(one, 32), _masked(two, 32)))
+    top = ops.add(ops.mul(second, high), ops.add(_shifted(one, 32), _shifted(two, 32)))
+    return ops.add(top, _shifted(middle, 32))
 
 
 def _fraction(bits: Any, digits: int) -> Any:

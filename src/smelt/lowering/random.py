@@ -309,6 +309,40 @@ def rrelu_with_noise_functional(
     return result, noise_out
 
 
+@lowers(aten.rrelu_with_noise_backward.default)
+def rrelu_with_noise_backward(
+    ctx: Builder,
+    grad: Tensor,
+    x: Tensor,
+    noise: Tensor,
+    lower: float,
+    upper: float,
+    training: bool,
+    self_is_result: bool,
+) -> Tensor:
+    """``grad`` times the slope of each element: its noise, or while not training that of a leaky relu."""
+    dtype = ctx.dtype
+    _numbers(lower, upper)
+    refuse(not dtype.is_floating_point, f"rrelu in {dtype}")
+    compute, leak = compute_dtype(dtype), (lower + upper) / 2
+    refuse(not training and self_is_result and leak < 0, f"a slope of {leak} in place")
+
+    def inner(index: Index) -> Any:
+        slope = (
+            load_as(noise, broadcast_index(index, noise.shape), compute)
+            if training
+            else constant(leak, compute)
+        )
+        value = load_as(grad, broadcast_index(index, grad.shape), compute)
+        scaled = ops.mul(value, slope)
+        if not training:
+            above = ops.gt(load_as(x, broadcast_index(index, x.shape), compute), constant(0.0, compute))
+            scaled = ops.where(above, value, scaled)
+        return convert(scaled, compute, dtype)
+
+    return ctx.pointwise(inner)
+
+
 def _double(value: float) -> Any:
     return constant(value, torch.float64)
 
