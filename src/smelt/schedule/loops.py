@@ -131,6 +131,9 @@ class _Arranger:
         parallel = self.config.parallel and work >= self.config.parallel_grain
         if parallel and root.var in chosen:
             block = self._block(self.trips(root), self._lanes(root))
+            if _scans(root):
+                line = self._line_step(root, self._lanes(root))
+                block = -(-block // line) * line
             self.kernel, inner = split(self.kernel, root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
