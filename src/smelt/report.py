@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -59,9 +59,17 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
             for each in total_fallbacks(reports)
         ],
         "symbols": sorted({symbol for report in reports for symbol in report.symbols}),
+        "dynamic_sizes": _distinct(str(each) for report in reports for each in report.dynamic_sizes),
+        "specialized": _distinct(
+            str(each) for report in reports for each in report.size_guards if each.fixed
+        ),
         "arena_bytes": sum(report.arena_bytes for report in reports),
         "cache_hits": sum(report.cache_hit for report in reports),
     }
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
 
 
 def overview(reports: Sequence[CompileReport]) -> RenderableType:
@@ -111,12 +119,29 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
         if report.cache_hit:
             facts += ", from the cache"
         parts.append(Text(facts))
+        parts += size_lines(report)
         parts.append(Text(f"  ATen calls: {_counted(report.externs)}"))
         if report.fused:
             parts.append(_kernel_table(report))
         parts += [Text(f"  fallback {each}", style="yellow") for each in report.fallbacks]
         parts.append(Text(""))
     return Group(*parts)
+
+
+def size_lines(report: CompileReport) -> list[Text]:
+    """Which sizes are dynamic, which were fixed by what, and what is taken for granted of the others.
+
+    >>> from smelt.reporting import SizeGuard
+    >>> report = CompileReport("inference", "graph 0")
+    >>> report.size_guards.append(SizeGuard("x.size(0) == 7", True, "model.py:3 in forward: if n == 7:"))
+    >>> print(size_lines(report)[0])
+      specialized: x.size(0) == 7  (at model.py:3 in forward: if n == 7:)
+    """
+    lines = [Text(f"  dynamic: {each}") for each in report.dynamic_sizes]
+    fixed = [each for each in report.size_guards if each.fixed]
+    lines += [Text(f"  specialized: {each}", style="yellow") for each in fixed]
+    lines += [Text(f"  guard: {each}") for each in report.size_guards if not each.fixed]
+    return lines
 
 
 def _kernel_table(report: CompileReport) -> Table:

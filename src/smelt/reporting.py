@@ -36,6 +36,46 @@ class Fallback:
         return f"{self.op}{times}: {self.reason}" + (f"  (at {self.where})" if self.where else "")
 
 
+@dataclass(frozen=True, slots=True)
+class DynamicSize:
+    """A size that differs from call to call: its symbol, where the inputs have it, and what it was at first.
+
+    Inputs whose sizes were equal at first share a symbol: they have to stay equal. ``hint`` is None where
+    nothing was seen.
+
+    >>> print(DynamicSize("s0", ("x.size(0)", "y.size(1)"), 8))
+    s0 is x.size(0) and y.size(1)  (seen: 8)
+    """
+
+    symbol: str
+    places: tuple[str, ...]
+    hint: int | None = None
+
+    def __str__(self) -> str:
+        seen = "" if self.hint is None else f"  (seen: {self.hint})"
+        return f"{self.symbol} is {' and '.join(self.places)}{seen}"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeGuard:
+    """A condition on sizes without which the graph is compiled anew, and the user's line that asks for it.
+
+    ``fixed``: it makes a size a number that could have been dynamic (a specialization).
+
+    >>> print(SizeGuard("x.size(0) == 7", True, "model.py:3 in forward: if x.shape[0] == 7:"))
+    x.size(0) == 7  (at model.py:3 in forward: if x.shape[0] == 7:)
+    """
+
+    condition: str
+    fixed: bool
+    where: str | None = None
+    why: str | None = None
+
+    def __str__(self) -> str:
+        why = f": {self.why}" if self.why else ""
+        return self.condition + why + (f"  (at {self.where})" if self.where else "")
+
+
 @dataclass(slots=True)
 class CompileReport:
     """One compiled graph.
@@ -43,8 +83,9 @@ class CompileReport:
     ``kind``: ``inference``, ``forward`` or ``backward``; ``eager`` where PyTorch runs the whole graph.
     ``fused``: for each kernel, the operators that share it. ``native_calls``: calls into compiled code per
     run. ``externs``: ATen calls that smelt chose (matmul …) → how many. ``symbols``: dynamic sizes by name,
-    with the size seen while capturing. ``arena_bytes``: at those sizes. ``phase_seconds``: smelt's own time
-    by pass.
+    with the size seen while capturing; ``dynamic_sizes`` says which dimensions of which inputs they are,
+    ``size_guards`` what PyTorch fixed or takes for granted (of forward and inference graphs).
+    ``arena_bytes``: at those sizes. ``phase_seconds``: smelt's own time by pass.
 
     >>> report = CompileReport("inference", "graph 0")
     >>> with report.phase("lowering"):
@@ -66,6 +107,8 @@ class CompileReport:
     externs: dict[str, int] = field(default_factory=dict)
     fallbacks: list[Fallback] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
+    dynamic_sizes: list[DynamicSize] = field(default_factory=list)
+    size_guards: list[SizeGuard] = field(default_factory=list)
     arena_bytes: int = 0
     cache_hit: bool = False
     problems: list[Problem] = field(default_factory=list)
