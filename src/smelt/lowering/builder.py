@@ -284,6 +284,7 @@ class Builder:
 
     def unbound_size(self, dim: int, output: int | None = None) -> Symbol | None:
         """The symbol to be bound to the size of a result's dimension, if there is one."""
+        path: tuple[Any, ...]
         path = (_SIZE, SequenceKey(dim)) if output is None else (SequenceKey(output), _SIZE, SequenceKey(dim))
         return next((symbol for symbol, place in self.unbound.items() if place == path), None)
 

@@ -172,13 +172,12 @@ def without_mask(
     where = chosen_positions(ctx, flat(ctx, mask), size)
     found: list[Tensor | None] = [where]
     if len(shape) > 1:
+
+        def coordinate(dim: int) -> Callable[[Index], Any]:
+            return lambda index: _coordinates(where, index, shape)[dim]
+
         found = [
-            ctx.pointwise(
-                lambda index, dim=dim: _coordinates(where, index, shape)[dim],
-                shape=(size,),
-                dtype=torch.int64,
-            )
-            for dim in range(len(shape))
+            ctx.pointwise(coordinate(dim), shape=(size,), dtype=torch.int64) for dim in range(len(shape))
         ]
     return [*indices[:place], *found, *indices[place + 1 :]]
 
