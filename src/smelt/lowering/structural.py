@@ -224,8 +224,7 @@ def slice_scatter(
     ctx: Builder, x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1
 ) -> Tensor:
     dim = canonical_dim(dim, len(x.shape))
-    first = views.clamped(start, x.shape[dim], 0)
-    last = views.clamped(end, x.shape[dim], x.shape[dim])
+    first, last = views.bounds_of_slice(ctx, x.shape[dim], start, end)
     stride = as_expr(step)
 
     def inner(index: Index) -> Any:
@@ -258,7 +257,7 @@ def _overlaid(x: Tensor, index: Index, mask: Any, load: Callable[[], Any]) -> An
 @lowers(aten.select_scatter.default)
 def select_scatter(ctx: Builder, x: Tensor, src: Tensor, dim: int, index: Size) -> Tensor:
     dim = canonical_dim(dim, len(x.shape))
-    position = views.wrapped(index, x.shape[dim])
+    position = views.position_of(ctx, index, x, dim)
 
     def inner(at: Index) -> Any:
         mask = compare("eq", at[dim], position)

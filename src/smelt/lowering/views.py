@@ -185,14 +185,23 @@ def slice_(
 
 def _slice_by_data(ctx: Builder, x: Tensor, dim: int, start: Any, end: Any, step: Size) -> Tensor:
     """A slice whose bounds depend on data: its length (and where it starts) are to be bound."""
-    size = x.shape[dim]
-    first = ctx.sized(_clamped_late(start, size, ZERO))
-    last = ctx.sized(_clamped_late(end, size, size))
+    first, last = bounds_of_slice(ctx, x.shape[dim], start, end)
     length = ctx.unbound_size(dim)
     if length is not None:
         ctx.bind(length, FloorDiv(sympy.Max(last - first, 0) + as_expr(step) - 1, as_expr(step)))
     bind_offset(ctx, dim, first)
     return slice_view(x, dim, first, ctx.shape[dim], step)
+
+
+def bounds_of_slice(ctx: Builder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr]:
+    """The first position of a slice and the one behind its last, whatever is known of the bounds' signs."""
+    found = []
+    for position, default in ((start, ZERO), (end, size)):
+        try:
+            found.append(clamped(position, size, default))
+        except Unsupported:
+            found.append(ctx.sized(_clamped_late(position, size, default)))
+    return found[0], found[1]
 
 
 def _clamped_late(position: Size | None, size: Expr, default: Expr) -> Expr:
@@ -223,37 +232,27 @@ def narrow(ctx: Builder, x: Tensor, dim: int, start: Size, length: Size) -> Tens
 @lowers(aten.select.int)
 def select(ctx: Builder, x: Tensor, dim: int, index: Size) -> Tensor:
     dim = canonical_dim(dim, len(x.shape))
-    position = (
-        wrapped(index, x.shape[dim]) if as_expr(index).is_Integer else _wrapped_late(ctx, index, x, dim)
-    )
+    position = position_of(ctx, index, x, dim)
+    bind_offset(ctx, dim, position)
     shape = [*x.shape[:dim], *x.shape[dim + 1 :]]
     return x.view(shape, lambda at: [*at[:dim], position, *at[dim:]])
 
 
-def _wrapped_late(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
-    """A position that depends on a size or on data, checked as ATen does."""
-    expr, size = as_expr(index), x.shape[dim]
-    inside = sympy.And(-size <= expr, expr < size)
-    ctx.check(
-        inside, f"select(): index out of range for a tensor of size {size} at dimension {dim}", "IndexError"
-    )
-    first = ctx.sized(sympy.Piecewise((expr + size, sympy.Lt(expr, 0)), (expr, True)))
-    bind_offset(ctx, dim, first)
-    return first
+def position_of(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
+    """A single position of a dimension; negative ones count from the end.
 
-
-def wrapped(position: Size, size: Expr) -> Expr:
-    """A single position; negative ones count from the end.
-
-    Raises:
-        Unsupported: the sign depends on a size.
+    What depends on data is checked at run time: an IndexError, as ATen raises.
     """
-    expr = as_expr(position)
+    expr, size = as_expr(index), x.shape[dim]
+    if expr.is_Integer:
+        return expr if expr.is_nonnegative else size + expr
+    if expr.is_nonnegative and sympy.expand(size - expr).is_positive:
+        return expr
+    message = f"select(): index out of range for a tensor of size {size} at dimension {dim}"
+    ctx.check(sympy.And(-size <= expr, expr < size), message, "IndexError")
     if expr.is_nonnegative:
         return expr
-    if expr.is_negative:
-        return size + expr
-    raise Unsupported(f"position {expr}, whose sign is not known")
+    return ctx.sized(sympy.Piecewise((expr + size, sympy.Lt(expr, 0)), (expr, True)))
 
 
 @lowers(aten.split.Tensor, aten.unsafe_split.Tensor)
