@@ -14,10 +14,13 @@ import torch
 from sympy import Expr
 
 from smelt.capture import Program
+from smelt.capture.sizes import explain_sizes
 from smelt.codegen.cpp import CppUnit, print_unit
 from smelt.config import Config
 from smelt.contract import contract, graph_key
+from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
+from smelt.loops.dependencies import bound_symbols
 from smelt.loops.ir import Extern, Graph
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
@@ -28,7 +31,7 @@ from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
-from smelt.runtime.plan import NativeStep, Plan
+from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import Scheduled, Target, schedule
 from smelt.symbolic import size_hint
 
@@ -69,6 +72,9 @@ def compile_program(program: Program, config: Config) -> Compiled:
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     with report.phase("contract"):
         program = contract(program)
+        if program.kind != "backward":
+            report.dynamic_sizes, report.size_guards = explain_sizes(program)
+            report.dynamic_sizes += data_sizes(program.graph_module.graph)
     with report.phase("key"):
         tools = toolchain.find()
         target = Target(tools.vector_bytes)
@@ -82,11 +88,11 @@ def compile_program(program: Program, config: Config) -> Compiled:
     if found is not None:
         return found
     with report.phase("lowering"):
-        graph = lower(program.graph_module)
+        graph = lower(program.graph_module, config.fallback_random)
         if config.verify:
             verify_loops(graph)
     unit = _unit(graph, config, target, report)
-    constants = graph.constants
+    constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     plan = replace(unit.plan, notes=_notes(graph, unit, constants))
     _fill_report(report, plan.notes)
     report.keep_text("cpp", unit.cpp.text)
@@ -108,13 +114,20 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
             _verify_kernels(scheduled)
     with report.phase("codegen"):
         cpp = print_unit(scheduled.runs)
-        steps = tuple(
-            replace(step, errors=tuple(cpp.errors.get(step.function, ())))
-            if isinstance(step, NativeStep)
-            else step
-            for step in scheduled.plan.steps
-        )
-    return Unit(replace(scheduled.plan, steps=steps), cpp, scheduled.runs, scheduled.arena_size)
+        plan = _with_errors(scheduled.plan, cpp)
+    return Unit(plan, cpp, scheduled.runs, scheduled.arena_size)
+
+
+def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
+    """The plan with what its native steps, and those of its bodies, may raise."""
+    steps: list[Step] = []
+    for step in plan.steps:
+        if isinstance(step, NativeStep):
+            step = replace(step, errors=tuple(cpp.errors.get(step.function, ())))
+        elif isinstance(step, ExternStep) and step.bodies:
+            step = replace(step, bodies=tuple(_with_errors(body, cpp) for body in step.bodies))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))
 
 
 def _verify_kernels(scheduled: Scheduled) -> None:
@@ -163,22 +176,28 @@ def _notes(graph: Graph, unit: Unit, constants: dict[str, torch.Tensor]) -> dict
     calls = [call for run in unit.runs for call in run.calls]
     externs: Counter[str] = Counter()
     fallbacks = []
-    for node in graph.nodes:
+    paths: dict[str, str] = {}
+    for each in graph.with_bodies():
+        paths.update(each.constant_paths)
+    for node in (node for each in graph.with_bodies() for node in each.nodes):
         if isinstance(node.body, Extern):
             if node.body.reason is None:
                 externs[node.body.target] += 1
             else:
                 fallbacks.append((node.body.target, node.body.reason, node.origin.where))
     hints = {symbol.name: hint for symbol, hint in graph.hints.items()}
+    late = {symbol.name for node in graph.nodes for symbol in bound_symbols(node)}
     return {
         "kernels": [call.kernel.name for call in calls],
         "fused": [list(call.kernel.origins) for call in calls],
         "native_calls": len(unit.runs),
         "externs": dict(externs),
         "fallbacks": fallbacks,
-        "symbols": {name: hint for name, hint in hints.items() if name in unit.plan.symbols},
+        "symbols": {
+            name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
+        },
         "arena_bytes": size_hint(unit.arena_size, graph.hints),
-        "constants": {name: graph.constant_paths.get(name, name) for name in constants},
+        "constants": {name: paths.get(name, name) for name in constants},
     }
 
 
@@ -198,11 +217,11 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(lower(program.graph_module), config, target)
+        scheduled = schedule(lower(program.graph_module, config.fallback_random), config, target)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
-    report.keep_text("loops", lambda: print_graph(lower(program.graph_module)))
+    report.keep_text("loops", lambda: print_graph(lower(program.graph_module, config.fallback_random)))
     report.keep_text("nest", nest_text)
 
 

@@ -163,7 +163,7 @@ def test_a_sparse_tensor_is_unsupported() -> None:
     assert "torch.sparse_coo" in unsupported(program)
 
 
-def test_higher_order_operators_are_unsupported_and_named() -> None:
+def test_unknown_higher_order_operators_are_unsupported_and_named() -> None:
     class Branch(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), [x])
@@ -172,8 +172,10 @@ def test_higher_order_operators_are_unsupported_and_named() -> None:
     from smelt.contract import export_decompositions
 
     program = export(Branch(), (torch.ones(3),), None, export_decompositions())
+    node_of(program, torch.ops.higher_order.cond).target = torch.ops.higher_order.flex_attention
     with pytest.raises(
-        Unsupported, match=r"higher-order operator cond \(at test_contract_verify.py:\d+ in forward\)"
+        Unsupported,
+        match=r"higher-order operator flex_attention \(at test_contract_verify.py:\d+ in forward\)",
     ):
         contract(program)
 

@@ -164,13 +164,26 @@ def test_methods_are_refused() -> None:
         lower(traced)
 
 
-def test_branches_are_unsupported() -> None:
+def test_branches_become_bodies() -> None:
     def function(x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
     traced = make_fx(function, tracing_mode="fake")(torch.randn(3))
-    with pytest.raises(Unsupported, match="higher order operator"):
-        lower(traced)
+    call = next(node.body for node in lower(traced).nodes if isinstance(node.body, Extern))
+    assert call.target == "higher_order.cond"
+    assert [len(body.nodes) for body in call.bodies] == [1, 1]
+
+
+def test_unknown_higher_order_operators_are_unsupported() -> None:
+    traced = make_fx(
+        lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), tracing_mode="fake"
+    )
+    graph_module = traced(torch.randn(3))
+    for node in graph_module.graph.nodes:
+        if node.target is torch.ops.higher_order.cond:
+            node.target = torch.ops.higher_order.flex_attention
+    with pytest.raises(Unsupported, match="higher-order operator flex_attention"):
+        lower(graph_module)
 
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64]

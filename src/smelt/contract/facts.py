@@ -6,7 +6,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import Node
+from sympy import Symbol
+from torch.fx import Graph, Node
+
+from smelt.reporting import DynamicSize
 
 aten = torch.ops.aten
 
@@ -21,6 +24,9 @@ RAISING = frozenset(
     }
 )
 """Operators that are called for the error they may raise."""
+
+EFFECT = "smelt_effect"
+"""``node.meta`` key of calls that have an effect which their schema does not tell."""
 
 _SHARING = frozenset({aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default})
 """Operators whose result shares memory with the argument although their schema does not say so."""
@@ -57,17 +63,68 @@ def returns_nothing(target: Any) -> bool:
 def has_effect(node: Node) -> bool:
     """Whether a call does something besides giving a result: writing, drawing numbers, raising."""
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, torch._ops.HigherOrderOperator) or node.meta.get(EFFECT):
         return True
     return target in RAISING or is_mutating(target) or is_random(target) or returns_nothing(target)
 
 
+def new_sizes(node: Node) -> dict[Symbol, tuple[Any, ...]]:
+    """The sizes that a call's result holds first, because they depend on data: symbol → where it stands.
+
+    A place is a key path of ``torch.utils._pytree``: ``(CallMethodKey("size"), SequenceKey(0))``, or ``()``
+    where the result is the number itself.
+    """
+    found: dict[Symbol, tuple[Any, ...]] = {}
+    value = node.meta.get("val")
+    environment = environment_of(value)
+    for own, path in (node.meta.get("unbacked_bindings") or {}).items():
+        symbol = own if environment is None else environment.replace(own)
+        if isinstance(symbol, Symbol):
+            found[symbol] = path
+    if reads_number(node.target) and isinstance(value, (torch.SymInt, torch.SymFloat)):
+        symbol = number(value)
+        if isinstance(symbol, Symbol):
+            found.setdefault(symbol, ())
+    return found
+
+
+def environment_of(value: Any) -> Any | None:
+    """The ShapeEnv that the sizes in a node's metadata belong to; None where all is static."""
+    if isinstance(value, (list, tuple)):
+        return next((env for env in map(environment_of, value) if env is not None), None)
+    sizes: tuple[Any, ...] = (value,)
+    if isinstance(value, torch.Tensor):
+        strided = value.layout is torch.strided
+        sizes = (*value.shape, *((*value.stride(), value.storage_offset()) if strided else ()))
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return next((size.node.shape_env for size in sizes if isinstance(size, symbolic)), None)
+
+
+def data_sizes(graph: Graph) -> list[DynamicSize]:
+    """The sizes of a graph that depend on data, and which call gives each of them."""
+    found = []
+    for node in graph.nodes:
+        if node.op == "call_function":
+            where = node.meta.get("where")
+            place = f"what {node.target} gives" + (f" at {where}" if where else "")
+            found += [DynamicSize(str(symbol), (place,)) for symbol in new_sizes(node)]
+    return found
+
+
+def reads_number(target: Any) -> bool:
+    """Whether an operator returns a number that a tensor holds."""
+    return target in (aten._local_scalar_dense.default, aten.item.default)
+
+
 def layout(value: Any) -> tuple[Any, ...] | None:
-    """Shape, strides, offset and dtype of a strided tensor; sizes as ints or SymPy (no guards added)."""
+    """Shape, strides, offset and dtype of a strided tensor, and how its memory is to be read (as conjugates, as
+    negatives); sizes as ints or SymPy (no guards added).
+    """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
+    read = (value.dtype, value.is_conj(), value.is_neg())
     numbers = (*value.shape, *value.stride(), value.storage_offset())
-    return (value.dim(), value.dtype, value.device, tuple(number(each) for each in numbers))
+    return (value.dim(), read, value.device, tuple(number(each) for each in numbers))
 
 
 def number(size: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from smelt.capture import Program
 from smelt.contract import where
 from smelt.contract.facts import RAISING, has_effect, is_random, is_view, layout, number
+from smelt.contract.higher_order import bodies_of, body_program, expand
 from smelt.contract.verify import verify
 
 aten = torch.ops.aten
@@ -36,14 +37,25 @@ def contract(program: Program) -> Program:
         VerificationError: SM0420 to SM0427, all that is wrong at once.
         Unsupported: the graph is well formed but not for smelt (a device, a layout, a higher-order operator).
     """
+    result = _contracted(expand(program))
+    verify(result)
+    return result
+
+
+def _contracted(program: Program) -> Program:
+    """The contract form of a program and of the bodies of its control flow, not yet verified."""
     graph = _Rewriter(program).run()
     where.attach(graph)
     with _use_lazy_graph_module(True):
         graph_module = _make_graph_module(program.graph_module, graph, "Contract")
     assert isinstance(graph_module, GraphModule)
-    result = dataclasses.replace(program, graph_module=graph_module)
-    verify(result)
-    return result
+    for body in dict.fromkeys(body for node in graph.nodes for body in bodies_of(node)):
+        name = str(body.target)
+        inner = operator.attrgetter(name)(program.graph_module)
+        body.target = name.replace(".", "_")
+        made = _contracted(expand(body_program(inner, f"{program.name} {name}"))).graph_module
+        setattr(graph_module, body.target, made)
+    return dataclasses.replace(program, graph_module=graph_module)
 
 
 class _Rewriter:
@@ -126,6 +138,8 @@ class _Rewriter:
         """A pure call with the same arguments → the first one's result."""
         if node.op == "call_function" and (has_effect(node) or is_random(node.target)):
             return None
+        if node.meta.get("unbacked_bindings"):
+            return None  # its sizes are symbols of their own
         try:
             key = (node.op, node.target, _hashable(args), _hashable(self._map(node.kwargs)))
             first = self.calls.get(key)

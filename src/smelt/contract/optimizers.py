@@ -1,9 +1,9 @@
 """Decompositions of what optimizers call: ``_foreach_*`` lists and the ``_fused_*`` steps, tensor by tensor.
 
 A list operator becomes one operator for each tensor, as ATen's own slow path has it
-(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the schedule fuses what belongs together. The fused steps are
-written from the formulas of ``aten/src/ATen/native/cpu/Fused*Kernel.cpp``; float16 and bfloat16 are computed
-in float32 there.
+(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the schedule fuses what belongs together. The fused steps
+are written from the formulas of ``aten/src/ATen/native/cpu/Fused*Kernel.cpp``; float16 and bfloat16 are
+computed in float32 there.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Gradient:
 
 
 def _unless_found(found: Tensor | None, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
-    """The new values in the old ones' dtypes; the old ones where ``found`` says that a gradient is infinite."""
+    """The new values in the old ones' dtypes; the old ones where ``found`` says a gradient is infinite."""
     cast = [each.to(before.dtype) for each, before in zip(new, old)]
     if found is None:
         return cast
@@ -224,7 +224,7 @@ def fused_adagrad(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """``aten._fused_adagrad``: parameters, gradients, sums of squares after one step; the counters as given."""
+    """``aten._fused_adagrad``: parameters, gradients, sums of squares after one step; counters as given."""
     params, kept, sums = [], [], []
     for position, param in enumerate(self):
         gradient = _Gradient(grads[position], grad_scale, maximize)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from smelt.capture import Program
-from smelt.contract.facts import is_mutating, number, returns_nothing
+from smelt.contract.facts import is_mutating, new_sizes, number, returns_nothing
+from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
 
 aten = torch.ops.aten
@@ -50,11 +51,11 @@ def verify(program: Program) -> None:
 
 
 class _Finder:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bound: Iterable[Any] = ()) -> None:
         self.program = program
         self.problems: list[tuple[str, Problem]] = []
         self.unsupported: list[str] = []
-        self.bound: set[Any] = set()
+        self.bound: set[Any] = set(bound)
         self.ended = False
 
     def run(self) -> None:
@@ -111,7 +112,7 @@ class _Finder:
                 self._problem("SM0424", node, f"constant {node.target!r} does not exist")
                 return
             if isinstance(value, torch.fx.GraphModule):
-                return  # a branch of a higher-order operator, which is refused where it is called
+                return  # a body of a higher-order operator, which is looked into where it is called
             if not isinstance(value, torch.Tensor):
                 self._unsupported(node, f"constant {node.target!r} is a {type(value).__name__}, not a tensor")
                 return
@@ -125,9 +126,11 @@ class _Finder:
         if node.meta.get("where") is None:
             self._problem("SM0426", node, f"{target} has no source line (not even <unknown>)")
         if isinstance(target, torch._ops.HigherOrderOperator):
-            self._unsupported(node, f"higher-order operator {target.name()}")
-            return
-        if not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
+            if target.name() not in KEPT:
+                self._unsupported(node, f"higher-order operator {target.name()}")
+                return
+            self._bodies(node)
+        elif not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
             self._problem("SM0421", node, f"call of {_name(target)}, which is not an ATen overload")
             return
         if is_mutating(target):
@@ -138,12 +141,25 @@ class _Finder:
             if not returns_nothing(target):
                 self._problem("SM0422", node, f"result of {target} without metadata")
             return
-        for symbol in node.meta.get("unbacked_bindings") or {}:
-            self.bound.add(symbol)
+        self.bound.update(new_sizes(node))
         value = node.meta["val"]
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and number(value).is_symbol:
             self.bound.add(number(value))
         self._value(node, value)
+
+    def _bodies(self, node: Node) -> None:
+        """A body keeps the contract too; it may use every size that is bound where it is called."""
+        for body in bodies_of(node):
+            module = getattr(self.program.graph_module, str(body.target), None)
+            if not isinstance(module, torch.fx.GraphModule):
+                self._problem("SM0421", node, f"its body {body.target!r} is no graph")
+                continue
+            finder = _Finder(body_program(module, str(body.target)), self.bound)
+            finder.run()
+            self.problems += finder.problems
+            self.unsupported += finder.unsupported
+            if finder.program.mutations():
+                self._unsupported(node, f"{node.target} with a body that writes to its operands")
 
     def _mutation(self, node: Node) -> None:
         target = node.args[0] if node.args else None

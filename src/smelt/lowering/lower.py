@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr, Symbol
 from torch._ops import HigherOrderOperator, OpOverload
@@ -14,55 +15,58 @@ from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+from smelt.contract.facts import environment_of, is_random, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Buffer, Graph, Mutation, Origin, StridedView
+from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
+from smelt.lowering.chosen import chosen, touches_foreign
+from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
-from smelt.lowering.registry import TABLE, row_of
+from smelt.lowering.registry import TABLE, Row, row_of
 from smelt.lowering.tensor import Tensor
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
-
-_CHOSEN_EXTERNS = (
-    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"),
-    *("convolution", "convolution_backward"),
-)
-_CHOSEN_PREFIX = "_scaled_dot_product"
-"""Operators that smelt calls in ATen by choice: these are no fallbacks."""
+from smelt.symbolic.expr import with_known_signs
 
 _COPY_BACK = torch.ops.aten.copy_.default
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONALIZE = "functionalize the graph first"
+_ROW_MAJOR = torch.contiguous_format
+_MOST_HINTED = 1 << 20
 _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
 
-def lower(program: GraphModule | FxGraph) -> Graph:
+def lower(program: GraphModule | FxGraph, fallback_random: bool = False) -> Graph:
     """The loop graph of a contract graph.
 
     Args:
         program: functional ATen with FakeTensor metadata on every node; the only mutation is a final
             ``aten.copy_(placeholder, value)``. ``node.meta["where"]`` is the user's line, if known.
+        fallback_random: whether ATen draws all random numbers, so that they are eager's.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
             SM0433 a node that is no ATen call.
-        Unsupported: the graph holds a higher order operator (a branch or a loop).
+        Unsupported: the graph holds a higher-order operator that smelt does not know.
 
     >>> from torch.fx.experimental.proxy_tensor import make_fx
     >>> traced = make_fx(lambda x: torch.ops.aten.t(x), tracing_mode="fake")(torch.ones(2, 3))
     >>> lower(traced).outputs
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
     """
-    return _Lowering(program.graph if isinstance(program, GraphModule) else program).run()
+    graph = program.graph if isinstance(program, GraphModule) else program
+    return _Lowering(graph, fallback_random).run()
 
 
 class _Lowering:
     """The walk: ``values`` holds what each FX node became: a Tensor, a size, a tuple of these, a constant."""
 
-    def __init__(self, program: FxGraph) -> None:
-        self.program = program
+    def __init__(self, program: FxGraph, fallback_random: bool, path: str = "") -> None:
+        self.program, self.path = program, path
+        self.fallback_random = fallback_random
         self.graph = Graph()
         self.builder = Builder(self.graph)
         self.values: dict[FxNode, Any] = {}
+        self.bound: set[str] = set()
         self.mutated = {
             node.args[0] for node in program.nodes if node.op == "call_function" and node.target is _COPY_BACK
         }
@@ -71,7 +75,11 @@ class _Lowering:
         for node in self.program.nodes:
             self.builder.origin = Origin(str(node.target), node.meta.get("where"))
             self.builder.result = node.meta.get("val")
+            self.builder.unbound = {}
+            first = node.args[0] if node.args else None
+            self.builder.operand = first.meta.get("val") if isinstance(first, FxNode) else None
             getattr(self, f"_{node.op}")(node)
+        self.builder.reap()
         self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
         return self.graph
 
@@ -84,11 +92,25 @@ class _Lowering:
             self.graph.buffers[buffer.name] = buffer
             self.graph.inputs.append(buffer.name)
             self.builder.offsets[buffer.name] = as_expr(meta.storage_offset())
+            self.bound.update(symbol.name for symbol in free_symbols(buffer.shape))
             self.values[node] = Tensor(buffer.name, buffer.dtype, buffer.shape)
+            if meta.is_conj() or meta.is_neg():
+                self.values[node] = self._resolved(node, self.values[node])
             return
-        value = meta.node.expr if isinstance(meta, _SYMBOLIC) else meta
+        value = _number(meta)
         self.values[node] = value
         self.graph.inputs.append(value if isinstance(value, Symbol) else None)
+        if isinstance(value, Symbol):
+            self.bound.add(value.name)
+
+    def _resolved(self, node: FxNode, x: Tensor) -> Tensor:
+        """An input whose memory holds the conjugates, or negatives, of its elements: a plain copy of it."""
+        if node in self.mutated:
+            raise Unsupported("an input is overwritten whose memory holds conjugates or negatives")
+        buffer = self.builder.new_buffer(x.dtype, x.shape, contiguous_strides(x.shape))
+        body = Extern("aten.clone.default", (self.builder.strided(x),), {"memory_format": _ROW_MAJOR})
+        self.graph.nodes.append(Node((buffer.name,), body, self.builder.origin))
+        return Tensor(buffer.name, x.dtype, x.shape)
 
     def _get_attr(self, node: FxNode) -> None:
         value: Any = self.program.owning_module
@@ -97,11 +119,11 @@ class _Lowering:
         if not isinstance(value, torch.Tensor):
             self.values[node] = value
             return
-        name = self._name(str(node.target))
+        name = self._name(f"{self.path}{node.target}")
         buffer = Buffer(name, value.dtype, shape_of(value), strides_of(value))
         self.graph.buffers[name] = buffer
         self.graph.constants[name] = value.detach()
-        self.graph.constant_paths[name] = str(node.target)
+        self.graph.constant_paths[name] = f"{self.path}{node.target}"
         self.values[node] = Tensor(name, buffer.dtype, buffer.shape)
 
     def _call_function(self, node: FxNode) -> None:
@@ -109,7 +131,11 @@ class _Lowering:
         kwargs = {key: self._argument(value) for key, value in node.kwargs.items()}
         target, meta = node.target, node.meta.get("val")
         if isinstance(target, HigherOrderOperator):
-            raise Unsupported(f"higher order operator {target}")
+            higher = HigherOrder(self.builder, self.values.__getitem__, self._strided_argument, self._body)
+            symbols = tuple(new_sizes(node))
+            self.values[node] = higher.lower(node)
+            self._check_sizes(symbols, environment_of(meta))
+            return
         if not isinstance(target, OpOverload):
             self.values[node] = self._python(node, args)
         elif target is _COPY_BACK:
@@ -118,10 +144,18 @@ class _Lowering:
             raise self._error("SM0431", node, f"{target} mutates its arguments", _FUNCTIONALIZE)
         elif "val" not in node.meta and target._schema.returns:
             raise self._error("SM0432", node, f"{target} has no metadata", "trace with fake tensors")
-        elif isinstance(meta, _SYMBOLIC) and not _reads_memory(target):
-            self.values[node] = meta.node.expr
+        elif isinstance(meta, _SYMBOLIC) and not reads_number(target):
+            self.values[node] = _number(meta)
         else:
+            self.builder.unbound = new_sizes(node)
+            symbols = tuple(self.builder.unbound)
             self.values[node] = self._call(node, target, args, kwargs)
+            self._check_sizes(symbols, environment_of(meta))
+
+    def _body(self, name: str, module: GraphModule) -> Graph:
+        """The loop graph of a branch or loop body. What it returns is memory of its own."""
+        inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.")
+        return inner.run()
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]
@@ -141,22 +175,57 @@ class _Lowering:
 
     def _call(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
-        name = target._schema.name.split("::")[1]
-        if name in _CHOSEN_EXTERNS or name.startswith(_CHOSEN_PREFIX):
+        if is_custom(target):
             return self._extern(node, target, None)
         row = row_of(target)
+        if touches_foreign([*node.args, *node.kwargs.values()], self.builder.result):
+            view = self._foreign_view(row, args, kwargs) if row is not None and is_view(target) else None
+            return self._extern(node, target, None) if view is None else view
+        if row is None and chosen(target) is not None:
+            return self._extern(node, target, None)
         reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
+        if row is not None and is_random(target):
+            reason = reason or self._random(target)
         if row is not None and reason is None:
-            before = len(self.graph.nodes)
-            buffers = len(self.graph.buffers)
-            try:
-                return row(self.builder, *args, **kwargs)
-            except Unsupported as refusal:
-                reason = refusal.reason
-                del self.graph.nodes[before:]
-                for added in list(self.graph.buffers)[buffers:]:
-                    del self.graph.buffers[added]
+            value, reason = self._attempt(row, args, kwargs)
+            if reason is None:
+                return value
         return self._extern(node, target, reason)
+
+    def _attempt(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
+        """What a row makes of its arguments; or why it refuses, and then the graph is as it was."""
+        nodes, buffers, unbound = len(self.graph.nodes), len(self.graph.buffers), dict(self.builder.unbound)
+        try:
+            value = row(self.builder, *args, **kwargs)
+            self.builder.require_bound()
+            return value, None
+        except Unsupported as refusal:
+            self.builder.unbound = unbound
+            self.builder.memo.clear()
+            del self.graph.nodes[nodes:]
+            for added in list(self.graph.buffers)[buffers:]:
+                del self.graph.buffers[added]
+            return None, refusal.reason
+
+    def _foreign_view(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A view of a tensor that loop functions cannot compute on; None unless it is a strided view too."""
+
+        def viewed(builder: Builder, *args: Any, **kwargs: Any) -> Any:
+            nodes = len(builder.graph.nodes)
+            value = row(builder, *args, **kwargs)
+            views = value if isinstance(value, (list, tuple)) else [value]
+            if len(builder.graph.nodes) > nodes or any(builder.try_strided(view) is None for view in views):
+                raise Unsupported("a copy")
+            return value
+
+        return self._attempt(viewed, args, kwargs)[0]
+
+    def _random(self, target: OpOverload) -> str | None:
+        """Why the row of a random operator is not to be used; where it is, the run gets a seed."""
+        if self.fallback_random:
+            return "random: the option fallback_random is on"
+        self.builder.sow()
+        return None
 
     def _extern(self, node: FxNode, target: OpOverload, reason: str | None) -> Any:
         """Call ATen on what eager would give it. A view would alias memory behind the planner's back, so its
@@ -167,17 +236,22 @@ class _Lowering:
             if twin is not None and target._overloadname in twin.overloads():
                 target = getattr(twin, target._overloadname)
                 self.builder.result = _contiguous(self.builder.result)
-        args = [self._strided_argument(arg) for arg in node.args]
-        kwargs = {key: self._strided_argument(value) for key, value in node.kwargs.items()}
+        exact = is_custom(target)
+        args = [self._strided_argument(arg, exact) for arg in node.args]
+        kwargs = {key: self._strided_argument(value, exact) for key, value in node.kwargs.items()}
         return self.builder.extern(target, args, kwargs, reason)
 
-    def _strided_argument(self, arg: Any) -> Any:
+    def _strided_argument(self, arg: Any, exact: bool = True) -> Any:
         """An argument for ATen, tensors as strided views with eager's strides."""
         if isinstance(arg, (list, tuple)):
-            return [self._strided_argument(each) for each in arg]
+            return [self._strided_argument(each, exact) for each in arg]
         value = self._argument(arg)
         if isinstance(arg, FxNode) and isinstance(value, Tensor):
-            return _with_strides(self.builder.strided(value), strides_of(arg.meta["val"]))
+            wanted = strides_of(arg.meta["val"])
+            view = _with_strides(self.builder.strided(value), wanted)
+            if exact and view.strides != wanted and is_dense(value.shape, wanted):
+                view = _with_strides(self.builder.strided(self.builder.copy(value, wanted)), wanted)
+            return view
         return value
 
     def _python(self, node: FxNode, args: list[Any]) -> Any:
@@ -186,7 +260,7 @@ class _Lowering:
             return args[0][args[1]]
         meta = node.meta.get("val")
         if isinstance(meta, _SYMBOLIC):
-            return meta.node.expr
+            return _number(meta)
         if isinstance(meta, (int, float, bool)):
             return meta
         raise self._error("SM0433", node, f"{node.target} is no ATen operator", "decompose to ATen first")
@@ -196,7 +270,33 @@ class _Lowering:
             return self.values[arg]
         if isinstance(arg, (list, tuple)):
             return [self._argument(item) for item in arg]
-        return arg.node.expr if isinstance(arg, _SYMBOLIC) else arg
+        return _number(arg)
+
+    # -- sizes that depend on data ---------------------------------------------------------------------------
+
+    def _check_sizes(self, symbols: Sequence[Symbol], environment: Any) -> None:
+        """What tracing took for granted of the symbols that a call has just bound: a check each, at run time.
+
+        The ranges count for numbers that tensors hold; a size has its range by itself.
+        """
+        self.bound.update(symbol.name for symbol in symbols)
+        if environment is None:
+            return
+        for symbol in symbols:
+            for each in environment.deferred_runtime_asserts.get(symbol, ()):
+                self._check(environment.replace(each.expr), str(each.msg))
+            if isinstance(self.builder.result, torch.SymInt):
+                span = environment.var_to_range[symbol]
+                message = f"{symbol} is not in {span.lower}..{span.upper}"
+                if span.lower.is_Integer:
+                    self._check(sympy.Ge(symbol, span.lower), message)
+                if span.upper.is_Integer:
+                    self._check(sympy.Le(symbol, span.upper), message)
+
+    def _check(self, condition: Any, message: str) -> None:
+        known = {symbol.name for symbol in condition.free_symbols}
+        if known <= self.bound:
+            self.builder.check(condition, message)
 
     # -- mutations and outputs ------------------------------------------------------------------------------
 
@@ -207,7 +307,9 @@ class _Lowering:
             raise self._error("SM0431", node, "copy_ to something that is no input", _FUNCTIONALIZE)
         fresh = source.buffer not in self.graph.inputs and source.buffer not in self.graph.constants
         if not (fresh and source.dtype == target.dtype and source.shape == target.shape):
-            source = TABLE[torch.ops.aten.copy.default](self.builder, target, source)
+            row, twin = TABLE[torch.ops.aten.copy.default], torch.ops.aten.copy.default
+            foreign = _foreign([target, source]) is not None
+            source = self._extern(node, twin, None) if foreign else row(self.builder, target, source)
         source = self.builder.realize(source)
         self.graph.mutations.append(Mutation(target.buffer, source.buffer))
         return source
@@ -218,12 +320,11 @@ class _Lowering:
         if node.target is _COPY_BACK:
             x = self.values[node.args[0]]  # type: ignore[index]
         stale = x.buffer in {self._input_name(n) for n in self.mutated} and node.target is not _COPY_BACK
+        stale |= bool(self.path) and (x.buffer in self.graph.inputs or x.buffer in self.graph.constants)
         view = None if stale else self.builder.try_strided(x)
         if view is None or not _same_layout(x.shape, view.strides, wanted):
             strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
-            view = self.builder.strided(
-                self.builder.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
-            )
+            view = self.builder.strided(self.builder.copy(x, strides))
         return _with_strides(view, wanted)
 
     def _input_name(self, node: Any) -> str | None:
@@ -245,14 +346,22 @@ class _Lowering:
         return SmeltError(code, what, where=node.meta.get("where"), remedy=remedy)
 
 
-def _reads_memory(target: OpOverload) -> bool:
-    """Whether an operator that returns a number takes it from a tensor's elements (``item``) or its sizes."""
-    return target._schema.name.split("::")[1] in ("_local_scalar_dense", "item")
+def _number(value: Any) -> Any:
+    """A size as the rows get it: SymPy, or a number where it is one; anything else as it is.
+
+    A condition keeps the symbols of which nothing is assumed: it may be there to check just that.
+    """
+    if isinstance(value, torch.SymBool):
+        condition = value.node.expr
+        return bool(condition) if condition in (sympy.true, sympy.false) else condition
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return with_known_signs(value.node.expr, value.node.shape_env)
+    return value
 
 
 def _no_row(target: OpOverload) -> str:
     if torch.Tag.nondeterministic_seeded in target.tags:
-        return "random: only ATen's own kernel draws eager's numbers"
+        return f"random: no lowering for {target}"
     return f"no lowering for {target}"
 
 
@@ -302,14 +411,16 @@ def _symbols(graph: Graph) -> set[Symbol]:
 
 def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
     """The numbers that the symbols had while capturing, from the ShapeEnv that any symbolic size knows."""
-    environment = next((env for env in map(_environment, program.nodes) if env is not None), None)
+    values = (node.meta.get("val") for node in program.nodes)
+    environment = next((env for env in map(environment_of, values) if env is not None), None)
     if environment is None:
         return {}
-    seen = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    return {symbol: int(seen[symbol]) for symbol in symbols if symbol in seen and seen[symbol].is_Integer}
-
-
-def _environment(node: FxNode) -> Any:
-    meta = node.meta.get("val")
-    sizes = (meta, *(meta.shape if isinstance(meta, torch.Tensor) else ()))
-    return next((size.node.shape_env for size in sizes if isinstance(size, _SYMBOLIC)), None)
+    seen = getattr(environment, "backed_var_to_val", None)
+    seen = getattr(environment, "var_to_val", {}) if seen is None else seen
+    hints = {symbol: int(seen[symbol]) for symbol in symbols if symbol in seen and seen[symbol].is_Integer}
+    ranges = {symbol.name: span for symbol, span in environment.var_to_range.items()}
+    for symbol in symbols:  # one that depends on data has at most so many elements: half of them
+        span = ranges.get(symbol.name)
+        if symbol not in seen and span is not None and span.upper.is_Integer and span.upper > 1:
+            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)
+    return hints

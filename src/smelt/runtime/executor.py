@@ -69,6 +69,7 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
         **{name: find_overload(target, out).call for name, (target, out) in source.externs.items()},
         **{name: constants[constant] for name, constant in source.constants.items()},
         **{name: constants[constant].data_ptr() for name, constant in source.pointers.items()},
+        **{name: _bodies(plans, library, constants) for name, plans in source.bodies.items()},
     }
     exec(compile(source.text, "<smelt plan>", "exec"), namespace)
     if source.has_arena:
@@ -83,6 +84,12 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
     call: Call = namespace["call"]
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _bodies(
+    plans: Sequence[Plan], library: Library | CompileJob | None, constants: Mapping[str, torch.Tensor]
+) -> tuple[Call, ...]:
+    return tuple(build(plan, library, constants) for plan in plans)
 
 
 def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:

@@ -10,14 +10,16 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
+from smelt.runtime.control import CONTROL
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """How an overload is called and what it gives back.
 
-    ``call``: the callable with the least overhead. ``returns``: ``"one"`` a single value, ``"none"`` nothing,
-    ``"many"`` a tuple or list. ``out``: the name of the output argument of an out variant, else None.
+    ``call``: the callable with the least overhead (control flow takes its bodies first).
+    ``returns``: ``"one"`` a single value, ``"none"`` nothing, ``"many"`` a tuple or list.
+    ``out``: the name of the output argument of an out variant, else None.
     """
 
     call: Callable[..., Any]
@@ -48,6 +50,8 @@ def find_overload(target: str, out: bool = False) -> Overload:
     Raises:
         SmeltError: SM0403 there is no such operator, SM0404 it has no out variant.
     """
+    if target in CONTROL:
+        return Overload(CONTROL[target], "many")
     overload = resolve(target)
     name = None
     if out:

@@ -81,7 +81,8 @@ class ExternStep:
     """Call the ATen overload ``target`` (``aten.addmm.default``) and bind its results.
 
     ``out``: call the overload's ``.out`` variant into the (arena) tensor ``outputs[0]``, bind nothing new.
-    ``symbol``: the name that receives the result where that is a number.
+    ``symbol``: the name that receives the result where that is a number. ``sizes``: (symbol, number of the
+    result, dimension) of each size that is known from a result only.
     ``specs``: for each of ``outputs`` the layout that later steps rely on, or None (the default for all). A
     result that ATen lays out otherwise is copied into that layout; another shape or dtype raises SM0406.
     """
@@ -93,6 +94,24 @@ class ExternStep:
     out: bool = False
     symbol: str | None = None
     specs: tuple[TensorSpec | None, ...] = ()
+    sizes: tuple[tuple[str, int, int | None], ...] = ()
+    bodies: tuple[Plan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SizeStep:
+    """``symbol = value``: a size that follows from others."""
+
+    symbol: str
+    value: Size
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """Raise the built-in exception ``error`` = (name, message) unless ``condition`` holds."""
+
+    condition: str
+    error: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +121,7 @@ class FreeStep:
     names: tuple[str, ...]
 
 
-Step = AllocStep | NativeStep | ExternStep | FreeStep
+Step = AllocStep | NativeStep | ExternStep | SizeStep | CheckStep | FreeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,7 @@ class Plan:
     ``inputs``: the positional arguments: a tensor's name, a symbol's name for a size, or None where unused.
     ``outputs``: Ref, ViewRef, SizeRef, literal or None.
     ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
+    ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
     """
 
     inputs: tuple[str | None, ...]
@@ -123,3 +143,4 @@ class Plan:
     outputs: tuple[Any, ...]
     shape_symbols: tuple[tuple[str, str, int], ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
+    layouts: tuple[TensorSpec, ...] = ()

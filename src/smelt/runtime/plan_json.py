@@ -13,18 +13,20 @@ from smelt.errors import SmeltError
 from smelt.runtime.plan import (
     AllocStep,
     ArenaTensor,
+    CheckStep,
     ExternStep,
     FreeStep,
     NativeStep,
     Plan,
     Ref,
     SizeRef,
+    SizeStep,
     Step,
     TensorSpec,
     ViewRef,
 )
 
-VERSION = 1
+VERSION = 2
 _TAG = "$"
 
 
@@ -38,22 +40,22 @@ def to_json(plan: Plan) -> str:
     Raises:
         SmeltError: SM0401, an argument is of a kind that a plan cannot hold.
     """
-    return json.dumps(
-        {
-            "smelt_plan": VERSION,
-            "inputs": list(plan.inputs),
-            "symbols": list(plan.symbols),
-            "constants": list(plan.constants),
-            "arena_bytes": plan.arena_bytes,
-            "arena": [{**_spec_out(item.spec), "offset": item.offset} for item in plan.arena],
-            "steps": [_step_out(step) for step in plan.steps],
-            "outputs": [encode(value) for value in plan.outputs],
-            "shape_symbols": [list(each) for each in plan.shape_symbols],
-            "notes": encode(plan.notes),
-        },
-        allow_nan=False,
-        separators=(",", ":"),
-    )
+    return json.dumps({"smelt_plan": VERSION, **_plan_out(plan)}, allow_nan=False, separators=(",", ":"))
+
+
+def _plan_out(plan: Plan) -> dict[str, Any]:
+    return {
+        "inputs": list(plan.inputs),
+        "symbols": list(plan.symbols),
+        "constants": list(plan.constants),
+        "arena_bytes": plan.arena_bytes,
+        "arena": [{**_spec_out(item.spec), "offset": item.offset} for item in plan.arena],
+        "steps": [_step_out(step) for step in plan.steps],
+        "outputs": [encode(value) for value in plan.outputs],
+        "shape_symbols": [list(each) for each in plan.shape_symbols],
+        "layouts": [_spec_out(spec) for spec in plan.layouts],
+        "notes": encode(plan.notes),
+    }
 
 
 def from_json(text: str | bytes) -> Plan:
@@ -66,21 +68,26 @@ def from_json(text: str | bytes) -> Plan:
         data = json.loads(text)
         if data["smelt_plan"] != VERSION:
             raise ValueError(f"plan version {data['smelt_plan']}, this smelt reads {VERSION}")
-        return Plan(
-            inputs=tuple(data["inputs"]),
-            symbols=tuple(data["symbols"]),
-            constants=tuple(data["constants"]),
-            arena_bytes=data["arena_bytes"],
-            arena=tuple(ArenaTensor(_spec_in(item), item["offset"]) for item in data["arena"]),
-            steps=tuple(_step_in(item) for item in data["steps"]),
-            outputs=tuple(decode(value) for value in data["outputs"]),
-            shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
-            notes=decode(data["notes"]),
-        )
+        return _plan_in(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SmeltError(
             "SM0402", "not a plan that this version of smelt can read", why=repr(error)
         ) from error
+
+
+def _plan_in(data: dict[str, Any]) -> Plan:
+    return Plan(
+        inputs=tuple(data["inputs"]),
+        symbols=tuple(data["symbols"]),
+        constants=tuple(data["constants"]),
+        arena_bytes=data["arena_bytes"],
+        arena=tuple(ArenaTensor(_spec_in(item), item["offset"]) for item in data["arena"]),
+        steps=tuple(_step_in(item) for item in data["steps"]),
+        outputs=tuple(decode(value) for value in data["outputs"]),
+        shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
+        layouts=tuple(_spec_in(item) for item in data["layouts"]),
+        notes=decode(data["notes"]),
+    )
 
 
 def encode(value: Any) -> Any:
@@ -190,7 +197,13 @@ def _step_out(step: Step) -> dict[str, Any]:
             "out": step.out,
             "symbol": step.symbol,
             "specs": [spec and _spec_out(spec) for spec in step.specs],
+            "sizes": [list(each) for each in step.sizes],
+            "bodies": [_plan_out(body) for body in step.bodies],
         }
+    if isinstance(step, SizeStep):
+        return {"step": "size", "symbol": step.symbol, "value": step.value}
+    if isinstance(step, CheckStep):
+        return {"step": "check", "condition": step.condition, "error": list(step.error)}
     return {"step": "free", "names": list(step.names)}
 
 
@@ -210,7 +223,14 @@ def _step_in(data: dict[str, Any]) -> Step:
                 data["out"],
                 data["symbol"],
                 tuple(spec and _spec_in(spec) for spec in data["specs"]),
+                tuple((symbol, output, dim) for symbol, output, dim in data["sizes"]),
+                tuple(_plan_in(body) for body in data["bodies"]),
             )
+        case "size":
+            return SizeStep(data["symbol"], _size(data["value"]))
+        case "check":
+            kind, message = data["error"]
+            return CheckStep(str(data["condition"]), (kind, message))
         case "free":
             return FreeStep(tuple(data["names"]))
         case kind:

@@ -7,15 +7,17 @@ import keyword
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from smelt.errors import Problem, VerificationError
+from smelt.runtime.control import CONTROL
 from smelt.runtime.externs import find_overload
 from smelt.runtime.plan import (
     AllocStep,
+    CheckStep,
     ExternStep,
     FreeStep,
     NativeStep,
@@ -23,6 +25,7 @@ from smelt.runtime.plan import (
     Ref,
     Size,
     SizeRef,
+    SizeStep,
     Step,
     TensorSpec,
     ViewRef,
@@ -63,7 +66,8 @@ class Source:
 
     ``natives``: name → (function, number of pointers, number of sizes); ``externs``: name → (target, out);
     ``literals``: name → value; ``constants``: name → constant's name; ``pointers``: name → constant's name;
-    ``errors``: for each native step the exceptions of its checks.
+    ``errors``: for each native step the exceptions of its checks; ``bodies``: name → plans of control flow,
+    to be bound to a tuple of what runs them.
     """
 
     text: str = ""
@@ -73,6 +77,7 @@ class Source:
     constants: dict[str, str] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
     errors: list[tuple[tuple[str, str], ...]] = field(default_factory=list)
+    bodies: dict[str, tuple[Plan, ...]] = field(default_factory=dict)
     has_arena: bool = False
 
 
@@ -183,6 +188,12 @@ class _Writer:
                 self.problem(f"the size {symbol} is to come from {tensor}, which is no input")
                 continue
             self.lines.append(f"{self.symbol(symbol)} = {known}.shape[{dim}]")
+        for spec in plan.layouts:
+            if spec.name not in self.alive:
+                self.problem(f"the layout of {spec.name} is given, which is no input")
+                continue
+            self.specs[spec.name] = spec
+            self.lay_out(spec, "an operand")
 
     def assemble(self) -> str:
         """Put the parts together: the arena is acquired where it is first needed, and always released."""
@@ -366,6 +377,15 @@ class _Writer:
             self.native(step)
         elif isinstance(step, ExternStep):
             self.extern(step)
+        elif isinstance(step, SizeStep):
+            self.check(step.value)
+            self.lines.append(f"{self.symbol(step.symbol)} = {step.value}")
+        elif isinstance(step, CheckStep):
+            self.check(step.condition)
+            number = len(self.source.errors)
+            self.source.errors.append((step.error,))
+            self.lines.append(f"if not ({step.condition}):")
+            self.lines.append(f"    _fail({number}, 1)")
         elif isinstance(step, FreeStep):
             self.free(step)
 
@@ -410,6 +430,12 @@ class _Writer:
         name = "_" + re.sub(r"\W", "_", step.target.removesuffix(".default")) + ("_out" if step.out else "")
         self.source.externs[name] = (step.target, step.out)
         arguments = [self.value(arg) for arg in step.args]
+        if step.target in CONTROL:
+            bodies = f"_bodies{len(self.source.bodies)}"
+            self.source.bodies[bodies] = step.bodies
+            arguments.insert(0, bodies)
+        elif step.bodies:
+            self.problem(f"{step.target} takes no bodies")
         plain = {key: self.value(arg) for key, arg in step.kwargs.items()}
         if step.out:
             if len(step.outputs) != 1 or step.outputs[0] is None:
@@ -429,28 +455,35 @@ class _Writer:
             self.bind(step, overload.returns, call)
 
     def bind(self, step: ExternStep, returns: str, call: str) -> None:
-        kept = [name for name in step.outputs if name is not None]
-        if not kept:
+        numbers = {output: symbol for symbol, output, dim in step.sizes if dim is None}
+        if all(name is None for name in step.outputs) and not numbers:
             self.lines.append(call)
             return
         if returns == "none" or (returns == "one" and len(step.outputs) != 1):
             self.problem(f"{step.target} gives {returns} result, not {len(step.outputs)}")
         names = ["_" if name is None else self.define(name) for name in step.outputs]
+        for output, number in numbers.items():
+            names[output] = self.symbol(number)
         comma = "," if returns == "many" and len(names) == 1 else ""
         self.lines.append(f"{', '.join(names)}{comma} = {call}")
         if "_" in names:
             self.lines.append("del _")
+        for symbol, output, dim in step.sizes:
+            if dim is not None:
+                self.lines.append(f"{self.symbol(symbol)} = {names[output]}.shape[{dim}]")
         for name, spec in zip(step.outputs, step.specs):
             if name is not None and spec is not None:
                 self.specs[name] = spec
-                python, shape, strides = self.python(name), self.shape(spec.shape), self.shape(spec.strides)
-                dtype = self.literal(getattr(torch, spec.dtype))
-                same = f"{python}.stride() == {strides} and {python}.shape == {shape}"
-                same += f" and {python}.dtype is {dtype}"
-                self.lines.append(f"if not ({same}):")
-                self.lines.append(
-                    f"    {python} = _laid_out({python}, {shape}, {strides}, {dtype}, {step.target!r})"
-                )
+                self.lay_out(replace(spec, name=name), step.target)
+
+    def lay_out(self, spec: TensorSpec, target: str) -> None:
+        """Copy the tensor into the layout that the steps to come rely on, unless it has it."""
+        python, shape, strides = self.python(spec.name), self.shape(spec.shape), self.shape(spec.strides)
+        dtype = self.literal(getattr(torch, spec.dtype))
+        same = f"{python}.stride() == {strides} and {python}.shape == {shape}"
+        same += f" and {python}.dtype is {dtype}"
+        self.lines.append(f"if not ({same}):")
+        self.lines.append(f"    {python} = _laid_out({python}, {shape}, {strides}, {dtype}, {target!r})")
 
     def free(self, step: FreeStep) -> None:
         names = []

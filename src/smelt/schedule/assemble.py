@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
 from smelt.config import Config
-from smelt.loops.ir import Buffer, Extern, Scatter, StridedView
+from smelt.loops.dependencies import bound_symbols, views_in
+from smelt.loops.ir import Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
 from smelt.runtime.plan import (
     AllocStep,
     ArenaTensor,
+    CheckStep,
     ExternStep,
     FreeStep,
     NativeStep,
@@ -24,6 +27,7 @@ from smelt.runtime.plan import (
     Ref,
     Size,
     SizeRef,
+    SizeStep,
     Step,
     TensorSpec,
     ViewRef,
@@ -34,6 +38,7 @@ from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
 from smelt.schedule.reuse import reuse_inputs
+from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
 
@@ -52,11 +57,26 @@ class Scheduled:
 class Assembler:
     """Turns fused groups into runs and a plan."""
 
-    def __init__(self, work: Work, groups: list[Group], config: Config, target: Target) -> None:
+    def __init__(
+        self,
+        work: Work,
+        groups: list[Group],
+        config: Config,
+        target: Target,
+        bodies: Mapping[int, Scheduled] | None = None,
+        prefix: str = "",
+    ) -> None:
+        """``bodies``: what was made of each body of control flow, by the id of its graph; ``prefix`` begins
+        the names of this graph's runs.
+        """
         self.work, self.groups, self.config, self.target = work, groups, config, target
+        self.bodies, self.prefix = bodies or {}, prefix
         self.graph = work.graph
         self.inputs = {name for name in self.graph.inputs if isinstance(name, str)}
         self.outputs = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
+        self.late = {symbol for node in self.graph.nodes for symbol in bound_symbols(node)}
+        """Sizes that are known only once a part of the graph has run."""
+        self.late_buffers = self._late_buffers()
         self.readers = self._readers()
         self.built: dict[int, BuiltKernel] = {}
         self.roots: dict[str, str] = {}
@@ -69,7 +89,11 @@ class Assembler:
                 continue
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
-            self.built[position] = KernelBuilder(self.work, group, stored).build()
+            if isinstance(group.items[0].body, Sort):
+                self.built[position] = sort_kernel(self.work, group.items[0])
+            else:
+                self.built[position] = KernelBuilder(self.work, group, stored).build()
+        self._share_overwritten()
         self.homes = self._homes()
         self._reuse()
         self.arena = self._place()
@@ -85,6 +109,10 @@ class Assembler:
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
+        for inner in self.bodies.values():
+            scheduled.runs += inner.runs
+            scheduled.plain += inner.plain
+            scheduled.kernels += inner.kernels
         outputs = tuple(self._output(value) for value in self.graph.outputs)
         scheduled.plan = Plan(
             inputs=tuple(_input_name(each) for each in self.graph.inputs),
@@ -126,16 +154,13 @@ class Assembler:
                 exprs += [*value.shape, *value.strides, value.offset]
             elif isinstance(value, Expr):
                 exprs.append(value)
-        return free_symbols(exprs) | {each for each in self.graph.inputs if isinstance(each, Symbol)}
+        given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
+        return free_symbols(exprs) | given | self.late
 
     def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
         """Where to read the sizes that come with no input of their own: a dimension of an input tensor."""
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
-        given |= {
-            node.body.symbol
-            for node in self.graph.nodes
-            if isinstance(node.body, Extern) and node.body.symbol
-        }
+        given |= self.late
         found: dict[Symbol, tuple[str, str, int]] = {}
         for name in self.graph.inputs:
             if isinstance(name, str):
@@ -155,21 +180,55 @@ class Assembler:
         for position, group in enumerate(self.groups):
             if group.is_extern:
                 item = group.items[0]
-                assert isinstance(item.body, Extern)
                 for name in item.writes:
-                    if name is not None:
+                    if name in self.roots:
+                        homes[name] = homes[self._root(name)]
+                    elif name is not None:
                         homes[name] = "arena" if self._writes_out(item, name) else "aten"
             else:
                 for name in self.built[position].buffers:
                     if name in group.writes and name not in homes:
-                        homes[name] = "fresh" if name in self.outputs else "arena"
+                        alone = name in self.outputs or name in self.late_buffers
+                        homes[name] = "fresh" if alone else "arena"
         return homes
+
+    def _late_buffers(self) -> set[str]:
+        """Buffers that cannot live in the arena: their size (or that of a view that ATen takes) is known only
+        once a part of the graph has run.
+        """
+        if not self.late:
+            return set()
+        found = {
+            name
+            for name, buffer in self.work.buffers.items()
+            if not self.late.isdisjoint(free_symbols([*buffer.shape, *buffer.strides]))
+        }
+        bodies = [item.body for item in self.work.items if isinstance(item.body, Extern)]
+        for view in views_in([[body.args, list(body.kwargs.values())] for body in bodies]):
+            if not self.late.isdisjoint(free_symbols([*view.shape, *view.strides, view.offset])):
+                found.add(view.buffer)
+        return found
+
+    def _share_overwritten(self) -> None:
+        """What a call overwrites and what it leaves there are one place in memory."""
+        for item in self.work.items:
+            body = item.body
+            if isinstance(body, Extern) and body.overwrites:
+                for before, after in zip(body.overwrites, item.writes[-len(body.overwrites) :]):
+                    assert after is not None
+                    self.roots[after] = before
+                    if after in self.outputs:
+                        self.outputs.add(before)
+                    if after in self.late_buffers:
+                        self.late_buffers.add(before)
 
     def _writes_out(self, item: Item, name: str) -> bool:
         """Whether an ATen call can write its result into the arena."""
         body = item.body
         assert isinstance(body, Extern)
-        if name in self.outputs or len(item.writes) != 1 or body.reason is not None:
+        if name in self.outputs or name in self.late_buffers:
+            return False
+        if len(item.writes) != 1 or body.reason is not None:
             return False
         return has_out_variant(body.target) and _is_contiguous(self.work.buffers[name])
 
@@ -246,7 +305,7 @@ class Assembler:
         def flush() -> None:
             if not pending:
                 return
-            run, fresh = self._native(f"run{len(runs)}", pending)
+            run, fresh = self._native(f"{self.prefix}run{len(runs)}", pending)
             for name in fresh:
                 if name not in made:
                     made.add(name)
@@ -262,8 +321,10 @@ class Assembler:
                 if any(param.written for param in self.built[position].kernel.params):
                     pending.append(self.built[position])
                 continue
-            flush()
-            steps.append(self._extern(group.items[0]))
+            body = group.items[0].body
+            if isinstance(body, Extern):
+                flush()
+            steps.append(self._host(group.items[0]))
             uses.append(names[position])
         flush()
         return runs, self._with_frees(steps, uses)
@@ -282,7 +343,7 @@ class Assembler:
                     name
                     for name in uses[number]
                     if last[name] == number
-                    and self.homes.get(name) in ("aten", "given")
+                    and self.homes.get(name) in ("aten", "given", "fresh")
                     and name not in self.graph.constants
                     and name not in self.outputs
                 )
@@ -311,15 +372,23 @@ class Assembler:
         symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
-    def _extern(self, item: Item) -> ExternStep:
+    def _host(self, item: Item) -> ExternStep | SizeStep | CheckStep:
         body = item.body
+        if isinstance(body, Bind):
+            return SizeStep(body.symbol.name, _size(body.value))
+        if isinstance(body, Check):
+            return CheckStep(python_text(body.condition), (body.kind, body.message))
         assert isinstance(body, Extern)
-        out = any(name is not None and self.homes[name] == "arena" for name in item.writes)
+        out = not body.overwrites and any(
+            name is not None and self.homes[name] == "arena" for name in item.writes
+        )
         outputs = item.writes
         if out:
             assert outputs[0] is not None
             outputs = (self._arena_view(_whole(self.work.buffers[outputs[0]])),)
-        specs = tuple(None if n is None or out else self._spec(self.work.buffers[n]) for n in item.writes)
+        elif body.overwrites:
+            outputs = outputs[: -len(body.overwrites)]
+        specs = tuple(None if n is None or out else self._spec(self.work.buffers[n]) for n in outputs)
         return ExternStep(
             body.target,
             tuple(self._argument(arg) for arg in body.args),
@@ -328,12 +397,20 @@ class Assembler:
             out,
             body.symbol.name if body.symbol is not None else None,
             specs,
+            tuple((each.symbol.name, each.output, each.dim) for each in body.sizes),
+            tuple(self._body(graph) for graph in body.bodies),
         )
+
+    def _body(self, graph: Graph) -> Plan:
+        """A body's plan: its operands may be laid out otherwise than they were while capturing."""
+        names = [name for name in graph.inputs if isinstance(name, str)]
+        layouts = tuple(self._spec(graph.buffers[name]) for name in names)
+        return replace(self.bodies[id(graph)].plan, layouts=layouts)
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, StridedView):
             return self._view(arg)
-        if isinstance(arg, Expr):
+        if isinstance(arg, (Expr, Boolean)):
             return int(arg) if arg.is_Integer else SizeRef(python_text(arg))
         if isinstance(arg, (list, tuple)):
             return [self._argument(each) for each in arg]
@@ -372,7 +449,7 @@ class Assembler:
     def _output(self, value: Any) -> Any:
         if isinstance(value, StridedView):
             return self._view(value)
-        if isinstance(value, Expr):
+        if isinstance(value, (Expr, Boolean)):
             return int(value) if value.is_Integer else SizeRef(python_text(value))
         return value
 

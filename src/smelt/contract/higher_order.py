@@ -1,0 +1,188 @@
+"""Higher-order operators in the contract: which there are, calls that are inlined, effects without tokens.
+
+- ``invoke_subgraph``, ``run_const_graph``: a call is replaced by its body, so that fusion sees through it.
+- ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the token handed
+  on is the token given. Calls with effects are never dropped, merged or reordered: no token is needed.
+- ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
+  that is brought into the contract form itself.
+- ``auto_functionalized``, ``auto_functionalized_v2``, ``print``: kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.fx import Graph, GraphModule, Node
+
+from smelt.capture.program import Input, Program
+from smelt.contract.facts import EFFECT, layout
+from smelt.errors import Unsupported
+
+CONTROL = {
+    "cond": (1, 2),
+    "while_loop": (0, 1),
+    "while_loop_stack_output": (0, 1),
+    "scan": (0,),
+    "map_impl": (0,),
+}
+"""Control flow by name, with the positions of the arguments that are bodies."""
+
+FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
+KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "print"})
+"""The higher-order operators that may stand in a contract graph."""
+
+_INLINED = {"invoke_subgraph": 2, "run_const_graph": None}
+"""Calls that are replaced by their body, with the position of the first operand (None: a tuple at 1)."""
+
+
+def higher_order_name(target: Any) -> str | None:
+    """The name of a higher-order operator, or None for anything else.
+
+    >>> higher_order_name(torch.ops.higher_order.cond), higher_order_name(torch.ops.aten.add.Tensor)
+    ('cond', None)
+    """
+    return target.name() if isinstance(target, HigherOrderOperator) else None
+
+
+def bodies_of(node: Node) -> list[Node]:
+    """The ``get_attr`` nodes that are a control flow operator's bodies."""
+    return [
+        node.args[place]  # type: ignore[misc]
+        for place in CONTROL.get(higher_order_name(node.target) or "", ())
+    ]
+
+
+def expand(program: Program) -> Program:
+    """The program with calls inlined and effects unwrapped; itself where there is nothing to do.
+
+    Raises:
+        Unsupported: a subgraph is called with other sizes than it was traced with.
+    """
+    nodes = program.graph_module.graph.nodes
+    names = {higher_order_name(node.target) for node in nodes if node.op == "call_function"}
+    if not names & {*_INLINED, "with_effects"}:
+        return program
+    module = program.graph_module
+    graph = Graph()
+    root = torch.nn.Module()
+    _Expander(graph, root).run(module)
+    expanded = GraphModule(root, graph, "Expanded")
+    expanded.meta.update(module.meta)
+    return Program(expanded, program.kind, program.inputs, program.output_roles, program.name)
+
+
+class _Expander:
+    def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
+        self.graph, self.root = graph, root
+        self.attributes: dict[int, str] = {}
+
+    def run(self, module: GraphModule) -> None:
+        results = self._copy(module, None)
+        output = self.graph.output(results)
+        output.meta.update(module.graph.output_node().meta)
+
+    def _copy(self, module: GraphModule, operands: list[Any] | None) -> Any:
+        """Copy a body's nodes; what it returns. ``operands`` take the placeholders' place."""
+        env: dict[Node, Any] = {}
+        given = iter(operands or ())
+        for node in module.graph.nodes:
+            if node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], env.__getitem__)
+            if node.op == "placeholder" and operands is not None:
+                env[node] = next(given)
+                _check_fits(node, env[node])
+            else:
+                env[node] = self._node(node, module, env)
+        return ()
+
+    def _node(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
+        if node.op == "get_attr":
+            value = operator.attrgetter(str(node.target))(module)
+            if isinstance(value, GraphModule):
+                value.meta.setdefault("smelt_name", str(node.target))
+            made = self.graph.get_attr(self._attribute(str(node.target), value))
+            made.meta.update(node.meta)
+            return made
+        name = higher_order_name(node.target)
+        args: Any = torch.fx.node.map_arg(node.args, env.__getitem__)
+        if name in _INLINED:
+            first = _INLINED[name]
+            body = operator.attrgetter(str(node.args[0].target))(module)  # type: ignore[union-attr]
+            return list(self._copy(body, list(args[1] if first is None else args[first:])))
+        if name == "with_effects":
+            return self._effect(node, args, torch.fx.node.map_arg(node.kwargs, env.__getitem__))
+        if node.target is operator.getitem and not isinstance(args[0], Node):
+            return args[0][args[1]]
+        return self.graph.node_copy(node, env.__getitem__)
+
+    def _effect(self, node: Node, args: Any, kwargs: Any) -> list[Any]:
+        """``with_effects(token, op, *args)`` → ``[token, *results of op(*args)]``."""
+        token, target, *rest = args
+        results = list(node.meta["val"])[1:]
+        call = self.graph.call_function(target, tuple(rest), dict(kwargs))
+        call.meta.update({key: value for key, value in node.meta.items() if key != "val"})
+        call.meta[EFFECT] = True
+        if len(results) == 1:
+            call.meta["val"] = results[0]
+            return [token, call]
+        call.meta["val"] = tuple(results)
+        parts = []
+        for position, value in enumerate(results):
+            part = self.graph.call_function(operator.getitem, (call, position))
+            part.meta.update(call.meta, val=value)
+            del part.meta[EFFECT]
+            parts.append(part)
+        return [token, *parts]
+
+    def _attribute(self, wanted: str, value: Any) -> str:
+        """The name under which the new root holds an attribute of some body."""
+        known = self.attributes.get(id(value))
+        if known is None:
+            known = wanted.replace(".", "_")
+            while hasattr(self.root, known):
+                known += "_"
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                self.root.register_buffer(known, value)
+            else:
+                setattr(self.root, known, value)
+            self.attributes[id(value)] = known
+        return known
+
+
+def _check_fits(placeholder: Node, operand: Any) -> None:
+    wanted = placeholder.meta.get("val")
+    given = operand.meta.get("val") if isinstance(operand, Node) else operand
+    left, right = layout(wanted), layout(given)
+    if left is not None and right is not None and (left[:3], left[3][:-1]) != (right[:3], right[3][:-1]):
+        raise Unsupported("a subgraph that is called with other sizes than it was traced with")
+
+
+def body_program(body: GraphModule, name: str) -> Program:
+    """A body as a Program of its own: operands in, one flat tuple out.
+
+    >>> from smelt.capture import capture_function
+    >>> inner = capture_function(lambda x: x + 1, [torch.ones(2)]).graph_module
+    >>> body_program(inner, "then").output_roles
+    ('user',)
+    """
+    graph = body.graph
+    output = graph.output_node()
+    results = output.args[0]
+    if not isinstance(results, (list, tuple)):
+        copied = Graph()
+        env: dict[Node, Node] = {}
+        copied.graph_copy(graph, env)
+        made = copied.output((env[results] if isinstance(results, Node) else results,))
+        made.meta.update(output.meta)
+        body = GraphModule(body, copied, "Body")
+        graph = body.graph
+        results = graph.output_node().args[0]
+    assert isinstance(results, (list, tuple))
+    inputs = tuple(
+        Input(node.name, "user" if isinstance(node.meta.get("val"), torch.Tensor) else "size")
+        for node in graph.find_nodes(op="placeholder")
+    )
+    return Program(body, "inference", inputs, tuple("user" for _ in results), name)

@@ -1,0 +1,120 @@
+"""Control flow between native calls: what ``higher_order.cond`` and its like do with their compiled bodies.
+
+A body takes ONE list of operands, which it empties, and returns memory of its own, never its operands'. The
+executor and the reference interpreter call the same functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Body = Callable[[list[Any]], Sequence[Any]]
+Control = Callable[..., list[Any] | None]
+
+
+def cond(bodies: Sequence[Body], predicate: Any, operands: Sequence[Any]) -> list[Any]:
+    """``torch.cond``: the first body where ``predicate`` (a number, or a tensor of one element) holds, else
+    the second.
+
+    >>> cond([lambda args: [args[0] + 1], lambda args: [args[0] - 1]], torch.tensor(False), [torch.tensor(5)])
+    [tensor(4)]
+    """
+    return list(bodies[0 if predicate else 1](list(operands)))
+
+
+def while_loop(bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """``while_loop``: the second body makes new carried values as long as the first says so.
+
+    >>> while_loop([lambda args: [args[0] < 5], lambda args: [args[0] * 2]], [1], [])
+    [8]
+    """
+    test, step = bodies
+    state, turned = list(carried), False
+    while test([*state, *others])[0]:
+        state, turned = list(step([*state, *others])), True
+    return state if turned else [_copy(each) for each in state]
+
+
+def while_loop_stack_output(
+    bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[Any]
+) -> list[Any]:
+    """``while_loop`` for a backward to come: what each carried value was after every turn, stacked."""
+    test, step = bodies
+    state = list(carried)
+    history: list[list[Any]] = [[] for _ in state]
+    while test([*state, *others])[0]:
+        state = list(step([*state, *others]))
+        for kept, value in zip(history, state):
+            kept.append(value)
+    return [_stacked(kept, before) for kept, before in zip(history, carried)]
+
+
+def scan(
+    bodies: Sequence[Body], initial: Sequence[Any], items: Sequence[Tensor], others: Sequence[Any]
+) -> list[Any]:
+    """``scan``: carried values handed on along the first dimension of ``items``, and what each turn gives.
+
+    >>> step = lambda args: [args[0] + args[1], args[0] * args[1]]
+    >>> scan([step], [torch.tensor(0)], [torch.tensor([1, 2, 3])], [])
+    [tensor(6), tensor([0, 2, 9])]
+    """
+    state, turns = list(initial), len(items[0])
+    outs: list[Tensor] = []
+    for turn in range(turns):
+        results = bodies[0]([*state, *(each[turn] for each in items), *others])
+        state = list(results[: len(initial)])
+        _keep(outs, results[len(initial) :], turn, turns)
+    return [*state, *outs]
+
+
+def map_impl(bodies: Sequence[Body], items: Sequence[Tensor], others: Sequence[Any]) -> list[Any]:
+    """``map``: the body on every element of the first dimension of ``items``, results stacked.
+
+    >>> map_impl([lambda args: [args[0] * 10]], [torch.tensor([1, 2])], [])
+    [tensor([10, 20])]
+    """
+    turns = len(items[0])
+    outs: list[Any] = []
+    for turn in range(turns):
+        _keep(outs, bodies[0]([*(each[turn] for each in items), *others]), turn, turns)
+    return outs
+
+
+def print(bodies: Sequence[Body], text: str, *args: Any, **kwargs: Any) -> None:
+    """``torch._higher_order_ops.print``: the formatted text to standard output."""
+    builtins.print(text.format(*args, **kwargs))
+
+
+CONTROL: dict[str, Control] = {
+    f"higher_order.{each.__name__}": each
+    for each in (cond, while_loop, while_loop_stack_output, scan, map_impl, print)
+}
+"""Target of an extern call → function of (bodies, *arguments)."""
+
+
+def _keep(outs: list[Any], results: Sequence[Any], turn: int, turns: int) -> None:
+    """Put the results of one turn into tensors for all turns, which the first turn makes."""
+    if not outs:
+        outs += [
+            each.new_empty((turns, *each.shape)) if isinstance(each, Tensor) else None for each in results
+        ]
+    for out, each in zip(outs, results):
+        if out is not None:
+            out[turn].copy_(each)
+
+
+def _stacked(values: Sequence[Any], before: Any) -> Tensor:
+    if not isinstance(before, Tensor):
+        return torch.tensor(list(values), dtype=torch.int64 if isinstance(before, int) else None)
+    if not values:
+        return before.new_empty((0, *before.shape))
+    return torch.stack(list(values))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
