@@ -410,3 +410,87 @@ def test_on_request_aten_draws() -> None:
     torch.manual_seed(4)
     expected = torch.rand(3) + 1
     assert torch.equal(run(graph, torch.empty(3), seed=4)[0], expected)
+
+
+# -- multinomial -------------------------------------------------------------------------------------------
+
+WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.25, 3.0])
+
+
+def assert_by_weight(drawn: torch.Tensor, weights: torch.Tensor) -> None:
+    counts = torch.bincount(drawn.flatten(), minlength=len(weights)).double()
+    assert counts[weights == 0].sum() == 0
+    some = weights > 0
+    assert_frequencies(counts[some], (weights / weights.sum())[some].double())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_category_by_weight(dtype: torch.dtype) -> None:
+    rows = WEIGHTS.to(dtype).expand(5000, 6)
+    drawn = sample(lambda x: torch.multinomial(x, 1), rows)
+    assert drawn.shape == (5000, 1) and drawn.dtype == torch.int64
+    assert_by_weight(drawn, WEIGHTS)
+    assert sample(lambda x: torch.multinomial(x, 1), torch.tensor([0.0, 1.0, 0.0]).to(dtype)).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("categories", [1, 2, 6, 7, 8, 1000])
+def test_categories_with_replacement(categories: int, dtype: torch.dtype) -> None:
+    weights = WEIGHTS.repeat(categories)[:categories] if categories != 1000 else torch.ones(1000)
+    drawn = sample(lambda x: torch.multinomial(x, 8000, replacement=True), weights.to(dtype))
+    assert drawn.shape == (8000,)
+    if categories > 2:
+        assert_by_weight(drawn // (1000 // 8) if categories == 1000 else drawn, *_grouped(weights))
+    rows = sample(
+        lambda x: torch.multinomial(x, 40, replacement=True), weights.to(dtype).expand(100, categories)
+    )
+    assert rows.shape == (100, 40)
+    assert (weights[rows] > 0).all()
+
+
+def _grouped(weights: torch.Tensor) -> list[torch.Tensor]:
+    return [weights] if len(weights) < 1000 else [weights.view(8, 125).sum(1)]
+
+
+def test_categories_without_replacement() -> None:
+    drawn = sample(lambda x: torch.multinomial(x, 3), WEIGHTS.expand(5000, 6))
+    assert drawn.shape == (5000, 3)
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    assert_by_weight(drawn[:, 0], WEIGHTS)
+    left = WEIGHTS.clone()
+    left[5] = 0
+    assert_by_weight(drawn[drawn[:, 0] == 5][:, 1], left)
+    order = sample(lambda x: torch.multinomial(x, 6), torch.ones(200, 6))
+    assert (order.sort(-1).values == torch.arange(6)).all()
+
+
+def test_categories_of_dynamic_size() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.multinomial(x, 1), torch.multinomial(x, 50, replacement=True)
+
+    graph = lowered(function, torch.ones(3, 5), symbolic=True)
+    assert fallen_back(graph) == []
+    for rows, categories in ((2, 3), (4, 1000), (7, 2)):
+        weights = torch.ones(rows, categories)
+        weights[:, : categories // 2] = 0
+        for drawn in run(graph, weights):
+            assert drawn.min() >= categories // 2 and drawn.max() < categories
+            fixed = run(lowered(function, weights), weights)
+    assert all(map(torch.equal, run(graph, weights), fixed))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[1.0, -1.0], [1.0, math.nan], [1.0, math.inf], [0.0, 0.0]],
+    ids=["negative", "nan", "inf", "none"],
+)
+@pytest.mark.parametrize(("count", "replacement"), [(1, False), (2, False), (2, True), (1, True)])
+def test_weights_that_are_none_raise_as_in_eager(weights: list[float], count: int, replacement: bool) -> None:
+    x = torch.tensor(weights)
+    with pytest.raises(RuntimeError) as eager:
+        torch.multinomial(x, count, replacement)
+    graph = lowered(lambda x: torch.multinomial(x, count, replacement), x)
+    assert fallen_back(graph) == []
+    with pytest.raises(RuntimeError) as mine:
+        run(graph, x)
+    assert str(mine.value) == str(eager.value)

@@ -49,6 +49,10 @@ class Draw:
         """Multiples of ``2**-DIGITS[dtype]`` in [0, 1), in the dtype that ``dtype`` computes in."""
         return _fraction(self.bits(index, lane), DIGITS[dtype])
 
+    def fraction(self, index: Index, digits: int) -> Any:
+        """Multiples of ``2**-digits`` in [0, 1): in float32 for up to 24 digits, else in float64."""
+        return _fraction(self.bits(index), digits)
+
     def positive(self, index: Index, compute: torch.dtype) -> Any:
         """A number in (0, 1], with small ones as fine as ``2**-32`` (float32) or ``2**-64`` (float64)."""
         return _positive(self.bits(index), compute)
@@ -69,8 +73,8 @@ class Draw:
     def below(self, index: Index, count: int | Expr) -> Any:
         """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned).
 
-        It is the high half of the product of bits and count: no division (D. Lemire, 2019). Two numbers differ
-        by at most ``count / 2**64`` in how probable they are, as a part of that.
+        It is the high half of the product of bits and count: no division (D. Lemire, 2019). Two numbers
+        differ by at most ``count / 2**64`` in how probable they are, as a part of that.
         """
         bits = self.bits(index)
         if isinstance(count, Expr):

@@ -1,0 +1,168 @@
+"""Which of several: multinomial, by exponential races or by searching the running sum of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder, constant
+from smelt.lowering.dims import compute_dtype, fold, load_as
+from smelt.lowering.draw import draw, refuse, require
+from smelt.lowering.registry import lowers
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import as_expr
+
+aten = torch.ops.aten
+
+_MOST_CATEGORIES = 1 << 24
+_MOST_RACES = 8
+_INVALID = "probability tensor contains either `inf`, `nan` or element < 0"
+_NONE = "invalid multinomial distribution (sum of probabilities <= 0)"
+_NEGATIVE = "invalid multinomial distribution (encountering probability entry < 0)"
+_INFINITE = "invalid multinomial distribution (encountering probability entry = infinity or NaN)"
+
+
+@lowers(aten.multinomial.default)
+def multinomial(
+    ctx: Builder, weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None
+) -> Tensor:
+    """``count`` positions (int64) for each row of weights, with the probability of each weight in its row."""
+    categories = weights.shape[-1] if weights.shape else sympy.Integer(0)
+    refuse(
+        not weights.dtype.is_floating_point or len(weights.shape) not in (1, 2), f"weights {weights.dtype}"
+    )
+    if not as_expr(count).is_Integer:
+        raise Unsupported("random: how many to draw depends on sizes")
+    count = int(count)
+    if categories.is_Integer:
+        refuse(not 0 < categories <= _MOST_CATEGORIES, f"{categories} categories")
+        refuse(not replacement and count > categories, f"{count} of {categories} categories")
+    elif not replacement and count > 1:
+        raise Unsupported("random: several of a dynamic number of categories, none twice")
+    refuse(count <= 0, f"{count} samples")
+    if not replacement and count > _MOST_RACES:
+        raise Unsupported(f"random: more than {_MOST_RACES} of several categories, none twice, take a sort")
+    if replacement and count > 1:
+        return _searched(ctx, weights, categories, generator)
+    return _raced(ctx, weights, count, generator)
+
+
+def _rows_have_weight(ctx: Builder, weights: Tensor) -> None:
+    def positive(index: Index, rindex: Index) -> Any:
+        return ops.gt(weights.load((*index, *rindex)), constant(0.0, weights.dtype))
+
+    some = ctx.reduction(
+        "any", positive, shape=weights.shape[:-1], reduce_shape=weights.shape[-1:], dtype=torch.bool
+    )[0]
+    require(ctx, some.load, weights.shape[:-1], _NONE)
+
+
+# -- races -------------------------------------------------------------------------------------------------
+
+
+def _raced(ctx: Builder, weights: Tensor, count: int, generator: Any) -> Tensor:
+    """The categories with the largest ``weight / exponential``, as ``at::multinomial`` has it.
+
+    (An exponential clock for each category, as fast as its weight: who rings first is drawn by weight.)
+    """
+    compute = compute_dtype(weights.dtype)
+
+    def valid(index: Index) -> Any:
+        value = weights.load(index)
+        return ops.logical_and(
+            ops.ge(value, constant(0.0, weights.dtype)), ops.lt(value, constant(float("inf"), weights.dtype))
+        )
+
+    require(ctx, valid, weights.shape, _INVALID)
+    _rows_have_weight(ctx, weights)
+    numbers = draw(ctx, generator, weights.shape)
+
+    def speed(index: Index) -> Any:
+        clock = ops.neg(ops.log(numbers.positive(index, compute)))
+        clock = ops.maximum(clock, constant(torch.finfo(compute).eps / 2, compute))
+        return ops.truediv(load_as(weights, index, compute), clock)
+
+    if count == 1:
+        winner = _first_of(ctx, weights, compute, lambda index, rindex: speed((*index, *rindex)))
+        return ctx.pointwise(lambda index: winner.load(index[:-1]))
+    speeds = ctx.pointwise(speed, shape=weights.shape, dtype=compute)
+    winners: list[Tensor] = []
+    for _ in range(count):
+        before = tuple(winners)
+
+        def left(index: Index, rindex: Index, before: tuple[Tensor, ...] = before) -> Any:
+            value = speeds.load((*index, *rindex))
+            if not before:
+                return value
+            here = ops.index_expr(rindex[0], torch.int64)
+            gone = fold(ops.logical_or, [ops.eq(here, winner.load(index)) for winner in before])
+            return ops.where(gone, constant(-1.0, compute), value)
+
+        winners.append(_first_of(ctx, weights, compute, left))
+
+    def chosen(index: Index) -> Any:
+        place = ops.index_expr(index[-1], torch.int64)
+        result = winners[0].load(index[:-1])
+        for number, winner in enumerate(winners[1:], 1):
+            here = ops.eq(place, constant(number, torch.int64))
+            result = ops.where(here, winner.load(index[:-1]), result)
+        return result
+
+    return ctx.pointwise(chosen)
+
+
+def _first_of(ctx: Builder, weights: Tensor, compute: torch.dtype, value: Any) -> Tensor:
+    """The position of the largest value in each row of weights."""
+    rows, columns = weights.shape[:-1], weights.shape[-1:]
+    return ctx.reduction("argmax", value, shape=rows, reduce_shape=columns, dtype=compute)[0]
+
+
+# -- searching ---------------------------------------------------------------------------------------------
+
+
+def _searched(ctx: Builder, weights: Tensor, categories: Expr, generator: Any) -> Tensor:
+    """For each sample, the first category where the running sum of weights exceeds ``u * total``."""
+    wide = torch.float64
+
+    def not_negative(index: Index) -> Any:
+        return ops.ge(load_as(weights, index, wide), constant(0.0, wide))
+
+    def finite(index: Index) -> Any:
+        return ops.lt(load_as(weights, index, wide), constant(float("inf"), wide))
+
+    require(ctx, not_negative, weights.shape, _NEGATIVE)
+    require(ctx, finite, weights.shape, _INFINITE)
+    _rows_have_weight(ctx, weights)
+
+    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        total = ops.add(state[0], load_as(weights, index, wide))
+        return [total], [total]
+
+    (sums,) = ctx.scan(
+        turn, shape=weights.shape, dim=len(weights.shape) - 1, state=[(wide, 0.0)], dtypes=[wide]
+    )
+    numbers = draw(ctx, generator)
+    most = int(categories) if categories.is_Integer else _MOST_CATEGORIES
+    steps = [1 << k for k in reversed(range(most.bit_length()))]
+
+    def inner(index: Index) -> Any:
+        row = index[:-1]
+        total = sums.load((*row, categories - 1))
+        mark = ops.mul(numbers.fraction(index, 52), total)  # less than the total, rounded too
+        passed = constant(0, torch.int64)  # how many categories are known to end before the mark
+        for step in steps:
+            further = ops.add(passed, constant(step, torch.int64))
+            last = ops.index_expr(categories, torch.int64)
+            inside = ops.le(further, last)
+            place = ops.sub(ops.minimum(further, last), constant(1, torch.int64))
+            at = ops.indirect_index(place, categories, wrap=False, check=False)
+            ends_before = ops.logical_and(inside, ops.le(sums.load((*row, at)), mark))
+            passed = ops.where(ends_before, further, passed)
+        return passed
+
+    return ctx.pointwise(inner)
