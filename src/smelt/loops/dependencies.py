@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Bind, Check, Extern, Host, Node, Pointwise, Reduction, Scan, StridedView
+from smelt.loops.ir import Bind, Check, Extern, Host, Node, Pointwise, Reduction, Scan, Sort, StridedView
 from smelt.ops import TABLE, Handler, using
 from smelt.symbolic import loop_var
 
@@ -29,10 +29,10 @@ class Read:
 class Dependencies:
     """What one element of a node needs, over ``variables`` (and ``reduce_variables`` for a Reduction).
 
-    ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base. ``operations``, ``cost``
-    (units of one float addition) are those of one call of the loop function; ``checks`` counts the indirect
-    indices that may raise; ``place`` is a Scatter's place; ``exprs`` are what `ops.index_expr` and the sizes
-    of indirect indices were given.
+    ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base, what is sorted.
+    ``operations``, ``cost`` (units of one float addition) are those of one call of the loop function;
+    ``checks`` counts the indirect indices that may raise; ``place`` is a Scatter's place; ``exprs`` are what
+    `ops.index_expr` and the sizes of indirect indices were given.
     """
 
     variables: tuple[Expr, ...]
@@ -83,6 +83,8 @@ def analyze(
         return Dependencies((), (), (), whole, writes, 0, 0, 0)
     if isinstance(body, (Bind, Check)):
         return Dependencies((), (), (), (), writes, 0, 0, 0)
+    if isinstance(body, Sort):
+        return Dependencies((), (), (), (body.source,), writes, 0, 0, 0)
     over: tuple[Expr, ...] = variables("i", len(body.shape)) if index is None else tuple(index)
     counter = _Counter(inlined or {})
     if isinstance(body, Pointwise):

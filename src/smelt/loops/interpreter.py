@@ -30,6 +30,7 @@ from smelt.loops.ir import (
     Reduction,
     Scan,
     Scatter,
+    Sort,
     StridedView,
 )
 from smelt.loops.reductions import reduce
@@ -177,6 +178,8 @@ def evaluate_body(
         return _reduction(body, buffers, sizes, origin)
     if isinstance(body, Scan):
         return _scan(body, buffers, sizes, origin)
+    if isinstance(body, Sort):
+        return _sort(body, buffers, sizes)
     return [_scatter(body, buffers, sizes, origin)]
 
 
@@ -231,6 +234,12 @@ def _scan(
                 _expect(handler, value, dtype)
                 out.narrow(body.dim, step, 1).copy_(value.expand(line))
     return outs
+
+
+def _sort(body: Sort, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Tensor]:
+    limit = evaluate(body.shape[-1], sizes)
+    values, positions = torch.sort(buffers[body.source], dim=-1, stable=True, descending=body.descending)
+    return [part[..., :limit].contiguous() for part in (values, positions)]
 
 
 def _scatter(

@@ -2,7 +2,7 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Scan | Scatter | Extern | Bind | Check
+    Body   = Pointwise | Reduction | Scan | Scatter | Sort | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -119,6 +119,21 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True)
+class Sort:
+    """``values[*i, k], positions[*i, k]``: the k-th element of row i of ``source``, and where it was (int64).
+
+    ``source`` is a buffer, row-major, whose rows are its last dimension; ``shape`` is its shape with the
+    first ``limit`` of each row in order. NaN is the largest, -0 and 0 are equal; equal elements keep their
+    order, descending as well.
+    """
+
+    source: str
+    shape: Shape
+    dtype: torch.dtype
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StridedView:
     """A view of a buffer's memory as an ATen call can take it; strides and offset are in elements."""
 
@@ -188,7 +203,7 @@ class Check:
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Scan | Scatter | Host
+Body = Pointwise | Reduction | Scan | Scatter | Sort | Host
 
 
 @dataclass(frozen=True, slots=True)

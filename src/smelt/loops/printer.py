@@ -10,7 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Bind, Check, Extern, Graph, Node, Pointwise, Reduction, Scan, StridedView
+from smelt.loops.ir import Bind, Check, Extern, Graph, Node, Pointwise, Reduction, Scan, Sort, StridedView
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.symbolic import contiguous_strides, same
@@ -84,6 +84,10 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return [*lines, f"check {python_text(body.condition)}, else {body.kind}: {body.message}"]
     if isinstance(body, Scan):
         return lines + _scan_lines(node, body, graph, outputs)
+    if isinstance(body, Sort):
+        order = "descending" if body.descending else "ascending"
+        limit = python_text(body.shape[-1])
+        return [*lines, f"{', '.join(outputs)} = first {limit} of each row of {body.source}, {order}"]
     index = variables("i", len(body.shape))
     place: Sequence[Expr] = index
     rindex: tuple[Symbol, ...] = ()

@@ -21,12 +21,13 @@ from smelt.loops.ir import (
     Reduction,
     Scan,
     Scatter,
+    Sort,
     StridedView,
 )
 from smelt.loops.typing import TypeChecker
 from smelt.ops import using
 from smelt.runtime.control import CONTROL
-from smelt.symbolic import numel, same
+from smelt.symbolic import contiguous_strides, numel, same
 from smelt.symbolic.bounds import bounds
 
 
@@ -103,7 +104,10 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
     if isinstance(node.body, Host):
         return
     yield from _outputs(node, graph)
-    yield from _loop_function(node, graph, defined)
+    if isinstance(node.body, Sort):
+        yield from _sort(node.body, graph, defined)
+    else:
+        yield from _loop_function(node, graph, defined)
 
 
 def _outputs(node: Node, graph: Graph) -> Iterator[str]:
@@ -116,6 +120,8 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         count = REDUCTIONS[body.kind]
     elif isinstance(body, Scan):
         count = len(body.dtypes)
+    elif isinstance(body, Sort):
+        count = 2
     if len(node.outputs) != count:
         yield f"the node has {len(node.outputs)} outputs, its body {count}"
     for position, name in enumerate(node.outputs):
@@ -131,7 +137,9 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
         dtype = body.dtypes[position] if isinstance(body, Scan) else body.dtype  # type: ignore[union-attr]
-        if isinstance(body, Reduction) and body.kind in ("argmax", "argmin"):
+        if (isinstance(body, Reduction) and body.kind in ("argmax", "argmin")) or (
+            isinstance(body, Sort) and position == 1
+        ):
             dtype = torch.int64
         if buffer.dtype != dtype:
             yield f"{buffer.name} is {buffer.dtype}, its node writes {dtype}"
@@ -194,6 +202,19 @@ def _scan_head(body: Scan) -> str | None:
         if type(number) is not kind:
             return f"the scan's first value {number!r} is no {dtype}"
     return None
+
+
+def _sort(body: Sort, graph: Graph, defined: set[str]) -> Iterator[str]:
+    source = graph.buffers.get(body.source)
+    if source is None or body.source not in defined:
+        yield f"{body.source} is sorted before it is written"
+        return
+    if not body.shape or not _equal(body.shape[:-1], source.shape[:-1]):
+        yield f"{body.source} of shape {source.shape} is sorted by rows into the shape {body.shape}"
+    elif not _equal(contiguous_strides(source.shape), source.strides):
+        yield f"{body.source} is sorted by rows and has the strides {source.strides}"
+    if source.dtype != body.dtype:
+        yield f"{body.source} is {source.dtype}, the node says {body.dtype}"
 
 
 def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str]:

@@ -29,8 +29,10 @@ from smelt.loops.ir import (
     Scan,
     Scatter,
     SizeOf,
+    Sort,
     StridedView,
 )
+from smelt.lowering.dtypes import supported
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var
@@ -120,6 +122,27 @@ class Builder:
         body = Scan(tuple(shape), dim, tuple(state), tuple(dtypes), inner_fn)
         return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
 
+    def sort(
+        self,
+        keys: Callable[[Index], Any],
+        *,
+        shape: Sequence[Expr],
+        dtype: torch.dtype,
+        descending: bool = False,
+        limit: Expr | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """``(values, positions)`` of ``[*shape[:-1], limit]``: the first ``limit`` (None: all) of each row in
+        order.
+
+        ``keys(index)`` gives the elements of ``shape``; they are stored row after row first.
+        """
+        rows = self.pointwise(keys, shape=shape, dtype=dtype, strides=contiguous_strides(shape))
+        results = (*shape[:-1], shape[-1] if limit is None else limit)
+        body = Sort(rows.buffer, results, dtype, descending)
+        strides = contiguous_strides(results)
+        values, positions = self._add(body, [dtype, torch.int64], [results, results], [strides, strides])
+        return values, positions
+
     def scatter(
         self,
         base: Tensor,
@@ -140,7 +163,20 @@ class Builder:
         probe = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         if buffer.shape == x.shape and tuple(x.transform(probe)) == probe:
             return x
-        return self.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+        return self.copy(x)
+
+    def copy(self, x: Tensor, strides: Sequence[Expr] | None = None) -> Tensor:
+        """``x`` in a buffer of its own; ATen copies what loop functions cannot hold (complex numbers)."""
+        if supported(x.dtype):
+            return self.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
+        view = self.try_strided(x)
+        if view is None:
+            raise Unsupported(f"a copy of {x.dtype} elements that no strides reach")
+        layout = self._layout(x.shape) if strides is None else tuple(strides)
+        buffer = self.new_buffer(x.dtype, x.shape, layout)
+        body = Extern("aten.clone.default", (view,), {"memory_format": torch.contiguous_format})
+        self.graph.nodes.append(Node((buffer.name,), body, self.origin))
+        return Tensor(buffer.name, x.dtype, x.shape)
 
     # -- random numbers -------------------------------------------------------------------------------------
 
@@ -328,7 +364,7 @@ class Builder:
         return StridedView(x.buffer, x.shape, tuple(strides), flat)
 
     def _copy(self, x: Tensor) -> Tensor:
-        return self.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=contiguous_strides(x.shape))
+        return self.copy(x, contiguous_strides(x.shape))
 
     def _encode(self, arg: Any) -> Any:
         if isinstance(arg, Tensor):

@@ -8,7 +8,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
-from smelt.nest.ir import Accumulate, Advance, Alloc, Carry, For, Update
+from smelt.nest.ir import Accumulate, Advance, Alloc, Carry, For, SortRow, Update
 from smelt.nest.tree import accesses, indirect_symbols, loops, trip_count, walk
 
 
@@ -43,6 +43,8 @@ def conflict(loop: For) -> str | None:
         indices, stored = touched.setdefault(buffer, (set(), False))
         indices.add(index)
         touched[buffer] = (indices, stored or is_store)
+    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
+        return f"turns of {loop.var} sort rows"
     within, moved = _inner_extents(loop)
     indirect = indirect_symbols(loop.body)
     for buffer, (indices, stored) in touched.items():

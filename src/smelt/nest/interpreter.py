@@ -24,6 +24,7 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     Masked,
+    SortRow,
     Stmt,
     Store,
     Update,
@@ -98,6 +99,8 @@ class _Machine:
             self.carries[stmt.name] = torch.tensor(stmt.initial, dtype=stmt.dtype)
         elif isinstance(stmt, Advance):
             self.carries[stmt.carry] = self.values[stmt.value]
+        elif isinstance(stmt, SortRow):
+            self._sort(stmt)
         elif isinstance(stmt, Alloc):
             count = 1
             for size in stmt.shape:
@@ -132,6 +135,16 @@ class _Machine:
         assert stmt.index is not None
         self.symbols[stmt.index] = value
         return torch.tensor(value)
+
+    def _sort(self, stmt: SortRow) -> None:
+        start, length = self._place(stmt.source, stmt.start), self._number(stmt.length)
+        row = self.memory[stmt.source][start : start + length]
+        ordered = torch.sort(row, stable=True, descending=stmt.descending)
+        limit = self._number(stmt.limit)
+        for name, part in zip((stmt.values, stmt.positions), ordered):
+            if name is not None:
+                at = self._place(name, stmt.into)
+                self.memory[name][at : at + limit] = part[:limit]
 
     def _update(self, stmt: Update) -> None:
         accumulator = self.accumulators[stmt.acc]

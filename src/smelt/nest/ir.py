@@ -2,7 +2,7 @@
 
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
-         | Carry(name, initial) | Advance(carry, value)
+         | Carry(name, initial) | Advance(carry, value) | SortRow(source, values, positions)
 
 Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
 expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
@@ -135,7 +135,24 @@ class Alloc:
     shape: Shape
 
 
-Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc
+@dataclass(frozen=True, slots=True)
+class SortRow:
+    """The first ``limit`` of ``length`` elements of ``source`` from ``start`` on, in order (see
+    `smelt.loops.ir.Sort`): they go to ``values``, where they stood to ``positions``, both from ``into`` on.
+    Either result may be missing.
+    """
+
+    source: str
+    start: tuple[Expr, ...]
+    length: Expr
+    limit: Expr
+    descending: bool
+    values: str | None
+    positions: str | None
+    into: tuple[Expr, ...]
+
+
+Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    SortRow,
     Stmt,
     Store,
     Update,
@@ -85,6 +86,10 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
                 stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))
             elif isinstance(stmt, Let) and stmt.op == "load":
                 stmts.append(replace(stmt, args=(stmt.args[0], flat(stmt.args[0], stmt.args[1]))))
+            elif isinstance(stmt, SortRow):
+                result = stmt.values or stmt.positions
+                into = flat(result, stmt.into) if result else stmt.into
+                stmts.append(replace(stmt, start=flat(stmt.source, stmt.start), into=into))
             elif isinstance(stmt, Alloc):
                 stmts.append(replace(stmt, shape=(sympy.Mul(*stmt.shape),)))
             else:
@@ -274,6 +279,8 @@ def not_vector(loop: For) -> str | None:
             return f"the bounds of {inner.var} depend on {loop.var}"
     if any(isinstance(stmt, Alloc) for stmt in walk(loop.body)):
         return "the loop holds scratch memory of its own"
+    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
+        return "the loop sorts rows"
     if any(update.merge for update in carried_updates(loop)):
         return "the loop merges accumulators"
     return conflict(loop)

@@ -20,6 +20,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Run,
+    SortRow,
     Stmt,
     Store,
 )
@@ -94,6 +95,11 @@ def _lines(stmt: Stmt) -> Iterator[str]:
     elif isinstance(stmt, Store):
         sign = "=" if stmt.mode is None else "+=" if stmt.mode == "add" else f"{stmt.mode}="
         yield f"{stmt.buffer}[{index_text(stmt.index)}] {sign} {stmt.value}"
+    elif isinstance(stmt, SortRow):
+        order = "descending" if stmt.descending else "ascending"
+        results = ", ".join(f"{n}[{index_text(stmt.into)}…]" for n in (stmt.values, stmt.positions) if n)
+        row = f"{stmt.source}[{index_text(stmt.start)}…]"
+        yield f"{results} = first {python_text(stmt.limit)} of {python_text(stmt.length)} of {row}, {order}"
     elif isinstance(stmt, Alloc):
         yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]"
     elif isinstance(stmt, Carry):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import sympy
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Stmt, Store, Update
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, SortRow, Stmt, Store, Update
 
 
 def walk(block: Block) -> Iterator[Stmt]:
@@ -65,6 +65,14 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         return replace(stmt, body=map_exprs(stmt.body, rewrite))
     if isinstance(stmt, Store):
         return replace(stmt, index=tuple(rewrite(expr) for expr in stmt.index))
+    if isinstance(stmt, SortRow):
+        return replace(
+            stmt,
+            start=tuple(rewrite(expr) for expr in stmt.start),
+            length=rewrite(stmt.length),
+            limit=rewrite(stmt.limit),
+            into=tuple(rewrite(expr) for expr in stmt.into),
+        )
     if isinstance(stmt, Update) and stmt.position is not None:
         return replace(stmt, position=rewrite(stmt.position))
     if isinstance(stmt, Let):
@@ -92,6 +100,9 @@ def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:
             yield stmt.buffer, stmt.index, True
         elif isinstance(stmt, Let) and stmt.op == "load":
             yield stmt.args[0], stmt.args[1], False
+        elif isinstance(stmt, SortRow):
+            yield stmt.source, stmt.start, False
+            yield from ((name, stmt.into, True) for name in (stmt.values, stmt.positions) if name)
 
 
 def local_buffers(block: Block) -> set[str]:

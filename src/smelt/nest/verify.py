@@ -24,6 +24,7 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     Run,
+    SortRow,
     Stmt,
     Store,
     Update,
@@ -151,6 +152,8 @@ class _Checker:
             scope.carries[stmt.name] = stmt
         elif isinstance(stmt, Advance):
             self._advance(stmt, scope)
+        elif isinstance(stmt, SortRow):
+            self._sort(stmt, scope)
         else:
             self._alloc(stmt, scope)
 
@@ -190,6 +193,20 @@ class _Checker:
         """
         below = self.path[self.path.index(outer) :]
         return all(len(each.body.stmts) == 1 and each.kind is LoopKind.PARALLEL for each in below)
+
+    def _sort(self, stmt: SortRow, scope: _Scope) -> None:
+        dtype = self._place(stmt.source, stmt.start, scope)
+        self._exprs((stmt.length, stmt.limit), scope)
+        if any(loop.kind is LoopKind.VECTOR for loop in self.path):
+            self._say(f"{stmt.source} is sorted in a vector loop")
+        for name, wanted in ((stmt.values, dtype), (stmt.positions, torch.int64)):
+            if name is None:
+                continue
+            found = self._place(name, stmt.into, scope)
+            if found is not None and found != wanted:
+                self._say(f"{name} holds {found}, sorting {stmt.source} gives {wanted}")
+            if found is not None and not scope.buffers[name][2]:
+                self._say(f"{name} is stored to but not marked as written")
 
     def _alloc(self, stmt: Alloc, scope: _Scope) -> None:
         if stmt.buffer in scope.buffers:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
-from smelt.loops.ir import Check, Host, Reduction, Scan, Scatter
+from smelt.loops.ir import Check, Host, Reduction, Scan, Scatter, Sort
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import free_symbols, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
@@ -138,17 +138,21 @@ def _account(group: Group, item: Item) -> None:
     group.cost += item.cost
 
 
+_ALONE = (Scatter, Sort)
+"""Bodies that share their nest with no other."""
+
+
 def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
     """Put the item into the best group at or after ``earliest``; its position, or -1 where none will
     have it.
     """
     best, best_score, best_plan = -1, 0.0, None
-    if isinstance(item.body, Scatter):
+    if isinstance(item.body, _ALONE):
         return -1
     first = max(earliest, len(groups) - 24)
     for position in range(len(groups) - 1, first - 1, -1):
         group = groups[position]
-        if group.is_extern or any(isinstance(member.body, Scatter) for member in group.items):
+        if group.is_extern or any(isinstance(member.body, _ALONE) for member in group.items):
             continue
         score = _benefit(work, group, item)
         if score <= best_score:

@@ -13,7 +13,20 @@ from sympy import Expr, Symbol
 
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
-from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Stmt, Store, Update
+from smelt.nest.ir import (
+    Advance,
+    Block,
+    Carry,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    SortRow,
+    Stmt,
+    Store,
+    Update,
+)
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
@@ -40,6 +53,8 @@ GATHER_COST = 1.0
 SCANNED_GATHER_COST = 3.0
 """Lanes that scan lines of their own each fetch from another line of the cache, turn after turn."""
 HORIZONTAL_COST = 12.0
+SORT_COST = 20.0
+"""Of one element of a row that is sorted."""
 LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
@@ -240,6 +255,8 @@ class _Arranger:
             return 2.0 + sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
         if isinstance(stmt, For):
             return self.trips(stmt) * sum(self._scalar_cost(inner) for inner in stmt.body.stmts)
+        if isinstance(stmt, SortRow):
+            return SORT_COST * max(self.hint(stmt.length), 0)
         return 1.0 if isinstance(stmt, (Store, Update, Advance)) else 0.0
 
     def _vector_cost(self, block: Block, var: Symbol, lanes: int, gather: float) -> float:

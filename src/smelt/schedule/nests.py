@@ -26,6 +26,7 @@ from smelt.nest.ir import (
     Let,
     Masked,
     Param,
+    SortRow,
     Stmt,
     Store,
     Update,
@@ -368,6 +369,8 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
             exprs += stmt.index
         elif isinstance(stmt, Alloc):
             exprs += stmt.shape
+        elif isinstance(stmt, SortRow):
+            exprs += [*stmt.start, *stmt.into, stmt.length, stmt.limit]
         elif isinstance(stmt, Update) and stmt.position is not None:
             exprs.append(stmt.position)
         elif isinstance(stmt, Let):

@@ -9,7 +9,7 @@ import sympy
 from sympy import Expr
 
 from smelt.loops.dependencies import Read, analyze
-from smelt.loops.ir import Graph, Host, Node, Reduction, Scan, Scatter, StridedView
+from smelt.loops.ir import Graph, Host, Node, Reduction, Scan, Scatter, Sort, StridedView
 from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
@@ -31,6 +31,8 @@ def prepare(graph: Graph) -> Work:
     for item in work.items:
         if isinstance(item.body, Host):
             work.outside |= {read.buffer for read in item.reads}
+        elif isinstance(item.body, Sort):
+            work.outside.add(item.body.source)
         else:
             _analyze(work, item)
     _drop_unused(work)
@@ -47,6 +49,10 @@ def _item(node: Node) -> Item:
     if isinstance(body, Host):
         reads = tuple(Read(name, (), False, False) for name in analyze(node).whole)
         return Item(node, (), (), 0, node.outputs, reads)
+    if isinstance(body, Sort):
+        rows = tuple(body.shape[:-1])
+        reads = (Read(body.source, (), False, False),)
+        return Item(node, rows, tuple(range(len(rows))), len(rows), node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
     if isinstance(body, Reduction):
@@ -89,7 +95,7 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Host, Scatter)):
+    if isinstance(item.body, (Host, Scatter, Sort)):
         return
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)

@@ -53,9 +53,9 @@ RANDOM_OPERATORS = frozenset({"philox"})
 
 
 @lru_cache(maxsize=8)
-def header_text(*, math: bool = True, reduce: bool = True, random: bool = True) -> str:
-    """The header: the core, with the elementary functions, the accumulators and the random number generator
-    where wanted.
+def header_text(*, math: bool = True, reduce: bool = True, random: bool = True, sort: bool = True) -> str:
+    """The header: the core, with the elementary functions, the accumulators, the random number generator and
+    sorting where wanted.
     """
     names = ["smelt.h"]
     if math or reduce:
@@ -64,4 +64,6 @@ def header_text(*, math: bool = True, reduce: bool = True, random: bool = True) 
         names.append("smelt_reduce.h")
     if random:
         names.append("smelt_random.h")
+    if sort:
+        names.append("smelt_sort.h")
     return "\n".join((_FOLDER / name).read_text() for name in names)

@@ -5,7 +5,7 @@ Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +30,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    SortRow,
     Store,
     Update,
 )
@@ -85,6 +86,7 @@ class KernelText:
     math: bool
     reduce: bool
     random: bool
+    sort: bool
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class KernelPrinter:
     math: bool = False
     reduce: bool = False
     random: bool = False
+    sort: bool = False
     loops: list[For] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ text
@@ -142,7 +145,13 @@ class KernelPrinter:
         if self.checked:
             body = ["  i64 error = 0;", *body, "  return error;"]
         return KernelText(
-            "\n".join(body), ", ".join(parameters), self.checked, self.math, self.reduce, self.random
+            "\n".join(body),
+            ", ".join(parameters),
+            self.checked,
+            self.math,
+            self.reduce,
+            self.random,
+            self.sort,
         )
 
     # ------------------------------------------------------------------------------------------ statements
@@ -161,6 +170,8 @@ class KernelPrinter:
                 declared.append(self.accumulate(stmt, scope))
             elif isinstance(stmt, Update):
                 self.update(stmt, scope)
+            elif isinstance(stmt, SortRow):
+                self.sort_row(stmt, scope)
             elif isinstance(stmt, Carry):
                 self.carry(stmt, scope)
             elif isinstance(stmt, Advance):
@@ -289,6 +300,30 @@ class KernelPrinter:
             declared = f"{cpp} {name} = {other};"
         declaration.append("  " * indent + declared)
         self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
+
+    def sort_row(self, stmt: SortRow, scope: Scope) -> None:
+        if scope.lanes > 1:
+            raise SmeltError(
+                "SM0808", f"codegen: rows sorted inside a VECTOR loop in kernel {self.kernel.name}"
+            )
+        self.sort = True
+        source = self.memories[stmt.source]
+
+        def place(name: str | None, index: Sequence[Expr], dtype: torch.dtype) -> str:
+            if name is None:
+                return f"({CPP_TYPES[dtype]}_buffer*)0"
+            memory = self.memories[name]
+            return f"{memory.text} + {flat_offset(index, memory.strides).text(self.symbols)}"
+
+        args = [
+            place(stmt.source, stmt.start, source.dtype),
+            self.index(stmt.length),
+            self.index(stmt.limit),
+            "true" if stmt.descending else "false",
+            place(stmt.values, stmt.into, source.dtype),
+            place(stmt.positions, stmt.into, torch.int64),
+        ]
+        self.line(f"sort_row({', '.join(args)});")
 
     def alloc(self, stmt: Alloc, scope: Scope) -> None:
         if scope.lanes > 1:

@@ -37,6 +37,7 @@ class _Unit:
     math: bool = False
     reduce: bool = False
     random: bool = False
+    sort: bool = False
 
     def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
         """The C++ name of a kernel; equal ones are printed once."""
@@ -55,6 +56,7 @@ class _Unit:
             self.math |= printed.math
             self.reduce |= printed.reduce
             self.random |= printed.random
+            self.sort |= printed.sort
         self.seen[key] = self.names[text], printed
         return self.seen[key]
 
@@ -80,7 +82,7 @@ def print_unit(runs: Sequence[Run]) -> CppUnit:
         text, checked = _print_run(run, unit)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
-    header = header_text(math=unit.math, reduce=unit.reduce, random=unit.random)
+    header = header_text(math=unit.math, reduce=unit.reduce, random=unit.random, sort=unit.sort)
     body = "\n\n".join([*unit.functions, *entries])
     return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
 
