@@ -274,7 +274,9 @@ class Assembler:
 
     def _root(self, name: str) -> str:
         """The buffer in whose place a buffer lies."""
-        return self.roots.get(name, name)
+        while name in self.roots:
+            name = self.roots[name]
+        return name
 
     def _place(self) -> Arena:
         first: dict[str, int] = {}
