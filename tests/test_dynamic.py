@@ -241,6 +241,45 @@ def test_gradients_through_sizes_from_data(program: Callable[[Tensor], Tensor]) 
     assert [report.kind for report in smelt.reports()] == ["forward", "backward"]
 
 
+INTEGERS: dict[str, Callable[[Tensor], Any]] = {
+    "unique": lambda x: torch.unique(x) * 2,
+    "unique with all": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    "unique of rows' halves": lambda x: torch.unique((x // 2).float(), return_counts=True),
+    "unique_consecutive": lambda x: torch.unique_consecutive(x),
+    "unique_consecutive with all": lambda x: torch.unique_consecutive(
+        x, return_inverse=True, return_counts=True
+    ),
+    "runs of rows": lambda x: torch.unique_consecutive(
+        x // 4, dim=0, return_inverse=True, return_counts=True
+    ),
+    "runs of columns": lambda x: torch.unique_consecutive(x // 4, dim=1, return_counts=True),
+    "bincount": lambda x: torch.bincount(x.flatten()),
+    "bincount with weights": lambda x: torch.bincount(x[0], x[1] / 2, minlength=3) + 1,
+    "repetitions of a mask": lambda x: torch.repeat_interleave(x[x > 2]),
+}
+
+
+@pytest.mark.usefixtures("_captured")
+@pytest.mark.parametrize("name", INTEGERS)
+def test_sizes_from_integers(name: str) -> None:
+    once(INTEGERS[name], [(torch.randint(0, 6, (5, 4)),) for _ in range(4)])
+
+
+@pytest.mark.usefixtures("_captured")
+def test_numbers_that_tensors_hold() -> None:
+    inputs = [(torch.randn(5), torch.randn(())) for _ in range(3)]
+    once(lambda x, n: torch.full((3,), n.item()) + x[:3] / (n.item() + 2), inputs)
+
+
+def test_as_strided_views_of_inputs_stay_views() -> None:
+    inputs = [(torch.randn(3, n), (2, 2), (1, 3), at) for n, at in [(4, 1), (5, 2), (9, 3)]]
+    compiled = torch.compile(torch.as_strided, backend="smelt", fullgraph=True, dynamic=True)
+    for x, *rest in inputs:
+        view = compiled(x, *rest)
+        assert view.data_ptr() == x.data_ptr() + 4 * rest[-1]
+        torch.testing.assert_close(view, torch.as_strided(x, *rest))
+
+
 @pytest.mark.usefixtures("_captured")
 def test_a_check_that_does_not_hold_raises() -> None:
     def program(x: Tensor) -> Tensor:

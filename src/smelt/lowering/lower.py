@@ -23,7 +23,7 @@ from smelt.lowering.chosen import chosen, touches_foreign
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE, Row, row_of
-from smelt.lowering.tensor import Tensor
+from smelt.lowering.tensor import HeldNumber, Tensor
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
 from smelt.symbolic.expr import with_known_signs
 
@@ -67,6 +67,7 @@ class _Lowering:
         self.builder = Builder(self.graph)
         self.values: dict[FxNode, Any] = {}
         self.bound: set[str] = set()
+        self.held: dict[Symbol, HeldNumber] = {}
         self.mutated = {
             node.args[0] for node in program.nodes if node.op == "call_function" and node.target is _COPY_BACK
         }
@@ -146,10 +147,16 @@ class _Lowering:
             raise self._error("SM0432", node, f"{target} has no metadata", "trace with fake tensors")
         elif isinstance(meta, _SYMBOLIC) and not reads_number(target):
             self.values[node] = _number(meta)
+        elif self._as_strided(node) is not None and all(user.op == "output" for user in node.users):
+            self.values[node] = self.values[node.args[0]]  # type: ignore[index]
         else:
             self.builder.unbound = new_sizes(node)
             symbols = tuple(self.builder.unbound)
+            args, kwargs = self._held(args), {key: self._held(value) for key, value in kwargs.items()}
             self.values[node] = self._call(node, target, args, kwargs)
+            if isinstance(meta, torch.SymFloat) and reads_number(target) and isinstance(args[0], Tensor):
+                symbol = self.values[node]
+                self.held[symbol] = HeldNumber(symbol.name, args[0])
             self._check_sizes(symbols, environment_of(meta))
 
     def _body(self, name: str, module: GraphModule) -> Graph:
@@ -272,6 +279,12 @@ class _Lowering:
             return [self._argument(item) for item in arg]
         return _number(arg)
 
+    def _held(self, arg: Any) -> Any:
+        """Floating numbers that tensors hold, as rows load them."""
+        if isinstance(arg, (list, tuple)):
+            return [self._held(each) for each in arg]
+        return arg.xreplace(self.held) if self.held and isinstance(arg, Expr) else arg
+
     # -- sizes that depend on data ---------------------------------------------------------------------------
 
     def _check_sizes(self, symbols: Sequence[Symbol], environment: Any) -> None:
@@ -321,11 +334,24 @@ class _Lowering:
             x = self.values[node.args[0]]  # type: ignore[index]
         stale = x.buffer in {self._input_name(n) for n in self.mutated} and node.target is not _COPY_BACK
         stale |= bool(self.path) and (x.buffer in self.graph.inputs or x.buffer in self.graph.constants)
-        view = None if stale else self.builder.try_strided(x)
+        view = None if stale else self._as_strided(node) or self.builder.try_strided(x)
         if view is None or not _same_layout(x.shape, view.strides, wanted):
             strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
             view = self.builder.strided(self.builder.copy(x, strides))
         return _with_strides(view, wanted)
+
+    def _as_strided(self, node: FxNode) -> StridedView | None:
+        """The view that ``as_strided`` makes of an input, also where no index transform tells it.
+
+        AOTAutograd makes the view anew from strides and offset of what it is given.
+        """
+        base = node.args[0] if node.target is torch.ops.aten.as_strided.default else None
+        source = self.values.get(base) if isinstance(base, FxNode) else None
+        if not isinstance(source, Tensor) or source.buffer not in self.graph.inputs or base in self.mutated:
+            return None
+        meta = node.meta["val"]
+        offset = as_expr(meta.storage_offset()) - self.builder.offsets.get(source.buffer, sympy.Integer(0))
+        return StridedView(source.buffer, shape_of(meta), strides_of(meta), offset)
 
     def _input_name(self, node: Any) -> str | None:
         value = self.values.get(node)

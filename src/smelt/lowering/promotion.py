@@ -17,7 +17,7 @@ from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, compute_dtype, convert
 from smelt.lowering.dtypes import is_low
 from smelt.lowering.registry import TABLE
-from smelt.lowering.tensor import Index, Tensor
+from smelt.lowering.tensor import HeldNumber, Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import is_zero
 
@@ -197,6 +197,8 @@ def _floating(expr: Expr, check: bool = False) -> Any:
     kind = expr.func.__name__
     if expr.is_number:
         return None if check else ops.constant(float(expr), torch.float64)
+    if isinstance(expr, HeldNumber):
+        return None if check else convert(expr.load(), expr.tensor.dtype, torch.float64)
     if expr.is_integer:
         return None if check else ops.index_expr(expr, torch.float64)
     if kind == "ToFloat":

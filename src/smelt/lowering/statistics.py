@@ -111,6 +111,8 @@ def linalg_vector_norm(
     inputs = x.dtype if dtype is None else dtype
     if not inputs.is_floating_point:
         raise Unsupported(f"vector norm of {inputs}")
+    if isinstance(ord, Expr):
+        raise Unsupported("a norm whose order is a dynamic number")
     accumulator = compute_dtype(inputs)
     order = float(ord)
     kind = {math.inf: "max", -math.inf: "min"}.get(order, "sum")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
-from sympy import Expr
+from sympy import Expr, Symbol
 
 from smelt.ops import ops
 
@@ -39,3 +40,22 @@ class Tensor:
         """A view of this view: ``transform`` maps an index of the new shape to one of the old."""
         outer = self.transform
         return Tensor(self.buffer, self.dtype, tuple(shape), lambda index: outer(transform(index)))
+
+
+class HeldNumber(Symbol):
+    """A floating number that a tensor of one element holds, in an expression: loop functions load it.
+
+    To Python, which reads it while the graph runs, it is a symbol like any other.
+    """
+
+    __slots__ = ("tensor",)
+    tensor: Tensor
+
+    def __new__(cls, name: str, tensor: Tensor) -> HeldNumber:
+        made = Symbol.__xnew__(cls, name, real=True)
+        made.tensor = tensor
+        return made
+
+    def load(self) -> Any:
+        """The number, in the tensor's dtype."""
+        return self.tensor.load((sympy.Integer(0),) * len(self.tensor.shape))

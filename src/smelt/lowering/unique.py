@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.checks import at_least
-from smelt.lowering.data_sizes import bind_count, chosen_positions, counted, flat
+from smelt.lowering.data_sizes import bind_count, chosen_positions, compacted, counted, flat
 from smelt.lowering.dims import canonical_dim, fill, load_as, result_shape
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
@@ -111,6 +111,56 @@ def _first_of_run(ctx: Builder, x: Tensor, dim: int) -> Tensor:
         reduce_shape=others,
         dtype=torch.bool,
     )[0]
+
+
+@lowers(aten._unique2.default)
+def unique2(
+    ctx: Builder, x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The runs of the sorted elements. Also without ``sorted``: ATen's kernel sorts all the same."""
+    return (*_unique(ctx, x, return_inverse), *_counts_of(ctx, x, return_counts))
+
+
+@lowers(aten._unique.default)
+def unique(
+    ctx: Builder, x: Tensor, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Tensor, Tensor]:
+    return _unique(ctx, x, return_inverse)
+
+
+def _sorted(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The elements in order, where each was, and whether it begins a run."""
+    found = ctx.memo.get(("sorted", x))
+    if found is None:
+        if any(size == 0 for size in x.shape):
+            raise Unsupported("distinct elements of a tensor without elements")
+        line = flat(ctx, x)
+        values, order = ctx.sort(line.load, shape=line.shape, dtype=x.dtype)
+        found = ctx.memo["sorted", x] = values, order, _first_of_run(ctx, values, 0)
+    return found
+
+
+def _unique(ctx: Builder, x: Tensor, return_inverse: bool) -> tuple[Tensor, Tensor]:
+    values, order, first = _sorted(ctx, x)
+    distinct = compacted(ctx, first, values.load, x.dtype, bind_count(ctx, first, 0, 0))
+    inverse = fill(ctx, result_shape(ctx, 1), torch.int64, 0)
+    if return_inverse:
+        runs = run_of_each(ctx, first)
+        count = first.shape[0]
+
+        def place(index: Index) -> list[Expr]:
+            return [ops.indirect_index(order.load(index), count, wrap=False, check=False)]
+
+        back = ctx.scatter(fill(ctx, (count,), torch.int64, 0), runs.load, place, shape=(count,))
+        inverse = reshape(back, result_shape(ctx, 1))
+    return distinct, inverse
+
+
+def _counts_of(ctx: Builder, x: Tensor, return_counts: bool) -> tuple[Tensor]:
+    first = _sorted(ctx, x)[2]
+    size = as_expr(ctx.result[0].shape[0])
+    where = chosen_positions(ctx, first, size) if return_counts else first
+    return (runs(ctx, first, where, size, False, return_counts)[1],)
 
 
 # -- how often numbers occur ---------------------------------------------------------------------------------
