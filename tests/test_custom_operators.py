@@ -1,4 +1,4 @@
-"""Custom operators (``torch.library``) are called as they are: by choice, in order, on what eager gives them."""
+"""Custom operators (``torch.library``) are called as they are: by choice, in order, on eager's strides."""
 
 from __future__ import annotations
 

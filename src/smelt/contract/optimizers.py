@@ -1,9 +1,10 @@
-"""Decompositions of what optimizers call: ``_foreach_*`` lists and the ``_fused_*`` steps, tensor by tensor.
+"""Decompositions of what optimizers call: ``_foreach_*`` lists and ``_fused_adam(w)``, tensor by tensor.
 
 A list operator becomes one operator for each tensor, as ATen's own slow path has it
-(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the schedule fuses what belongs together. The fused steps
-are written from the formulas of ``aten/src/ATen/native/cpu/Fused*Kernel.cpp``; float16 and bfloat16 are
-computed in float32 there.
+(``aten/src/ATen/native/ForeachOpsKernels.cpp``); the schedule fuses what belongs together. The fused step
+is written from the formulas of ``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``; float16 and bfloat16 are
+computed in float32 there. (PyTorch has no fake kernels for ``_fused_sgd`` and ``_fused_adagrad``: they cannot
+be traced.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SCALAR_BY_NAME: dict[str, Callable[..., Any]] = {"maximum": torch.clamp_min, "m
 
 
 def optimizer_decompositions() -> Table:
-    """ATen overload → function, for every functional ``_foreach_*`` overload and the fused optimizer steps.
+    """ATen overload → function, for every functional ``_foreach_*`` overload and fused Adam.
 
     >>> table = optimizer_decompositions()
     >>> one, two = torch.ones(2), torch.ones(3)
@@ -47,8 +48,6 @@ def optimizer_decompositions() -> Table:
             if function is not None:
                 packet = getattr(aten, schema.name.removeprefix("aten::"))
                 table[getattr(packet, schema.overload_name or "default")] = function
-    table[aten._fused_sgd.default] = table[aten._fused_sgd.tensor_lr] = fused_sgd
-    table[aten._fused_adagrad.default] = fused_adagrad
     table[aten._fused_adam.default] = table[aten._fused_adam.tensor_lr] = partial(fused_adam, decoupled=False)
     table[aten._fused_adamw.default] = table[aten._fused_adamw.tensor_lr] = partial(
         fused_adam, decoupled=True
@@ -65,6 +64,8 @@ def _for_each(schema: Any) -> Callable[..., Any] | None:
     if overload in ("Scalar", "ScalarList"):
         function = _SCALAR_BY_NAME.get(name, function)
     if name in ("addcmul", "addcdiv"):
+        if overload == "Tensor":
+            return None  # PyTorch cannot trace it: it takes the weights' values
         weighted = torch.addcmul if name == "addcmul" else torch.addcdiv
         return partial(_weighted, weighted)
     if function is None:
@@ -85,20 +86,17 @@ def _weighted(
     self: Sequence[Tensor],
     first: Sequence[Tensor],
     second: Sequence[Tensor],
-    value: Number | Sequence[Number] | Tensor = 1,
+    value: Number | Sequence[Number] = 1,
     *,
-    scalars: Sequence[Number] | Tensor | None = None,
+    scalars: Sequence[Number] | None = None,
 ) -> list[Tensor]:
-    """``addcmul`` or ``addcdiv`` with one weight, a list of weights, or a tensor of weights."""
+    """``addcmul`` or ``addcdiv`` with one weight or a list of weights."""
     weights = value if scalars is None else scalars
-    if isinstance(weights, Tensor):
-        rows = zip(self, first, second, weights.unbind(0))
-        return [function(x, a * weight.to(x.dtype), b) for x, a, b, weight in rows]
     each = weights if isinstance(weights, (list, tuple)) else itertools.repeat(weights, len(self))
     return [function(x, a, b, value=weight) for x, a, b, weight in zip(self, first, second, each)]
 
 
-# -- fused steps ------------------------------------------------------------------------------------------
+# -- fused Adam ------------------------------------------------------------------------------------------
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -121,42 +119,6 @@ def _unless_found(found: Tensor | None, new: Sequence[Tensor], old: Sequence[Ten
     if found is None:
         return cast
     return [torch.where(found == 1, before, each) for each, before in zip(cast, old)]
-
-
-def fused_sgd(
-    self: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    momentum_buffer_list: Sequence[Tensor],
-    *,
-    weight_decay: float,
-    momentum: float,
-    lr: float | Tensor,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """``aten._fused_sgd``: the parameters, gradients and momentum buffers after one step."""
-    params, kept, buffers = [], [], []
-    for position, param in enumerate(self):
-        gradient = _Gradient(grads[position], grad_scale, maximize)
-        change, wide = gradient.value, _wide(param)
-        if weight_decay != 0:
-            change = change + wide * weight_decay
-        if momentum != 0:
-            old = _wide(momentum_buffer_list[position])
-            buffer = change if is_first_step else old * momentum + change * (1 - dampening)
-            change = change + buffer * momentum if nesterov else buffer
-            buffers.append(buffer)
-        params.append(wide - change * lr)
-        kept.append(gradient.kept)
-    return (
-        _unless_found(found_inf, params, self),
-        _unless_found(found_inf, kept, grads),
-        _unless_found(found_inf, buffers, momentum_buffer_list) if buffers else list(momentum_buffer_list),
-    )
 
 
 def fused_adam(
@@ -207,39 +169,4 @@ def fused_adam(
         _unless_found(found_inf, averages, exp_avgs),
         _unless_found(found_inf, squares, exp_avg_sqs),
         _unless_found(found_inf, largest, max_exp_avg_sqs) if largest else list(max_exp_avg_sqs),
-    )
-
-
-def fused_adagrad(
-    self: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    state_sums: Sequence[Tensor],
-    state_steps: Sequence[Tensor],
-    *,
-    lr: float,
-    lr_decay: float,
-    weight_decay: float,
-    eps: float,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """``aten._fused_adagrad``: parameters, gradients, sums of squares after one step; counters as given."""
-    params, kept, sums = [], [], []
-    for position, param in enumerate(self):
-        gradient = _Gradient(grads[position], grad_scale, maximize)
-        change, wide = gradient.value, _wide(param)
-        step = state_steps[position].double()
-        rate = (lr / (1 + (step - 1) * lr_decay)).to(wide.dtype)
-        if weight_decay != 0:
-            change = change + wide * weight_decay
-        total = _wide(state_sums[position]) + change * change
-        params.append(wide - rate * change / (total.sqrt() + eps))
-        kept.append(gradient.kept)
-        sums.append(total)
-    return (
-        _unless_found(found_inf, params, self),
-        _unless_found(found_inf, kept, grads),
-        _unless_found(found_inf, sums, state_sums),
-        list(state_steps),
     )
