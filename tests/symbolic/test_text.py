@@ -69,3 +69,21 @@ def test_what_has_no_text_says_so() -> None:
         python_text(sympy.sin(A))
     with pytest.raises(SmeltError, match="SM0510: no text for the power"):
         python_text(sympy.Pow(A, B))
+
+
+def test_conditions_and_cases() -> None:
+    cases = sympy.Piecewise((A + 4, sympy.Lt(A, B)), (B, sympy.And(A > 3, sympy.Ne(B, 2))), (0, True))
+    chosen = sympy.ITE(A > 5, B > 2, B < 1)
+    for a in range(8):
+        for b in range(8):
+            names = {"a": a, "b": b, "c": 0}
+            values = {A: a, B: b}
+            assert eval(python_text(cases), {}, names) == int(cases.subs(values))
+            assert eval(python_text(chosen), {}, names) == bool(chosen.subs(values))
+            assert eval(python_text(2 * cases + 1), {}, names) == 2 * int(cases.subs(values)) + 1
+
+
+def test_cases_that_leave_some_out_have_no_text() -> None:
+    with pytest.raises(SmeltError) as found:
+        python_text(sympy.Piecewise((A, A < B)))
+    assert found.value.code == "SM0510"

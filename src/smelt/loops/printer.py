@@ -168,7 +168,7 @@ def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:
     lines = [f"{left} = {call}" if left else call]
     for each in body.sizes:
         of = f".shape[{each.dim}]" if each.dim is not None else ""
-        lines.append(f"{each.symbol}: size = {outputs[each.output]}{of}")
+        lines.append(f"{each.symbol}: size = {outputs[each.output].partition(':')[0]}{of}")
     for number, inner in enumerate(body.bodies):
         lines.append(f"    body {number} = {print_graph(inner).rstrip()}".replace("\n", "\n    "))
     return [line for text in lines for line in text.split("\n")]
