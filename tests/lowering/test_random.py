@@ -412,6 +412,35 @@ def test_on_request_aten_draws() -> None:
     assert torch.equal(run(graph, torch.empty(3), seed=4)[0], expected)
 
 
+# -- permutations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_permutations_hold_each_number_once(count: int, dtype: torch.dtype) -> None:
+    order = sample(lambda: torch.randperm(count, dtype=dtype))
+    assert order.dtype == dtype
+    assert torch.equal(order.sort().values, torch.arange(count, dtype=dtype))
+
+
+def test_all_permutations_come_equally_often() -> None:
+    graph = lowered(lambda: torch.stack([torch.randperm(4) for _ in range(10)]))
+    assert fallen_back(graph) == []
+    orders = torch.cat([run(graph, seed=seed)[0] for seed in range(60)])
+    codes = (orders @ torch.tensor([64, 16, 4, 1])).unique(return_counts=True)
+    assert len(codes[0]) == 24
+    assert_frequencies(codes[1].double(), torch.full((24,), 1 / 24))
+
+
+def test_permutations_of_dynamic_length() -> None:
+    graph = lowered(lambda x: x[torch.randperm(x.shape[0])], torch.arange(5), symbolic=True)
+    assert fallen_back(graph) == []
+    for count in (2, 300):
+        shuffled = run(graph, torch.arange(count))[0]
+        assert torch.equal(shuffled.sort().values, torch.arange(count))
+    assert not torch.equal(shuffled, torch.arange(300))
+
+
 # -- multinomial -------------------------------------------------------------------------------------------
 
 WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.25, 3.0])

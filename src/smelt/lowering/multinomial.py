@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.dims import compute_dtype, fold, load_as
+from smelt.lowering.dims import compute_dtype, load_as
 from smelt.lowering.draw import draw, refuse, require
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
@@ -20,7 +20,6 @@ from smelt.symbolic import as_expr
 aten = torch.ops.aten
 
 _MOST_CATEGORIES = 1 << 24
-_MOST_RACES = 8
 _INVALID = "probability tensor contains either `inf`, `nan` or element < 0"
 _NONE = "invalid multinomial distribution (sum of probabilities <= 0)"
 _NEGATIVE = "invalid multinomial distribution (encountering probability entry < 0)"
@@ -29,27 +28,24 @@ _INFINITE = "invalid multinomial distribution (encountering probability entry = 
 
 @lowers(aten.multinomial.default)
 def multinomial(
-    ctx: Builder, weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None
+    ctx: Builder, weights: Tensor, count: Any, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
     """``count`` positions (int64) for each row of weights, with the probability of each weight in its row."""
     categories = weights.shape[-1] if weights.shape else sympy.Integer(0)
     refuse(
         not weights.dtype.is_floating_point or len(weights.shape) not in (1, 2), f"weights {weights.dtype}"
     )
-    if not as_expr(count).is_Integer:
-        raise Unsupported("random: how many to draw depends on sizes")
-    count = int(count)
-    if categories.is_Integer:
+    samples = as_expr(count)
+    if not all(size.is_Integer for size in (samples, categories)):
+        if not (samples.is_positive and categories.is_positive) or (samples != 1 and not replacement):
+            raise Unsupported("random: whether there are as many categories as samples depends on sizes")
+    else:
         refuse(not 0 < categories <= _MOST_CATEGORIES, f"{categories} categories")
-        refuse(not replacement and count > categories, f"{count} of {categories} categories")
-    elif not replacement and count > 1:
-        raise Unsupported("random: several of a dynamic number of categories, none twice")
-    refuse(count <= 0, f"{count} samples")
-    if not replacement and count > _MOST_RACES:
-        raise Unsupported(f"random: more than {_MOST_RACES} of several categories, none twice, take a sort")
-    if replacement and count > 1:
+        refuse(samples <= 0, f"{samples} samples")
+        refuse(not replacement and samples > categories, f"{samples} of {categories} categories")
+    if replacement and samples != 1:
         return _searched(ctx, weights, categories, generator)
-    return _raced(ctx, weights, count, generator)
+    return _raced(ctx, weights, samples, generator)
 
 
 def _rows_have_weight(ctx: Builder, weights: Tensor) -> None:
@@ -65,7 +61,7 @@ def _rows_have_weight(ctx: Builder, weights: Tensor) -> None:
 # -- races -------------------------------------------------------------------------------------------------
 
 
-def _raced(ctx: Builder, weights: Tensor, count: int, generator: Any) -> Tensor:
+def _raced(ctx: Builder, weights: Tensor, count: Expr, generator: Any) -> Tensor:
     """The categories with the largest ``weight / exponential``, as ``at::multinomial`` has it.
 
     (An exponential clock for each category, as fast as its weight: who rings first is drawn by weight.)
@@ -88,38 +84,16 @@ def _raced(ctx: Builder, weights: Tensor, count: int, generator: Any) -> Tensor:
         return ops.truediv(load_as(weights, index, compute), clock)
 
     if count == 1:
-        winner = _first_of(ctx, weights, compute, lambda index, rindex: speed((*index, *rindex)))
+        (winner,) = ctx.reduction(
+            "argmax",
+            lambda index, rindex: speed((*index, *rindex)),
+            shape=weights.shape[:-1],
+            reduce_shape=weights.shape[-1:],
+            dtype=compute,
+        )
         return ctx.pointwise(lambda index: winner.load(index[:-1]))
-    speeds = ctx.pointwise(speed, shape=weights.shape, dtype=compute)
-    winners: list[Tensor] = []
-    for _ in range(count):
-        before = tuple(winners)
-
-        def left(index: Index, rindex: Index, before: tuple[Tensor, ...] = before) -> Any:
-            value = speeds.load((*index, *rindex))
-            if not before:
-                return value
-            here = ops.index_expr(rindex[0], torch.int64)
-            gone = fold(ops.logical_or, [ops.eq(here, winner.load(index)) for winner in before])
-            return ops.where(gone, constant(-1.0, compute), value)
-
-        winners.append(_first_of(ctx, weights, compute, left))
-
-    def chosen(index: Index) -> Any:
-        place = ops.index_expr(index[-1], torch.int64)
-        result = winners[0].load(index[:-1])
-        for number, winner in enumerate(winners[1:], 1):
-            here = ops.eq(place, constant(number, torch.int64))
-            result = ops.where(here, winner.load(index[:-1]), result)
-        return result
-
-    return ctx.pointwise(chosen)
-
-
-def _first_of(ctx: Builder, weights: Tensor, compute: torch.dtype, value: Any) -> Tensor:
-    """The position of the largest value in each row of weights."""
-    rows, columns = weights.shape[:-1], weights.shape[-1:]
-    return ctx.reduction("argmax", value, shape=rows, reduce_shape=columns, dtype=compute)[0]
+    _, winners = ctx.sort(speed, shape=weights.shape, dtype=compute, descending=True, limit=count)
+    return winners
 
 
 # -- searching ---------------------------------------------------------------------------------------------

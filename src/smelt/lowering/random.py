@@ -14,11 +14,12 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.dims import broadcast_index, compute_dtype, convert, load_as, result_dtype
+from smelt.lowering.dims import broadcast_index, cast, compute_dtype, convert, load_as, result_dtype
 from smelt.lowering.draw import DIGITS, Draw, draw, refuse, require
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
+from smelt.symbolic import as_expr
 
 aten = torch.ops.aten
 
@@ -198,6 +199,18 @@ def _integers(ctx: Builder, low: Any, high: Any, generator: Any) -> Tensor:
         return convert(value, torch.int64, dtype)
 
     return ctx.pointwise(inner)
+
+
+@lowers(aten.randperm.default, aten.randperm.generator)
+def randperm(ctx: Builder, count: Any, *, generator: Any = None, **kwargs: Any) -> Tensor:
+    """The positions of random keys in ascending order."""
+    dtype = ctx.dtype
+    if dtype is not torch.int64:
+        largest = (1 << DIGITS[dtype]) if dtype.is_floating_point else _largest(dtype)
+        refuse(not (as_expr(count).is_Integer and count <= largest), f"a permutation of {count} in {dtype}")
+    numbers = draw(ctx, generator)
+    _, positions = ctx.sort(numbers.bits, shape=numbers.shape, dtype=torch.int64)
+    return cast(ctx, positions, dtype)
 
 
 # -- yes or no ---------------------------------------------------------------------------------------------
