@@ -12,6 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import smelt
+from smelt.backend import compile_graph
+from smelt.capture import Program, shape_env_of
+from smelt.config import Config
+from smelt.pipeline import compile_program
 
 Args = tuple[Any, ...]
 
@@ -108,6 +112,26 @@ def test_one_compile_for_all_sizes(name: str) -> None:
 def test_what_pytorch_specializes_is_right(program: Callable[[Tensor], Tensor]) -> None:
     """Dynamo guards on these sizes itself, whatever the backend is."""
     compare(program, matrices(), dynamic=True)
+
+
+@pytest.mark.parametrize("name", ["flatten and back", "slice to the half", "pad", "softmax", "every second"])
+def test_compiling_adds_no_guards(name: str) -> None:
+    """What Dynamo and AOTAutograd have found to hold is all that the compiled graph depends on."""
+    seen = []
+
+    def watched(program: Program, config: Config) -> Any:
+        environment = shape_env_of(program.example_inputs)
+        assert environment is not None
+        before = len(environment.guards), dict(environment.replacements), dict(environment.var_to_range)
+        compiled = compile_program(program, config)
+        seen.append(before == (len(environment.guards), environment.replacements, environment.var_to_range))
+        return compiled
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_graph(graph, inputs, Config(), watched)
+
+    torch.compile(PROGRAMS[name], backend=backend, dynamic=True)(*matrices()[0])
+    assert seen == [True]
 
 
 def test_two_inputs_of_independent_sizes() -> None:

@@ -1,50 +1,42 @@
-"""Index expressions as C++ text mean what SymPy means: run as Python, which has the same precedences."""
+"""Index expressions as C++ text: cases and conditions."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import sympy
-from sympy import Expr
-from torch.utils._sympy.functions import FloorDiv, Mod, ModularIndexing
 
 from smelt.codegen.cpp.index import index_text
+from smelt.errors import SmeltError
+from smelt.symbolic import loop_var
 
-A, B, C = sympy.symbols("a b c", integer=True, positive=True)
-NAMES = {A: "a", B: "b", C: "c"}
+A, B = loop_var("a"), loop_var("b")
+NAMES = {A: "a", B: "b"}
+
+
+def as_python(text: str) -> str:
+    """The few operators of C++ that occur here, as Python's (``c ? x : y`` is written by hand)."""
+    return text.replace("&&", "and").replace("||", "or").replace("!(", "not (")
+
+
+def test_cases_are_conditional_expressions() -> None:
+    expr = sympy.Piecewise((A + 4, sympy.Lt(A, B)), (B, sympy.Eq(A, 3)), (0, True))
+    assert index_text(expr, NAMES) == "((a < b) ? a + 4 : (a == 3) ? b : 0)"
+    assert index_text(expr * 2 + 1, NAMES) == "((a < b) ? a + 4 : (a == 3) ? b : 0)*2 + 1"
 
 
 @pytest.mark.parametrize(
-    "expr",
-    [
-        FloorDiv(A, B * B),
-        FloorDiv(A, B**2),
-        FloorDiv(A, B * C) * B * C,
-        FloorDiv(A * B, C),
-        FloorDiv(A + B, B + C),
-        FloorDiv(FloorDiv(A, B), C),
-        Mod(A, B * C),
-        Mod(A * B, C),
-        Mod(A + B, C) * B,
-        ModularIndexing(A, B * C, B),
-        ModularIndexing(A, B, B * C),
-        ModularIndexing(A, B**2, B + C),
-        A - (B - C),
-        A * (B + C) ** 2,
-        FloorDiv(A, B) ** 2,
-        sympy.Max(A, B) - sympy.Min(B, C) * 2,
-    ],
-    ids=str,
+    "condition",
+    [sympy.And(A < 3, B > 1), sympy.Or(A < 1, sympy.Ne(B, 2)), sympy.Not(sympy.And(A < 2, B < 2))],
 )
-def test_operands_of_division_keep_their_parentheses(expr: Expr) -> None:
-    text = index_text(expr, NAMES).replace("/", "//")
-    functions = {
-        "max_of": max,
-        "min_of": min,
-        "floor_div": lambda x, y: x // y,
-        "floor_mod": lambda x, y: x % y,
-    }
-    for a, b, c in itertools.product((1, 5, 60, 97), (1, 2, 3), (1, 3, 4)):
-        wanted = expr.subs({A: a, B: b, C: c})
-        assert eval(text, functions, {"a": a, "b": b, "c": c}) == wanted, text
+def test_conditions_mean_what_they_mean(condition: sympy.Basic) -> None:
+    text = index_text(sympy.Piecewise((1, condition), (0, True)), NAMES)
+    head = as_python(text.removeprefix("(").removesuffix(" ? 1 : 0)"))
+    for a in range(5):
+        for b in range(5):
+            assert bool(eval(head, {}, {"a": a, "b": b})) == bool(condition.subs({A: a, B: b}))
+
+
+def test_cases_that_leave_some_out_have_no_text() -> None:
+    with pytest.raises(SmeltError) as found:
+        index_text(sympy.Piecewise((A, A < B)), NAMES)
+    assert found.value.code == "SM0802"
