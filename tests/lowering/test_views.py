@@ -120,11 +120,6 @@ def test_as_strided_that_leaves_its_tensor_is_copied_by_aten() -> None:
     check(lambda x: x.as_strided((3,), (2,), 4) * 2, x, fallbacks=["aten.clone.default"])
 
 
-def test_view_as_real_is_a_fallback_of_its_copying_twin() -> None:
-    x = torch.randn(3, dtype=torch.complex64)
-    check(lambda x: torch.view_as_real(x) * 2, x, fallbacks=["aten.view_as_real_copy.default"])
-
-
 def test_channels_last_stays() -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     check(lambda x: ((x + 1).flatten(2), (x * 2).permute(0, 2, 3, 1).view(2, 20, 3)), x)

@@ -117,8 +117,8 @@ def reads_number(target: Any) -> bool:
 
 
 def layout(value: Any) -> tuple[Any, ...] | None:
-    """Shape, strides, offset and dtype of a strided tensor, and how its memory is to be read (as conjugates, as
-    negatives); sizes as ints or SymPy (no guards added).
+    """Shape, strides, offset and dtype of a strided tensor, and how its memory is to be read (as conjugates,
+    as negatives); sizes as ints or SymPy (no guards added).
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None

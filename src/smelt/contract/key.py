@@ -117,7 +117,8 @@ class _Writer:
                 ",".join([self._size(each) for each in value.stride()]) if strided else str(value.layout)
             )
             offset = self._size(value.storage_offset()) if strided else ""
-            return f"{value.dtype}[{sizes}][{strides}]{offset}{self._device(value.device)}"
+            marks = f"{'*' if value.is_conj() else ''}{'-' if value.is_neg() else ''}"
+            return f"{value.dtype}{marks}[{sizes}][{strides}]{offset}{self._device(value.device)}"
         if isinstance(value, (tuple, list)):
             return "(" + ";".join([self._value(each) for each in value]) + ")"
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

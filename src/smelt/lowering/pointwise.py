@@ -42,6 +42,7 @@ for _name in _UNARY_FLOAT.split():
 
 for _name in ("neg", "abs"):
     pointwise(getattr(aten, _name).default, _name)
+pointwise(aten._neg_view.default, "neg")
 pointwise(aten.bitwise_not.default, "bitwise_not")
 pointwise(aten.logical_not.default, lambda c, x: ops.logical_not(_truth(c, x)), COMPARE)
 

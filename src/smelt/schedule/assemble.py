@@ -216,6 +216,8 @@ class Assembler:
             if isinstance(body, Extern) and body.overwrites:
                 for before, after in zip(body.overwrites, item.writes[-len(body.overwrites) :]):
                     assert after is not None
+                    if after == before:
+                        continue  # an input that ATen overwrites
                     self.roots[after] = before
                     if after in self.outputs:
                         self.outputs.add(before)

@@ -13,7 +13,8 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.loops.ir import Buffer, Graph, Node, Origin, Pointwise, Reduction, Scatter
+from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.symbolic import contiguous_strides, numel, size_hint
 
@@ -260,11 +261,19 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
 
 
 def mutation_copies(graph: Graph) -> list[Node]:
-    """``input holds source at the end`` → a pointwise node that writes the input's memory."""
+    """``input holds source at the end`` → a pointwise node that writes the input's memory.
+
+    What loop functions cannot hold (complex numbers) ATen's ``copy_`` writes.
+    """
     nodes = []
     for mutation in graph.mutations:
         source = graph.buffers[mutation.source]
         origin = next((n.origin for n in graph.nodes if mutation.source in n.outputs), None)
+        if not supported(source.dtype):
+            views = (_all_of(graph.buffers[mutation.target]), _all_of(source))
+            body = Extern("aten.copy_.default", views, {}, overwrites=(mutation.target,))
+            nodes.append(Node((None, mutation.target), body, origin or Origin(body.target)))
+            continue
 
         def copy(index: Sequence[Expr], name: str = mutation.source) -> Any:
             return ops.load(name, index)
@@ -277,6 +286,10 @@ def mutation_copies(graph: Graph) -> list[Node]:
             )
         )
     return nodes
+
+
+def _all_of(buffer: Buffer) -> StridedView:
+    return StridedView(buffer.name, buffer.shape, buffer.strides, sympy.Integer(0))
 
 
 REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (

@@ -1,0 +1,68 @@
+"""Which calls smelt leaves to ATen by choice: these are no fallbacks, and carry no reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+_BY_NAME: dict[str, tuple[str, ...]] = {
+    "a matrix product": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_int_mm"),
+    "a convolution": ("convolution", "convolution_backward"),
+    "a Fourier transform": ("_fft_c2c", "_fft_c2r", "_fft_r2c"),
+    "linear algebra": (
+        *("cholesky", "cholesky_inverse", "cholesky_solve", "_cholesky_solve_helper"),
+        *("geqrf", "ormqr", "lu_unpack", "triangular_solve"),
+    ),
+    "the host reads a number, or is told something": (
+        *("_local_scalar_dense", "item", "_assert_async", "_print"),
+    ),
+}
+_BY_PREFIX = {
+    "_scaled_dot_product": "attention",
+    "linalg_": "linear algebra",
+    "_linalg_": "linear algebra",
+}
+_REASONS = {name: reason for reason, names in _BY_NAME.items() for name in names}
+
+
+def chosen(target: OpOverload) -> str | None:
+    """What ``target`` is, if ATen's kernel for it is the one that smelt wants; else None.
+
+    >>> chosen(torch.ops.aten._linalg_svd.default), chosen(torch.ops.aten.add.Tensor)
+    ('linear algebra', None)
+    """
+    name = target._schema.name.split("::")[1]
+    if name in _REASONS:
+        return _REASONS[name]
+    return next((reason for prefix, reason in _BY_PREFIX.items() if name.startswith(prefix)), None)
+
+
+def foreign_kind(values: Any) -> str | None:
+    """``"complex"`` or ``"sparse"``, where one of these values (nested in sequences) is; else None.
+
+    Such tensors are ATen's: loop functions have real numbers in strided memory.
+
+    >>> foreign_kind([torch.ones(2), [torch.ones(2, dtype=torch.complex64)]])
+    'complex'
+    """
+    if isinstance(values, (list, tuple)):
+        return next((kind for kind in map(foreign_kind, values) if kind is not None), None)
+    if not isinstance(values, torch.Tensor):
+        return "complex" if isinstance(values, complex) else None
+    if values.layout is not torch.strided:
+        return "sparse"
+    return "complex" if values.dtype.is_complex else None
+
+
+def touches_foreign(arguments: Sequence[Any], results: Any) -> str | None:
+    """`foreign_kind` of a call, from its FX arguments and the metadata of its results."""
+    return foreign_kind([_metadata(arguments), results])
+
+
+def _metadata(argument: Any) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_metadata(each) for each in argument]
+    return argument.meta.get("val") if isinstance(argument, torch.fx.Node) else argument
