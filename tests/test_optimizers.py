@@ -221,7 +221,7 @@ LISTS: dict[str, Callable[[list[Tensor], list[Tensor]], Any]] = {
     "clamp": lambda a, b: torch._foreach_clamp_max(a, [0.1, 0.2, 0.3]),
     "norm": lambda a, b: torch._foreach_norm(a, 2),
     "norm 1": lambda a, b: torch._foreach_norm(a, 1),
-    "max": lambda a, b: torch._foreach_max(a),
+    "max": lambda a, b: aten._foreach_max.default(a),
     "sigmoid": lambda a, b: torch._foreach_sigmoid(a),
     "frac": lambda a, b: torch._foreach_frac(a),
     "zero": lambda a, b: torch._foreach_zero_(a),

@@ -14,18 +14,18 @@ from tests.codegen.support import ISAS, SIZE, Library, block, isa_flags, number,
 
 F32, F64, I64, BOOL, BF16 = torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16
 ROWS = 11
-I, J = var("i"), var("j")
+ROW, COLUMN = var("i"), var("j")
 
 
 def column_scan(name: str, lanes: int, carries: list[Carry], dtype: torch.dtype, *turn: Stmt) -> Kernel:
-    """Down the columns of x[ROWS, SIZE], ``lanes`` columns at once; every carry's new value ``n<k>`` is kept."""
+    """Down the columns of x[ROWS, SIZE], ``lanes`` at once; every carry's new value ``n<k>`` is kept."""
     reads = [Let(f"s{k}", carry.dtype, "read", (carry.name, 0)) for k, carry in enumerate(carries)]
-    load = Let("x0", dtype, "load", ("x", (I, J)))
+    load = Let("x0", dtype, "load", ("x", (ROW, COLUMN)))
     hands = [Advance(carry.name, f"n{k}") for k, carry in enumerate(carries)]
-    keeps = [Store(f"y{k}", (I, J), f"n{k}") for k in range(len(carries))]
-    scan = For(I, number(0), number(ROWS), block(*reads, load, *turn, *hands, *keeps))
+    keeps = [Store(f"y{k}", (ROW, COLUMN), f"n{k}") for k in range(len(carries))]
+    scan = For(ROW, number(0), number(ROWS), block(*reads, load, *turn, *hands, *keeps))
     kind = LoopKind.SERIAL if lanes == 1 else LoopKind.VECTOR
-    outer = For(J, number(0), SIZE, block(*carries, scan), kind, lanes)
+    outer = For(COLUMN, number(0), SIZE, block(*carries, scan), kind, lanes)
     outs = [param(f"y{k}", carry.dtype, [ROWS, SIZE], written=True) for k, carry in enumerate(carries)]
     return Kernel(f"{name}_{lanes}", (param("x", dtype, [ROWS, SIZE]), *outs), (SIZE,), block(outer))
 
@@ -39,7 +39,7 @@ def best(lanes: int) -> Kernel:
     """The largest so far, and the row where it stands."""
     turn = (
         Let("t", BOOL, "ge", ("x0", "s0")),
-        Let("r", I64, "index_expr", (I,)),
+        Let("r", I64, "index_expr", (ROW,)),
         Let("n0", F32, "where", ("t", "x0", "s0")),
         Let("n1", I64, "where", ("t", "r", "s1")),
     )
@@ -59,7 +59,7 @@ def seen(lanes: int) -> Kernel:
 
 def held(lanes: int) -> Kernel:
     """A carry that all lanes share the new value of, and a bfloat16 one that keeps its first value."""
-    turn = (Let("n0", I64, "index_expr", (I,)), Let("n1", BF16, "where", ("t", "s1", "s1")))
+    turn = (Let("n0", I64, "index_expr", (ROW,)), Let("n1", BF16, "where", ("t", "s1", "s1")))
     t = Let("t", BOOL, "ge", ("s0", "s0"))
     return column_scan("held", lanes, [Carry("c", I64, 7), Carry("p", BF16, 0.5)], F32, t, *turn)
 
@@ -96,7 +96,7 @@ def test_scans_down_columns(scans: Library, lanes: int) -> None:
 
 def test_lanes_that_share_a_carry_are_refused() -> None:
     turn = (Let("s", F64, "read", ("c", 0)), Advance("c", "s"))
-    loop = For(J, number(0), SIZE, block(*turn), LoopKind.VECTOR, 4)
+    loop = For(COLUMN, number(0), SIZE, block(*turn), LoopKind.VECTOR, 4)
     with pytest.raises(SmeltError, match="SM0807"):
         print_unit([single(Kernel("bad", (), (SIZE,), block(Carry("c", F64, 0.0), loop)))])
 

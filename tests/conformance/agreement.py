@@ -144,3 +144,64 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+# -- conditioning --------------------------------------------------------------------------------------------
+
+PERTURBED = 4
+"""How many runs of eager with values changed in the last bits say how well a computation is conditioned."""
+
+
+def ill_conditioned(got: Any, expected: Any, rerun: Callable[[torch.Generator], Any]) -> bool:
+    """Whether changes in the last bits of what goes in move eager's results as far as ``got`` is from them.
+
+    Roundings, comparisons and sums that cancel turn an error of an ulp into a large one; that is the
+    computation's doing. ``rerun`` gives eager's results again with values `shaken` (None: it refuses them). A
+    result whose shape or kind differs is never excused.
+    """
+    ours, theirs = tree_leaves(got), tree_leaves(expected)
+    if len(ours) != len(theirs) or not all(isinstance(t, torch.Tensor) for t in (*ours, *theirs)):
+        return False
+    if any(a.shape != b.shape or a.dtype != b.dtype or a.is_complex() for a, b in zip(ours, theirs)):
+        return False
+    spread: list[Any] = [torch.zeros_like(t, dtype=torch.float64) for t in theirs]
+    special = [torch.zeros_like(t, dtype=torch.bool) for t in theirs]
+    for seed in range(PERTURBED):
+        other = rerun(torch.Generator().manual_seed(seed))
+        if other is None:
+            return False
+        for position, (a, b) in enumerate(zip(theirs, tree_leaves(other))):
+            if a.shape != b.shape:
+                return False
+            far = (a.double() - b.double()).abs()
+            special[position] |= ~far.isfinite() & ~((a == b) | (a.isnan() & b.isnan()))
+            spread[position] = torch.maximum(spread[position], torch.nan_to_num(far, posinf=0.0))
+    return all(map(_within_spread, ours, theirs, spread, special))
+
+
+def _within_spread(a: torch.Tensor, b: torch.Tensor, room: torch.Tensor, odd: torch.Tensor) -> bool:
+    if torch.equal(a, b):
+        return True
+    far = (a.double() - b.double()).abs()
+    far = torch.where((a == b) | (a.isnan() & b.isnan()) | odd, torch.zeros_like(far), far)
+    usual = b.double()[b.double().isfinite()].abs()
+    ulp = torch.finfo(b.dtype).eps if b.is_floating_point() else 0.0
+    slack = 16 * ulp * float(usual.max()) if usual.numel() else 0.0
+    room = torch.maximum(room, room.max() * 0.25) if room.numel() else room
+    return bool((far <= 8 * room + slack).all())
+
+
+def perturbed(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """An input with its layout and its wish for gradients, changed in the last bits."""
+    if not tensor.is_floating_point():
+        return tensor
+    moved = shaken(tensor.detach(), draw)
+    return clones(tensor).detach().copy_(moved).requires_grad_(tensor.requires_grad)
+
+
+def shaken(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """The values, each moved by up to two units in the last place."""
+    if not tensor.is_floating_point():
+        return tensor
+    step = torch.randint(-2, 3, tensor.shape, generator=draw) * torch.finfo(tensor.dtype).eps
+    return (tensor.double() * (1 + step.double())).to(tensor.dtype)

@@ -19,12 +19,16 @@ from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Extern
 from smelt.lowering import lower
 from smelt.reporting import LOG
-from tests.conformance.agreement import Disagreement, assert_agree, clones
+from tests.conformance.agreement import (
+    Disagreement,
+    assert_agree,
+    clones,
+    ill_conditioned,
+    perturbed,
+    shaken,
+)
 from tests.conformance.opinfo_worker import _describe
 from tests.conformance.programs import TRIAL_SIZES, Program, Sizes
-
-PERTURBED = 4
-"""How many runs of eager with values changed in the last bits say how well the program is conditioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,51 +172,13 @@ def _disagreement(program: Program, inputs: list[torch.Tensor], got: Any, expect
     try:
         assert_agree(got, expected, exact)
     except Disagreement as error:
-        return None if _ill_conditioned(program, inputs, got, expected) else str(error)
+
+        def rerun(draw: torch.Generator) -> Any:
+            again = _run(_shaking(program, draw), [perturbed(x, draw) for x in inputs])
+            return None if isinstance(again, str) else again
+
+        return None if ill_conditioned(got, expected, rerun) else str(error)
     return None
-
-
-def _ill_conditioned(program: Program, inputs: list[torch.Tensor], got: Any, expected: Any) -> bool:
-    """Whether changes in the last bits of inputs and intermediate values move eager's results as far as that.
-
-    Roundings, comparisons and sums that cancel turn an error of an ulp into a large one; that is the
-    program's doing. A result whose shape or kind differs is never excused.
-    """
-    spread: list[Any] = [torch.zeros_like(t, dtype=torch.float64) for t in expected]
-    special = [torch.zeros_like(t, dtype=torch.bool) for t in expected]
-    for seed in range(PERTURBED):
-        draw = torch.Generator().manual_seed(seed)
-        other = _run(_shaking(program, draw), [_perturbed(x, draw) for x in inputs])
-        if isinstance(other, str):
-            return False
-        for position, (a, b) in enumerate(zip(expected, other)):
-            if a.shape != b.shape:
-                return False
-            far = (a.double() - b.double()).abs()
-            special[position] |= ~far.isfinite() & ~((a == b) | (a.isnan() & b.isnan()))
-            spread[position] = torch.maximum(spread[position], torch.nan_to_num(far, posinf=0.0))
-    for a, b, room, odd in zip(got, expected, spread, special):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if torch.equal(a, b):
-            continue
-        far = (a.double() - b.double()).abs()
-        far = torch.where((a == b) | (a.isnan() & b.isnan()) | odd, torch.zeros_like(far), far)
-        usual = b.double()[b.double().isfinite()].abs()
-        ulp = torch.finfo(b.dtype).eps if b.is_floating_point() else 0.0
-        slack = 16 * ulp * float(usual.max()) if usual.numel() else 0.0
-        room_for_all = room if not room.numel() else torch.maximum(room, room.max() * 0.25)
-        if not bool((far <= 8 * room_for_all + slack).all()):
-            return False
-    return True
-
-
-def _perturbed(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    """An input with its layout and its wish for gradients, changed in the last bits."""
-    if not tensor.is_floating_point():
-        return tensor
-    moved = _shaken(tensor.detach(), draw)
-    return clones(tensor).detach().copy_(moved).requires_grad_(tensor.requires_grad)
 
 
 def _shaking(program: Program, draw: torch.Generator) -> Any:
@@ -224,21 +190,13 @@ def _shaking(program: Program, draw: torch.Generator) -> Any:
         def shake(value: torch.Tensor) -> torch.Tensor:
             if value.untyped_storage().data_ptr() in known:
                 return value
-            moved = _shaken(value, draw)
+            moved = shaken(value, draw)
             known.add(moved.untyped_storage().data_ptr())
             return moved
 
         return program.function(shake)(*inputs)
 
     return run
-
-
-def _shaken(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    """The values, each moved by up to two units in the last place."""
-    if not tensor.is_floating_point():
-        return tensor
-    step = torch.randint(-2, 3, tensor.shape, generator=draw) * torch.finfo(tensor.dtype).eps
-    return (tensor.double() * (1 + step.double())).to(tensor.dtype)
 
 
 def _interpreted(function: Any, program: Program) -> str | None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import smelt
 from smelt.reporting import LOG
-from tests.conformance.agreement import Disagreement, assert_agree, clones
+from tests.conformance.agreement import Disagreement, assert_agree, clones, ill_conditioned, perturbed
 
+TIES = {"sort", "argsort", "topk", "kthvalue", "median", "mode"}
+"""Operators whose positions among equal elements eager leaves open (floats: perturbed inputs show it)."""
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
@@ -197,15 +199,45 @@ class _Trial:
         mine = clones(self.values)
         got = torch.compile(compiled, backend=backend, fullgraph=True, dynamic=dynamic)(*mine)
         exact = _Reference(self)
-        result.strides += assert_agree(got, self.eager, exact.outputs, numbers=self.numbers)
+        try:
+            result.strides += assert_agree(
+                self.without_ties(got), self.without_ties(self.eager), exact.outputs, numbers=self.numbers
+            )
+        except Disagreement:
+            if not ill_conditioned(got, self.eager, lambda draw: self.rerun(draw)[0]):
+                raise
         if self.gradients is None:
             return
         theirs = self.gradients
         gradients = self.backward(got, mine) or [None] * len(theirs)
         pairs = [_same_presence(a, b) for a, b in zip(gradients, theirs)]
         ours, wanted = [p[0] for p in pairs], [p[1] for p in pairs]
-        assert_agree(ours, wanted, exact.gradients, what="gradient")
+        try:
+            assert_agree(ours, wanted, exact.gradients, what="gradient")
+        except Disagreement:
+            kept = [number for number, gradient in enumerate(wanted) if gradient is not None]
+            if not ill_conditioned(
+                [ours[k] for k in kept],
+                [wanted[k] for k in kept],
+                lambda draw: [(self.rerun(draw)[1] or wanted)[k] for k in kept],
+            ):
+                raise
         result.backward += 1
+
+    def rerun(self, draw: torch.Generator) -> tuple[Any, Any]:
+        """Eager's outputs and gradients with inputs moved in the last bits."""
+        moved = tree_map(lambda x: perturbed(x, draw) if isinstance(x, torch.Tensor) else x, self.values)
+        moved = clones(moved)
+        torch.manual_seed(0)
+        results = self.call(*moved)
+        return results, self.backward(results, moved) if self.gradients is not None else None
+
+    def without_ties(self, results: Any) -> Any:
+        """The results; where equal elements may come in any order, without the positions of integers."""
+        given = self.values[0]
+        if self.op.name not in TIES or given.is_floating_point() or given.unique().numel() == given.numel():
+            return results
+        return results[:1] if isinstance(results, (tuple, list)) else torch.zeros_like(results)
 
 
 def _same_presence(ours: Any, theirs: Any) -> tuple[Any, Any]:

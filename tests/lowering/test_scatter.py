@@ -53,11 +53,14 @@ def test_index_put_of_a_number_under_a_mask_is_elementwise() -> None:
     check(lambda x, m, v: aten.index_put.default(x, [m], v), X, X > 50, torch.tensor([7.0]))
 
 
-def test_index_put_by_a_mask() -> None:
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_index_put_by_a_mask(accumulate: bool) -> None:
     mask = torch.tensor([True, False, False, True])
-    for accumulate in (False, True):
-        check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(2, 5, 6))
-        check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(6))
+    check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(2, 5, 6))
+    check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(6))
+
+
+def test_index_put_by_a_mask_of_several_dimensions() -> None:
     places = torch.rand(X.shape[0], X.shape[1]) > 0.5
     count = int(places.sum())
     check(lambda x, m, v: aten.index_put.default(x, [m], v), X, places, torch.rand(count, X.shape[2]))

@@ -155,7 +155,8 @@ class Extern:
 
     ``bodies``: the branches and loop bodies of control flow (``higher_order.cond`` …), graphs of their own
     that take operands and return fresh memory; see `smelt.runtime.control`. ``overwrites``: buffers that the
-    call writes to in place; the node's last outputs are these as they are afterwards, nothing else reads them.
+    call writes to in place; the node's last outputs are these as they are afterwards, nothing else reads
+    them.
     """
 
     target: str
