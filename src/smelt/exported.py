@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sympy import Expr, Symbol
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from smelt.capture import Program, capture_export
+from smelt.capture.check import InputCheck
 from smelt.config import Config
 from smelt.contract import export_decompositions
 from smelt.errors import SmeltError
-from smelt.symbolic import as_expr, evaluate
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -31,7 +30,7 @@ def compile_exported(
     """
     program = capture_export(exported, export_decompositions(), "exported")
     call = compile_program(program, config)
-    check = _InputCheck(exported, program)
+    check = InputCheck(program, exported.range_constraints)
     held = [each.value for each in program.inputs if each.value is not None]
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
 
@@ -46,50 +45,3 @@ def compile_exported(
             return pytree.tree_unflatten(list(call([*held, *leaves])), out_spec)
 
     return run
-
-
-class _InputCheck:
-    """Rank, dtype and sizes of every input: an exported program holds only for what it was exported for."""
-
-    def __init__(self, exported: ExportedProgram, program: Program) -> None:
-        users = [n for n, each in zip(program.placeholders, program.inputs) if each.value is None]
-        self.expected = [node.meta.get("val") for node in users]
-        self.names = [node.name for node in users]
-        self.ranges = dict(exported.range_constraints)
-
-    def __call__(self, leaves: list[Any]) -> None:
-        sizes: dict[Symbol, int] = {}
-        for name, expected, leaf in zip(self.names, self.expected, leaves, strict=True):
-            if not isinstance(expected, torch.Tensor):
-                continue
-            if not isinstance(leaf, torch.Tensor):
-                raise SmeltError("SM0603", f"input {name} is a {type(leaf).__name__}, a tensor was exported")
-            if leaf.dtype != expected.dtype or leaf.dim() != expected.dim():
-                what = f"input {name} is {leaf.dtype} of rank {leaf.dim()}"
-                raise SmeltError("SM0603", what, why=f"exported: {expected.dtype} of rank {expected.dim()}")
-            for dim, (size, wanted) in enumerate(zip(leaf.shape, expected.shape)):
-                self._size(name, dim, size, as_expr(wanted), sizes)
-            if leaf.stride() != expected.stride() and not _laid_out_alike(leaf, expected, sizes):
-                raise SmeltError(
-                    "SM0603",
-                    f"input {name} has the strides {tuple(leaf.stride())}",
-                    why=f"exported: {tuple(expected.stride())}",
-                    remedy="pass it through .contiguous() (or the memory format that was exported)",
-                )
-
-    def _size(self, name: str, dim: int, size: int, wanted: Expr, sizes: dict[Symbol, int]) -> None:
-        if isinstance(wanted, Symbol) and wanted not in sizes:
-            bounds = self.ranges.get(wanted)
-            if bounds is not None and not (bounds.lower <= size <= bounds.upper):
-                what = f"dimension {dim} of input {name} is {size}"
-                raise SmeltError("SM0603", what, why=f"exported for {bounds.lower} to {bounds.upper}")
-            sizes[wanted] = size
-        elif wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
-            raise SmeltError(
-                "SM0603", f"dimension {dim} of input {name} is {size}", why=f"exported: {wanted}"
-            )
-
-
-def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
-    strides = [evaluate(as_expr(stride), sizes) for stride in expected.stride()]
-    return all(size == 1 or have == want for size, have, want in zip(leaf.shape, leaf.stride(), strides))

@@ -1,0 +1,67 @@
+"""Whether the inputs of a call are those that a program was exported for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.capture.program import Program
+from smelt.errors import SmeltError
+from smelt.symbolic import as_expr, evaluate
+
+
+class InputCheck:
+    """Rank, dtype and sizes of every input: an exported program holds only for what it was exported for.
+
+    ``ranges``: what each size may be (``range_constraints`` of an ExportedProgram). Called with the user's
+    inputs in their order.
+
+    Raises:
+        SmeltError: SM0603, the first input that is not as it was exported.
+    """
+
+    def __init__(self, program: Program, ranges: Mapping[Symbol, Any]) -> None:
+        users = [n for n, each in zip(program.placeholders, program.inputs) if each.value is None]
+        self.expected = [node.meta.get("val") for node in users]
+        self.names = [node.name for node in users]
+        self.ranges = dict(ranges)
+
+    def __call__(self, leaves: list[Any]) -> None:
+        sizes: dict[Symbol, int] = {}
+        for name, expected, leaf in zip(self.names, self.expected, leaves, strict=True):
+            if not isinstance(expected, torch.Tensor):
+                continue
+            if not isinstance(leaf, torch.Tensor):
+                raise SmeltError("SM0603", f"input {name} is a {type(leaf).__name__}, a tensor was exported")
+            if leaf.dtype != expected.dtype or leaf.dim() != expected.dim():
+                what = f"input {name} is {leaf.dtype} of rank {leaf.dim()}"
+                raise SmeltError("SM0603", what, why=f"exported: {expected.dtype} of rank {expected.dim()}")
+            for dim, (size, wanted) in enumerate(zip(leaf.shape, expected.shape)):
+                self._size(name, dim, size, as_expr(wanted), sizes)
+            if leaf.stride() != expected.stride() and not _laid_out_alike(leaf, expected, sizes):
+                raise SmeltError(
+                    "SM0603",
+                    f"input {name} has the strides {tuple(leaf.stride())}",
+                    why=f"exported: {tuple(expected.stride())}",
+                    remedy="pass it through .contiguous() (or the memory format that was exported)",
+                )
+
+    def _size(self, name: str, dim: int, size: int, wanted: Expr, sizes: dict[Symbol, int]) -> None:
+        if isinstance(wanted, Symbol) and wanted not in sizes:
+            bounds = self.ranges.get(wanted)
+            if bounds is not None and not (bounds.lower <= size <= bounds.upper):
+                what = f"dimension {dim} of input {name} is {size}"
+                raise SmeltError("SM0603", what, why=f"exported for {bounds.lower} to {bounds.upper}")
+            sizes[wanted] = size
+        elif wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
+            raise SmeltError(
+                "SM0603", f"dimension {dim} of input {name} is {size}", why=f"exported: {wanted}"
+            )
+
+
+def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
+    strides = [evaluate(as_expr(stride), sizes) for stride in expected.stride()]
+    return all(size == 1 or have == want for size, have, want in zip(leaf.shape, leaf.stride(), strides))

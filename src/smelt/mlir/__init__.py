@@ -1,0 +1,1 @@
+"""Programs as MLIR: Torch dialect, Linalg on tensors, StableHLO, TOSA."""

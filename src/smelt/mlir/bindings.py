@@ -1,0 +1,89 @@
+"""The MLIR Python bindings (the ``torch-mlir`` wheel, extra ``[mlir]``): found, or asked for by name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError, Unsupported
+
+
+def available() -> bool:
+    """Whether the MLIR bindings are installed; nothing is imported.
+
+    >>> available() in (True, False)
+    True
+    """
+    return find_spec("torch_mlir") is not None
+
+
+def new_context() -> Any:
+    """A fresh ``ir.Context`` that knows every dialect of the wheel: Torch, StableHLO, TOSA, Linalg and below.
+
+    Raises:
+        SmeltError: SM0701, the bindings are not installed.
+    """
+    _load()
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo
+    from torch_mlir.dialects import torch as torch_dialect
+
+    context = ir.Context()
+    torch_dialect.register_dialect(context)
+    _stablehlo.register_dialect(context)
+    return context
+
+
+@lru_cache(maxsize=1)
+def _load() -> None:
+    """Import the bindings once; that registers their passes."""
+    if not available():
+        raise SmeltError(
+            "SM0701",
+            "the MLIR bindings are not installed",
+            why="smelt.export and smelt.mlir print MLIR through the torch-mlir wheel",
+            remedy="pip install 'smelt[mlir]'",
+        )
+    from torch_mlir._mlir_libs import _stablehlo
+    from torch_mlir.dialects import torch as _registers_passes  # noqa: F401
+
+    _stablehlo.register_stablehlo_passes()
+
+
+_INTEGER_BITS = {
+    torch.bool: 1,
+    torch.int8: 8,
+    torch.uint8: 8,
+    torch.int16: 16,
+    torch.uint16: 16,
+    torch.int32: 32,
+    torch.uint32: 32,
+    torch.int64: 64,
+    torch.uint64: 64,
+}
+_FLOATS = {
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "complex<f32>",
+    torch.complex128: "complex<f64>",
+}
+
+
+def element_type(dtype: torch.dtype) -> Any:
+    """The builtin MLIR type of one element, integers signless: ``f32``, ``i64``, ``i1`` (under a context).
+
+    Raises:
+        Unsupported: MLIR has no type for ``dtype``.
+    """
+    from torch_mlir import ir
+
+    if dtype in _INTEGER_BITS:
+        return ir.IntegerType.get_signless(_INTEGER_BITS[dtype])
+    if dtype in _FLOATS:
+        return ir.Type.parse(_FLOATS[dtype])
+    raise Unsupported(f"{dtype} has no MLIR element type")
