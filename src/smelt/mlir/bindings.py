@@ -24,7 +24,7 @@ def new_context() -> Any:
     """A fresh ``ir.Context`` that knows every dialect of the wheel: Torch, StableHLO, TOSA, Linalg and below.
 
     Raises:
-        SmeltError: SM0701, the bindings are not installed.
+        SmeltError: SM0710, the bindings are not installed.
     """
     _load()
     from torch_mlir import ir
@@ -42,7 +42,7 @@ def _load() -> None:
     """Import the bindings once; that registers their passes."""
     if not available():
         raise SmeltError(
-            "SM0701",
+            "SM0710",
             "the MLIR bindings are not installed",
             why="smelt.export and smelt.mlir print MLIR through the torch-mlir wheel",
             remedy="pip install 'smelt[mlir]'",

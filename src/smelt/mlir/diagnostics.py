@@ -1,0 +1,273 @@
+"""What MLIR says when something is wrong, as errors that name the operation and the user's line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from smelt.errors import Problem, SmeltError
+from smelt.mlir.locations import where_of
+
+_OPERATION = re.compile(r"'([a-z_]+\.[\w.$]+)'")
+_OPERATOR = re.compile(r'"torch\.operator".*?name = "([^"]+)"')
+_BACKEND = re.compile(r"\btorch-backend-to-[a-z-]+-pipeline\b")
+_CONSTRAINTS = ("torch.bind_symbolic_shape", "torch.symbolic_int")
+_LARGEST_REPRODUCER = 16 << 20
+_SHOWN = 400
+
+
+class UnsupportedOperators(SmeltError):
+    """SM0711: a program holds operators that a dialect cannot express. Lists all of them, each with its line.
+
+    ``unsupported`` is True, for callers that tell this case from a failure by asking.
+    """
+
+    unsupported = True
+
+    def __init__(self, dialect: str, problems: Sequence[Problem]) -> None:
+        self.dialect, self.problems = dialect, tuple(problems)
+        listed = "\n".join(f"    - {problem}" for problem in problems)
+        super().__init__("SM0711", f"{len(problems)} call(s) cannot be expressed in {dialect}\n{listed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One message of MLIR's. ``severity``: error, warning, note or remark. ``operation``: the name of the
+    operation that it is about, ``where`` the user's line, both None where MLIR does not say."""
+
+    severity: str
+    message: str
+    operation: str | None = None
+    where: str | None = None
+
+    def __str__(self) -> str:
+        message = self.message if len(self.message) <= _SHOWN else self.message[:_SHOWN] + " …"
+        return f"{self.severity}: {message}" + (f"  (at {self.where})" if self.where else "")
+
+
+class PipelineError(SmeltError):
+    """SM0712: a pass pipeline failed.
+
+    ``diagnostics``: everything that MLIR said. ``operation`` and ``where``: the operation that failed, and the
+    user's line. ``reproducer``: the path of a file with the module as it was and the pipeline;
+    ``torch-mlir-opt --run-reproducer FILE`` fails in the same way.
+    """
+
+    def __init__(
+        self, what: str, diagnostics: Sequence[Diagnostic], reproducer: str, why: str | None = None
+    ) -> None:
+        self.diagnostics, self.reproducer = tuple(diagnostics), reproducer
+        first = next((each for each in diagnostics if each.severity == "error"), None)
+        self.operation = None if first is None else first.operation
+        listed = "\n".join(f"    - {each}" for each in diagnostics) or why or "MLIR gives no reason"
+        super().__init__(
+            "SM0712",
+            f"{what} failed" + ("" if self.operation is None else f" on {self.operation}"),
+            where=None if first is None else first.where,
+            why=listed.strip() if "\n" not in listed else "\n" + listed,
+            remedy=f"torch-mlir-opt --run-reproducer {reproducer}",
+        )
+
+
+def verify(module: Any) -> Any:
+    """``module``, which MLIR's verifier accepts.
+
+    Raises:
+        SmeltError: SM0713, it does not; a bug of smelt. All that the verifier says is listed.
+    """
+    with diagnostics_of(module.context) as found:
+        try:
+            holds = module.operation.verify()
+        except Exception as error:  # the bindings raise their own MLIRError, which has no public base
+            holds = False
+            if not found:
+                found.append(Diagnostic("error", str(error)))
+    if not holds:
+        listed = "\n".join(f"    - {each}" for each in found)
+        raise SmeltError("SM0713", f"MLIR's verifier refuses what smelt wrote\n{listed}")
+    return module
+
+
+@contextmanager
+def diagnostics_of(context: Any) -> Iterator[list[Diagnostic]]:
+    """Collect what MLIR says about anything of ``context`` inside the block; nothing is printed.
+
+    >>> from smelt.mlir.bindings import new_context
+    >>> context = new_context()
+    >>> with diagnostics_of(context) as found, context:
+    ...     from torch_mlir import ir
+    ...     ir.Location.file("model.py", 3, 0).emit_error("no such size")
+    >>> print(found[0])
+    error: no such size  (at model.py:3)
+    """
+    found: list[Diagnostic] = []
+
+    def take(diagnostic: Any) -> bool:
+        found.append(_diagnostic(diagnostic))
+        return True
+
+    before = context.emit_error_diagnostics
+    context.emit_error_diagnostics = True  # a pass may say "error" and succeed: the bindings would abort
+    handler = context.attach_diagnostic_handler(take)
+    try:
+        yield found
+    finally:
+        handler.detach()
+        context.emit_error_diagnostics = before
+
+
+def run_pipeline_with_repro_report(
+    module: Any, pipeline: str, description: str = "", enable_ir_printing: bool = False
+) -> None:
+    """Run a pass pipeline on a module, in place.
+
+    Args:
+        module: an ``ir.Module`` (or anything with such a ``.module``).
+        pipeline: in MLIR's textual form, ``builtin.module(…)``.
+        description: what this is, for the message of an error.
+        enable_ir_printing: print the module after every pass, on standard error.
+
+    torch-mlir's backend pipelines have no rule for symbolic-shape constraints (``torch.symbolic_int``,
+    ``torch.bind_symbolic_shape``), so these are erased where one of them is asked for.
+
+    Raises:
+        PipelineError: SM0712, with the diagnostics, the operation, the user's line, and a reproducer.
+        SmeltError: SM0714, there is no such pipeline.
+    """
+    from torch_mlir.passmanager import PassManager
+
+    module = getattr(module, "module", module)
+    context = module.context
+    original = module.operation.clone()
+    what = description or f"the pipeline {pipeline}"
+    with context, diagnostics_of(context) as found:
+        try:
+            manager = PassManager.parse(pipeline)
+        except ValueError as error:
+            raise SmeltError("SM0714", f"{pipeline!r} is no pipeline", why=_flat(str(error))) from error
+        if _BACKEND.search(pipeline):
+            erase_shape_constraints(module)
+        if enable_ir_printing:
+            context.enable_multithreading(False)
+            manager.enable_ir_printing()
+        with shown_on_stderr(enable_ir_printing) as printed:
+            try:
+                manager.run(module.operation)
+                return
+            except Exception as error:  # as in `verify`
+                why = _flat(str(error))
+        path = write_reproducer(original, pipeline)
+        text = printed()
+        if text and not found:
+            found.append(Diagnostic("error", _flat(text)))
+        raise PipelineError(what, found, path, why)
+
+
+def erase_shape_constraints(module: Any) -> None:
+    """Take ``torch.bind_symbolic_shape`` and ``torch.symbolic_int`` out of a module."""
+    found: dict[str, list[Any]] = {name: [] for name in _CONSTRAINTS}
+
+    def collect(operation: Any) -> Any:
+        from torch_mlir import ir
+
+        if operation.name in found:
+            found[operation.name].append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(collect)
+    for name in _CONSTRAINTS:
+        for operation in found[name]:
+            operation.erase()
+
+
+def write_reproducer(operation: Any, pipeline: str) -> str:
+    """Write a module and a pipeline into one file that ``torch-mlir-opt --run-reproducer`` runs; its path.
+
+    Weights are part of it up to 16 MiB in all; beyond that they are left out, which changes no shape.
+    """
+    elided = {} if _weights_of(operation) <= _LARGEST_REPRODUCER else {"large_resource_limit": 64}
+    text = operation.get_asm(enable_debug_info=True, large_elements_limit=1 << 16, **elided)
+    escaped = pipeline.replace("\\", "\\\\").replace('"', '\\"')
+    resource = (
+        f'external_resources: {{ mlir_reproducer: {{ pipeline: "{escaped}", '
+        "disable_threading: true, verify_each: true } }"
+    )
+    if "{-#" in text:  # the module has a section of resources already
+        head, _, tail = text.rpartition("#-}")
+        text = f"{head.rstrip()},\n  {resource}\n#-}}{tail}"
+    else:
+        text = f"{text.rstrip()}\n\n{{-#\n  {resource}\n#-}}\n"
+    with tempfile.NamedTemporaryFile("w", prefix="smelt-", suffix=".mlir", delete=False) as file:
+        file.write(f"// torch-mlir-opt --run-reproducer {file.name}\n{text}")
+    return file.name
+
+
+@contextmanager
+def shown_on_stderr(show: bool) -> Iterator[Callable[[], str]]:
+    """What native code writes to file descriptor 2 inside the block; the function gives its text afterwards.
+
+    ``show``: print it on ``sys.stderr`` too; at once where that is the descriptor itself, else at the end.
+    """
+    if show and _is_descriptor_2(sys.stderr):
+        yield lambda: ""
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile("w+b") as file:
+        os.dup2(file.fileno(), 2)
+        text = ""
+        try:
+            yield lambda: text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            text = file.read().decode(errors="replace")
+            if show:
+                sys.stderr.write(text)
+
+
+def _is_descriptor_2(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() == 2)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _weights_of(operation: Any) -> int:
+    """How many bytes the resources and literals of a module take, about."""
+    from torch_mlir import ir
+
+    sizes: list[int] = []
+
+    def measure(each: Any) -> Any:
+        for name in ("value", "weights"):
+            if name in each.attributes and isinstance(each.attributes[name], ir.DenseResourceElementsAttr):
+                kind = ir.ShapedType(each.attributes[name].type)
+                count = 1
+                for size in kind.shape:
+                    count *= size
+                sizes.append(count * 8)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(measure)
+    return sum(sizes)
+
+
+def _diagnostic(diagnostic: Any) -> Diagnostic:
+    notes = [_flat(note.message) for note in diagnostic.notes]
+    told = [note for note in notes if not note.startswith("see current operation")]
+    message = "; ".join([_flat(diagnostic.message), *told])
+    found = _OPERATOR.search(message) or _OPERATION.search(message)
+    operation = found[1] if found else None
+    return Diagnostic(diagnostic.severity.name.lower(), message, operation, where_of(diagnostic.location))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
