@@ -50,6 +50,7 @@ _PLAN = "plan.json"
 class Unit:
     """A program, compiled as far as text: what code generation and the executor need."""
 
+    graph: Graph
     plan: Plan
     cpp: CppUnit
     runs: list[Run]
@@ -93,7 +94,7 @@ def compile_program(program: Program, config: Config) -> Compiled:
             verify_loops(graph)
     unit = _unit(graph, config, target, report)
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-    plan = replace(unit.plan, notes=_notes(graph, unit, constants))
+    plan = replace(unit.plan, notes=_notes(unit, constants))
     _fill_report(report, plan.notes)
     report.keep_text("cpp", unit.cpp.text)
     with report.phase("compile"):
@@ -115,7 +116,7 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
     with report.phase("codegen"):
         cpp = print_unit(scheduled.runs)
         plan = _with_errors(scheduled.plan, cpp)
-    return Unit(plan, cpp, scheduled.runs, scheduled.arena_size)
+    return Unit(scheduled.graph, plan, cpp, scheduled.runs, scheduled.arena_size)
 
 
 def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
@@ -171,8 +172,9 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 # -------------------------------------------------------------------------------------
 
 
-def _notes(graph: Graph, unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
+    graph = unit.graph
     calls = [call for run in unit.runs for call in run.calls]
     externs: Counter[str] = Counter()
     fallbacks = []

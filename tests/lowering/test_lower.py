@@ -20,7 +20,7 @@ from tests.lowering.harness import check, lowered
 
 def test_chosen_externs_are_no_fallbacks() -> None:
     graph = check(lambda x, y: torch.mm(x, y), torch.randn(3, 4), torch.randn(4, 5))
-    assert graph.nodes[0].body.reason is None
+    assert graph.nodes[0].body.call.reason is None
 
 
 def test_an_operator_without_a_row_falls_back_with_its_reason() -> None:

@@ -10,7 +10,19 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Bind, Check, Extern, Host, Node, Pointwise, Reduction, Scan, Sort, StridedView
+from smelt.loops.ir import (
+    Bind,
+    Check,
+    Contraction,
+    Extern,
+    Host,
+    Node,
+    Pointwise,
+    Reduction,
+    Scan,
+    Sort,
+    StridedView,
+)
 from smelt.ops import TABLE, Handler, using
 from smelt.symbolic import loop_var
 
@@ -90,10 +102,17 @@ def analyze(
     if isinstance(body, Pointwise):
         counter.run(body.inner_fn, over)
         return counter.found(over, (), (), writes)
-    if isinstance(body, Reduction):
+    if isinstance(body, (Reduction, Contraction)):
         reduced: tuple[Expr, ...] = (
             variables("r", len(body.reduce_shape)) if rindex is None else tuple(rindex)
         )
+        if isinstance(body, Contraction):
+            counter.run(body.lhs, over, reduced)
+            counter.run(body.rhs, over, reduced)
+            if body.start is not None:
+                counter.run(body.start, over)
+            counter.cost += 2
+            return counter.found(over, reduced, (), writes)
         counter.run(body.inner_fn, over, reduced)
         counter.cost += _REDUCTION_COST.get(body.kind, 1)
         return counter.found(over, reduced, (), writes)
@@ -141,7 +160,7 @@ def domain(node: Node) -> tuple[Expr, ...]:
     body = node.body
     if isinstance(body, Host):
         return ()
-    return (*body.shape, *body.reduce_shape) if isinstance(body, Reduction) else body.shape
+    return (*body.shape, *body.reduce_shape) if isinstance(body, (Reduction, Contraction)) else body.shape
 
 
 class _Counter(Handler):

@@ -22,6 +22,7 @@ from smelt.loops.ir import (
     Bind,
     Body,
     Check,
+    Contraction,
     Extern,
     Graph,
     Node,
@@ -32,6 +33,7 @@ from smelt.loops.ir import (
     Scatter,
     Sort,
     StridedView,
+    accumulator,
 )
 from smelt.loops.reductions import reduce
 from smelt.ops import Handler, using
@@ -176,6 +178,8 @@ def evaluate_body(
         return [_pointwise(body, buffers, sizes, origin)]
     if isinstance(body, Reduction):
         return _reduction(body, buffers, sizes, origin)
+    if isinstance(body, Contraction):
+        return [_contraction(body, buffers, sizes, origin)]
     if isinstance(body, Scan):
         return _scan(body, buffers, sizes, origin)
     if isinstance(body, Sort):
@@ -214,6 +218,38 @@ def _reduction(
         value = body.inner_fn(tuple(variables[:rank]), tuple(variables[rank:]))
         _expect(handler, value, body.dtype)
         return reduce(body.kind, value.expand(extents).reshape(*extents[:rank], _product(extents[rank:])))
+
+
+def _contraction(
+    body: Contraction, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> Tensor:
+    """An operand has dimensions of one element where it does not depend on a loop; sums are those of
+    `torch.einsum` in float64 (int64).
+    """
+    rank, within = len(body.shape), accumulator(body.dtype)
+    wide = torch.float64 if within.is_floating_point else torch.int64
+    with _domain([*body.shape, *body.reduce_shape], buffers, sizes, origin) as (handler, variables, extents):
+        over = tuple(variables[:rank]), tuple(variables[rank:])
+        operands: list[Any] = []
+        for value in (body.lhs(*over), body.rhs(*over)):
+            _expect(handler, value, within)
+            value = value.to(wide).reshape([1] * (len(extents) - value.ndim) + list(value.shape))
+            dims = [d for d, extent in enumerate(value.shape) if extent != 1 or d >= rank]
+            full = value.expand([e if d >= rank else v for d, (e, v) in enumerate(zip(extents, value.shape))])
+            operands += [full.reshape([full.shape[d] for d in dims]), dims]
+        kept = sorted({d for dims in operands[1::2] for d in dims if d < rank})
+        total = torch.einsum(*operands, kept)
+        total = total.reshape([extent if d in kept else 1 for d, extent in enumerate(extents[:rank])])
+        if body.start is not None:
+            start = body.start(over[0])
+            _expect(handler, start, within)
+            total = (
+                total
+                + start.to(wide).reshape([1] * (len(extents) - start.ndim) + list(start.shape))[
+                    (..., *[0] * len(over[1]))
+                ]
+            )
+        return total.expand(extents[:rank]).to(body.dtype).contiguous()
 
 
 def _scan(

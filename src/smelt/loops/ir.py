@@ -2,7 +2,7 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Scan | Scatter | Sort | Extern | Bind | Check
+    Body   = Pointwise | Reduction | Contraction | Scan | Scatter | Sort | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -201,10 +201,43 @@ class Check:
     kind: str = "RuntimeError"
 
 
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """``out[index] = start(index) + sum over rindex of lhs(index, rindex) * rhs(index, rindex)``.
+
+    A matrix product or a convolution, which keeps its meaning until it is scheduled: the loop functions say
+    what is computed, ``call`` is ATen's kernel for the same, with its operands and their geometry (strides,
+    padding, groups). The loop functions give values of `accumulator` (dtype); products and their sums have
+    that dtype, and are rounded to ``dtype`` once. ``start`` None: from zero. ``result`` is the number of the
+    call's result that is meant, of ``results``.
+    """
+
+    shape: Shape
+    reduce_shape: Shape
+    dtype: torch.dtype
+    lhs: Callable[[Index, Index], Value]
+    rhs: Callable[[Index, Index], Value]
+    start: Callable[[Index], Value] | None
+    call: Extern
+    result: int = 0
+    results: int = 1
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a contraction that gives ``dtype`` multiplies and adds.
+
+    >>> accumulator(torch.bfloat16), accumulator(torch.float64), accumulator(torch.int8)
+    (torch.float32, torch.float64, torch.int64)
+    """
+    if dtype.is_floating_point:
+        return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.int64
+
+
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Scan | Scatter | Sort | Host
+Body = Pointwise | Reduction | Contraction | Scan | Scatter | Sort | Host
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,19 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Bind, Check, Extern, Graph, Node, Pointwise, Reduction, Scan, Sort, StridedView
+from smelt.loops.ir import (
+    Bind,
+    Check,
+    Contraction,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduction,
+    Scan,
+    Sort,
+    StridedView,
+)
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.symbolic import contiguous_strides, same
@@ -82,6 +94,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return [*lines, f"{body.symbol}: size = {python_text(body.value)}"]
     if isinstance(body, Check):
         return [*lines, f"check {python_text(body.condition)}, else {body.kind}: {body.message}"]
+    if isinstance(body, Contraction):
+        return lines + _contraction_lines(node, body, graph, outputs)
     if isinstance(body, Scan):
         return lines + _scan_lines(node, body, graph, outputs)
     if isinstance(body, Sort):
@@ -127,6 +141,34 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
     lines += [f"{inner}{step}" for step in steps]
     lines.append(f"{inner}{names[0]}[{index_text(place)}] {sign} {last}")
     return lines
+
+
+def _contraction_lines(node: Node, body: Contraction, graph: Graph, outputs: Sequence[str]) -> list[str]:
+    index, rindex = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    extents = dict(zip((*index, *rindex), (*body.shape, *body.reduce_shape)))
+    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+
+    def code(function: Callable[..., Any], *over: Any) -> tuple[list[str], str]:
+        recorder = Recorder(dtypes, extents, origin=node.origin)
+        value = recorder.run(function, *over)
+        return code_lines(recorder.instructions, value.name)
+
+    loops, over = (
+        ", ".join(f"{variable} in range({python_text(extents[variable])})" for variable in each)
+        for each in (index, rindex)
+    )
+    into = f"{node.outputs[0]}[{index_text(index)}]"
+    before, start = ([], "0") if body.start is None else code(body.start, index)
+    left, lhs = code(body.lhs, index, rindex)
+    right, rhs = code(body.rhs, index, rindex)
+    turn = [*left, f"left = {lhs}", *right, f"{into} += left * {rhs}"] if left or right else None
+    return [
+        f"{', '.join(outputs)} = contraction, as {body.call.target}",
+        f"    for {loops}:",
+        *(f"        {line}" for line in [*before, f"{into} = {start}"]),
+        f"        for {over}:",
+        *(f"            {line}" for line in turn or [f"{into} += {lhs} * {rhs}"]),
+    ]
 
 
 def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) -> list[str]:

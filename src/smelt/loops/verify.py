@@ -13,6 +13,7 @@ from smelt.loops.interpreter import resolve
 from smelt.loops.ir import (
     REDUCTIONS,
     Buffer,
+    Contraction,
     Extern,
     Graph,
     Host,
@@ -23,6 +24,7 @@ from smelt.loops.ir import (
     Scatter,
     Sort,
     StridedView,
+    accumulator,
 )
 from smelt.loops.typing import TypeChecker
 from smelt.ops import using
@@ -101,6 +103,8 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
+    if isinstance(node.body, Contraction):
+        yield from _extern(node.body.call, graph, defined)
     if isinstance(node.body, Host):
         return
     yield from _outputs(node, graph)
@@ -147,7 +151,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
 
 def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
     body = node.body
-    assert isinstance(body, (Pointwise, Reduction, Scan, Scatter))
+    assert isinstance(body, (Pointwise, Reduction, Contraction, Scan, Scatter))
     if isinstance(body, Scan) and (problem := _scan_head(body)):
         yield problem
         return
@@ -159,6 +163,9 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
     with using(checker):
         if isinstance(body, Reduction):
             given = (body.inner_fn(index, variables("r", len(body.reduce_shape))),)
+        elif isinstance(body, Contraction):
+            over = index, variables("r", len(body.reduce_shape))
+            given = (body.lhs(*over), body.rhs(*over), *(() if body.start is None else (body.start(index),)))
         elif isinstance(body, Scan):
             after, values = body.inner_fn(index, tuple(dtype for dtype, _ in body.state))
             given = (*after, *values)
@@ -167,6 +174,8 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
     said = _scan_dtypes(body) if isinstance(body, Scan) else (body.dtype,)
+    if isinstance(body, Contraction):
+        said = (accumulator(body.dtype),) * len(given)
     if given != said:
         yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):

@@ -20,6 +20,7 @@ from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_foreign
+from smelt.lowering.contractions import keep_meaning
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE, Row, row_of
@@ -189,7 +190,7 @@ class _Lowering:
             view = self._foreign_view(row, args, kwargs) if row is not None and is_view(target) else None
             return self._extern(node, target, None) if view is None else view
         if row is None and chosen(target) is not None:
-            return self._extern(node, target, None)
+            return self._chosen(node, target, args, kwargs)
         reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
         if row is not None and is_random(target):
             reason = reason or self._random(target)
@@ -198,6 +199,13 @@ class _Lowering:
             if reason is None:
                 return value
         return self._extern(node, target, reason)
+
+    def _chosen(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call that smelt wants to be ATen's; one whose meaning is known keeps it beside the call."""
+        value = self._extern(node, target, None)
+        if _foreign([args, kwargs, self.builder.result]) is None:
+            keep_meaning(self.builder, target, args, kwargs)
+        return value
 
     def _attempt(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
         """What a row makes of its arguments; or why it refuses, and then the graph is as it was."""

@@ -45,10 +45,14 @@ from smelt.symbolic.text import python_text
 
 @dataclass(slots=True)
 class Scheduled:
-    """What code generation and the runtime need, and what the report says about it."""
+    """What code generation and the runtime need, and what the report says about it.
+
+    ``graph``: what was scheduled, every contraction with its kernel.
+    """
 
     plan: Plan
     runs: list[Run]
+    graph: Graph = field(default_factory=Graph)
     arena_size: Expr = ZERO
     plain: list[Kernel] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
