@@ -22,7 +22,7 @@ _LARGEST_REPRODUCER = 16 << 20
 _SHOWN = 400
 
 
-class UnsupportedOperators(SmeltError):
+class UnsupportedOperatorsError(SmeltError):
     """SM0711: a program holds operators that a dialect cannot express. Lists all of them, each with its line.
 
     ``unsupported`` is True, for callers that tell this case from a failure by asking.
@@ -54,7 +54,7 @@ class Diagnostic:
 class PipelineError(SmeltError):
     """SM0712: a pass pipeline failed.
 
-    ``diagnostics``: everything that MLIR said. ``operation`` and ``where``: the operation that failed, and the
+    ``diagnostics``: everything that MLIR said. ``operation``, ``where``: the operation that failed, and the
     user's line. ``reproducer``: the path of a file with the module as it was and the pipeline;
     ``torch-mlir-opt --run-reproducer FILE`` fails in the same way.
     """

@@ -1,0 +1,147 @@
+"""`export_and_import`, in the words that users of torch-mlir know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from smelt.capture import capture_export
+from smelt.capture.program import Program
+from smelt.contract import contract, export_decompositions
+from smelt.errors import SmeltError, Unsupported
+from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.torch_dialect import emit
+
+_TO_BACKEND_FORM = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
+
+
+class OutputType(Enum):
+    """What `export_and_import` gives.
+
+    ``RAW`` is the Torch dialect as imported, ``TORCH`` the same after torch-mlir's passes that bring it into
+    its backends' form; the others come from smelt's own lowerings.
+    """
+
+    RAW = "raw"
+    TORCH = "torch"
+    LINALG_ON_TENSORS = "linalg-on-tensors"
+    STABLEHLO = "stablehlo"
+    TOSA = "tosa"
+
+
+def export_and_import(
+    f: torch.nn.Module | ExportedProgram | Callable[..., Any],
+    *args: Any,
+    output_type: OutputType | str = OutputType.RAW,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    import_symbolic_shape_expressions: bool = False,
+    decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
+    func_name: str = "main",
+    enable_ir_printing: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Export a model, a function or an ExportedProgram, and give it as an ``ir.Module``.
+
+    Args:
+        f: what to export; ``args`` and ``kwargs`` are the example arguments (none for an ExportedProgram).
+        output_type: an `OutputType`, or its value: ``"raw"``, ``"torch"``, ``"linalg-on-tensors"``,
+            ``"stablehlo"``, ``"tosa"``.
+        dynamic_shapes: as `torch.export.export` takes it.
+        strict: export through Dynamo.
+        import_symbolic_shape_expressions: state symbolic sizes in the Torch dialect (see
+            `smelt.mlir.torch_dialect.emit`).
+        decomposition_table: ATen overload → function, in place of smelt's own decompositions.
+        func_name: the name of the module's function.
+        enable_ir_printing: print the module after each pass, where passes run (``"torch"``).
+
+    Parameters, buffers and constants become literals; what the model mutates are arguments of the function,
+    and the new values are its first results.
+
+    Raises:
+        SmeltError: SM0602 the program is not for smelt, SM0711 operators that the dialect cannot express,
+            SM0715 an unknown output type.
+
+    >>> import torch
+    >>> from smelt.mlir import fx
+    >>> module = fx.export_and_import(torch.nn.Tanh(), torch.randn(2, 3))
+    >>> print(module.body.operations[0].type)
+    (!torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,3],f32>
+    """
+    kind = _output_type(output_type)
+    program = capture(
+        f,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic_shapes,
+        strict=strict,
+        decompositions=decomposition_table,
+    )
+    if kind in (OutputType.RAW, OutputType.TORCH):
+        module = emit(program, "inline", name=func_name, symbolic_shapes=import_symbolic_shape_expressions)
+        if kind is OutputType.TORCH:
+            run_pipeline_with_repro_report(
+                module, _TO_BACKEND_FORM, "bringing the module into backend form", enable_ir_printing
+            )
+        return module
+    return _own(kind, program, func_name)
+
+
+def capture(
+    f: torch.nn.Module | ExportedProgram | Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Program:
+    """The program of a model, function or ExportedProgram, in contract form."""
+    if not isinstance(f, ExportedProgram):
+        model = f if isinstance(f, torch.nn.Module) else _Function(f)
+        name = type(f).__name__ if isinstance(f, torch.nn.Module) else getattr(f, "__name__", "function")
+        f = torch.export.export(
+            model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
+        )
+    else:
+        name = "exported"
+    table = export_decompositions() if decompositions is None else decompositions
+    try:
+        return contract(capture_export(f, table, name))
+    except Unsupported as refusal:
+        raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, because ``torch.export`` wants one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _output_type(given: OutputType | str) -> OutputType:
+    try:
+        return given if isinstance(given, OutputType) else OutputType(given.lower().replace("_", "-"))
+    except ValueError:
+        known = ", ".join(each.value for each in OutputType)
+        raise SmeltError("SM0715", f"no output type {given!r}", remedy=f"one of {known}") from None
+
+
+def _own(kind: OutputType, program: Program, name: str) -> Any:
+    from importlib import import_module
+
+    folder = {OutputType.LINALG_ON_TENSORS: "linalg"}.get(kind, kind.value)
+    module = import_module(f"smelt.mlir.{folder}").emit(program, "inline")
+    if name != "main":
+        from torch_mlir import ir
+
+        module.body.operations[0].attributes["sym_name"] = ir.StringAttr.get(name, module.context)
+    return module

@@ -1,0 +1,5 @@
+"""The Torch dialect, written from the contract graph."""
+
+from smelt.mlir.torch_dialect.emit import emit
+
+__all__ = ["emit"]

@@ -1,0 +1,292 @@
+"""Contract graph → Torch dialect: one walk, one operation per call."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Node
+
+from smelt.capture import Program
+from smelt.contract.facts import number
+from smelt.errors import Problem, Unsupported
+from smelt.mlir import bindings
+from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
+from smelt.mlir.locations import location_of
+from smelt.mlir.signature import Argument, Weights, signature_of
+from smelt.mlir.torch_dialect import numbers
+from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
+from smelt.mlir.torch_dialect.constraints import Constraints
+from smelt.mlir.torch_dialect.literals import literal
+from smelt.mlir.torch_dialect.types import type_of
+
+aten = torch.ops.aten
+
+
+def emit(
+    program: Program, weights: Weights = "inline", *, name: str = "main", symbolic_shapes: bool = False
+) -> Any:
+    """A program in contract form as a module with one function in the Torch dialect.
+
+    Args:
+        program: what `smelt.contract.contract` gave.
+        weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+        name: the function's name.
+        symbolic_shapes: whether to state how sizes depend on one another (``torch.symbolic_int`` and
+            ``torch.bind_symbolic_shape``). Off, because torch-mlir's backend pipelines have no rule for
+            these; `smelt.mlir.run_pipeline_with_repro_report` takes them out for such a pipeline.
+
+    An operator that the dialect does not know becomes ``torch.operator``; integers are signed, bool is i1.
+    Results and arguments that are None are left out.
+
+    Raises:
+        UnsupportedOperatorsError: SM0711, all calls that have no form in the dialect.
+        SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
+    """
+    context = bindings.new_context()
+    from torch_mlir import ir
+
+    with context, ir.Location.unknown():
+        module = ir.Module.create()
+        problems: list[Problem] = []
+        with ir.InsertionPoint(module.body):
+            _Function(program, weights, name, symbolic_shapes, problems).run()
+        if problems:
+            raise UnsupportedOperatorsError("the Torch dialect", problems)
+        return verify(module)
+
+
+class _Function:
+    """The function of a program: its signature, its body, what it returns."""
+
+    def __init__(
+        self, program: Program, weights: Weights, name: str, symbolic_shapes: bool, problems: list[Problem]
+    ) -> None:
+        self.program, self.name, self.problems = program, name, problems
+        self.symbolic_shapes = symbolic_shapes
+        self.signature = signature_of(program, weights)
+
+    def run(self) -> None:
+        from torch_mlir import ir
+        from torch_mlir.dialects import func
+
+        arguments = [each for each in self.signature.arguments if each.meta is not None]
+        try:
+            inputs = [type_of(each.meta) for each in arguments]
+        except Unsupported as refusal:
+            self.problems.append(Problem(f"an argument: {refusal.reason}"))
+            return
+        function = func.FuncOp(self.name, ir.FunctionType.get(inputs, []))
+        places = [ir.Location.name(each.name) for each in arguments]
+        block = function.add_entry_block(places)
+        with ir.InsertionPoint(block):
+            results = self._body(block, arguments)
+            if results is None:
+                return
+            func.ReturnOp(results)
+        function.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get(inputs, [each.type for each in results])
+        )
+
+    def _body(self, block: Any, arguments: Sequence[Argument]) -> list[Any] | None:
+        """The operations; what is returned, or None where something is not supported."""
+        graph = self.program.graph_module.graph
+        constraints = None
+        if self.symbolic_shapes:
+            constraints = Constraints(node.meta.get("val") for node in graph.nodes)
+        walk = Walk(self.program.graph_module, self.problems, constraints)
+        for argument, value in zip(arguments, block.arguments):
+            walk.take(argument.node, value)
+        for held in self.signature.literals:
+            walk.attempt(held.node, lambda held=held: walk.take(held.node, literal(held.value, held.name)))
+        walk.run()
+        if self.problems:
+            return None
+        results = [each.value for each in self.signature.results if each.value is not None]
+        return [
+            walk.value_of(value) if isinstance(value, Node) else walk.constants.get(value)
+            for value in results
+        ]
+
+
+class Walk:
+    """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
+    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        problems: list[Problem],
+        constraints: Constraints | None = None,
+        outer: Constants | None = None,
+    ) -> None:
+        self.module, self.problems, self.constraints = module, problems, constraints
+        self.constants = Constants(outer)
+        self.operands = Operands(self.constants, self.value_of)
+        self.values: dict[Node, Any] = {}
+        self.failed: set[Node] = set()
+
+    def run(self) -> None:
+        """Write every call; what cannot be written is added to ``problems``."""
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr" and node.users:
+                self.attempt(node, lambda node=node: self._constant(node))
+            elif node.op == "call_function" and self.failed.isdisjoint(node.all_input_nodes):
+                self.attempt(node, lambda node=node: self._call(node))
+            elif node.op == "call_function":
+                self.failed.add(node)
+
+    def attempt(self, node: Node, write: Callable[[], None]) -> None:
+        """Write one node at its line; note it if it is not supported."""
+        with location_of(node):
+            try:
+                write()
+            except Unsupported as refusal:
+                self.problems.append(Problem(f"{node.target}: {refusal.reason}", node.meta.get("where")))
+                self._stand_in(node)
+
+    def take(self, node: Node, value: Any) -> None:
+        """Say what a node's value is."""
+        self.values[node] = value
+        meta = node.meta.get("val")
+        if self.constraints is not None and isinstance(meta, torch.Tensor):
+            self.constraints.bind(value, meta)
+
+    def value_of(self, node: Node) -> Any:
+        """The MLIR value of an FX node; a number that is known is a constant."""
+        value = self.values.get(node)
+        if value is None:
+            meta = node.meta.get("val")
+            if isinstance(meta, (bool, int, float)):
+                return self.constants.get(meta)
+            raise Unsupported(f"the value {node.name} has no form in the dialect")
+        return value
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def _constant(self, node: Node) -> None:
+        held = operator.attrgetter(str(node.target))(self.module)
+        if isinstance(held, torch.Tensor):
+            self.take(node, literal(held, str(node.target)))
+
+    def _call(self, node: Node) -> None:
+        from smelt.mlir.torch_dialect import control, special
+
+        target = node.target
+        if isinstance(target, HigherOrderOperator):
+            control.write(self, node)
+        elif target is operator.getitem and isinstance(self.values.get(node.args[0]), list):  # type: ignore[arg-type]
+            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif target is aten.copy_.default:
+            pass  # the signature returns what it would store
+        elif not isinstance(target, OpOverload):
+            self._number(node)
+        elif target in special.WRITERS:
+            special.WRITERS[target](self, node)
+        else:
+            self.call(node, target)
+
+    def _number(self, node: Node) -> None:
+        meta = node.meta.get("val")
+        if isinstance(number(meta), (bool, int, float)):
+            return  # known: `value_of` makes a constant of it
+        args = [self.value_of(each) if isinstance(each, Node) else each for each in node.args]
+        self.values[node] = numbers.compute(node.target, args, self.constants)
+
+    def call(self, node: Node, overload: OpOverload) -> None:
+        """The call as an operation of the same name, with the schema's arguments.
+
+        What the dialect does not have is taken apart where PyTorch says how, else a ``torch.operator``.
+        """
+        from smelt.mlir.torch_dialect import apart, control
+
+        overload = with_numbers(node, overload)
+        if not is_registered(operation_name(overload)) and apart.has_decomposition(overload):
+            body, operands = apart.body_of(node, overload)
+            results = control.inline(self, body, [self.value_of(each) for each in operands])
+            meta = node.meta.get("val")
+            if isinstance(meta, (list, tuple)):
+                self.values[node] = results
+            else:
+                self.take(node, self.cast(results[0], type_of(meta)))
+            return
+        self.write(node, overload, self.operands.of_call(node, overload))
+
+    def write(self, node: Node, overload: OpOverload, operands: Sequence[Any]) -> None:
+        """One operation for a call; its results become the node's values."""
+        from torch_mlir import ir
+
+        meta = node.meta.get("val")
+        name = operation_name(overload)
+        packed = len(overload._schema.returns) == 1 and isinstance(meta, (list, tuple))
+        metas = [meta] if packed or not isinstance(meta, (list, tuple)) else list(meta)
+        if not overload._schema.returns:
+            metas = []
+        results = [type_of(each) for each in metas]
+        if is_registered(name):
+            made = ir.Operation.create(name, results=results, operands=list(operands))
+        else:
+            attributes = {"name": ir.StringAttr.get(name)}
+            made = ir.Operation.create(
+                "torch.operator", results=results, operands=list(operands), attributes=attributes, regions=0
+            )
+        if packed:
+            self.unpack(node, made.results[0], meta)
+        elif isinstance(meta, (list, tuple)):
+            self.values[node] = list(made.results)
+        elif metas:
+            self.take(node, made.results[0])
+
+    def unpack(self, node: Node, packed: Any, metas: Sequence[Any]) -> None:
+        """The tensors of a list."""
+        from torch_mlir import ir
+
+        parts = ir.Operation.create(
+            "torch.prim.ListUnpack", results=[type_of(each) for each in metas], operands=[packed]
+        )
+        self.values[node] = list(parts.results)
+
+    def cast(self, value: Any, kind: Any) -> Any:
+        """A tensor under a type that knows more, or less, of its sizes."""
+        from torch_mlir import ir
+
+        if value.type == kind:
+            return value
+        return ir.Operation.create("torch.tensor_static_info_cast", results=[kind], operands=[value]).results[
+            0
+        ]
+
+    def _stand_in(self, node: Node) -> None:
+        """Values of the right types for a node that failed, so that what uses it is looked at too."""
+        from torch_mlir import ir
+
+        meta = node.meta.get("val")
+        try:
+            kinds = [type_of(each) for each in (meta if isinstance(meta, (list, tuple)) else (meta,))]
+        except Unsupported:
+            self.failed.add(node)
+            return
+        name = {"name": ir.StringAttr.get("unsupported")}
+        made = ir.Operation.create("torch.operator", results=kinds, attributes=name, regions=0)
+        self.values[node] = list(made.results) if isinstance(meta, (list, tuple)) else made.results[0]
+
+
+def operation_name(overload: OpOverload) -> str:
+    """The name of the operation for an overload.
+
+    >>> operation_name(torch.ops.aten.add.Tensor), operation_name(torch.ops.aten.tanh.default)
+    ('torch.aten.add.Tensor', 'torch.aten.tanh')
+    """
+    base = overload._schema.name.replace("::", ".")
+    suffix = "" if overload._overloadname == "default" else f".{overload._overloadname}"
+    return f"torch.{base}{suffix}"
+
+
+def is_registered(name: str) -> bool:
+    """Whether the dialect has an operation of this name (under a context)."""
+    from torch_mlir import ir
+
+    return bool(ir.Context.current.is_registered_operation(name))
