@@ -39,7 +39,6 @@ def capture_export(
     graph = Graph()
     copied: dict[Node, Node] = {}
     returned: Any = graph.graph_copy(lowered.graph_module.graph, copied)
-    graph_module = GraphModule(lowered.graph_module, graph)
     placeholders = graph.find_nodes(op="placeholder")
     inputs = []
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
@@ -56,7 +55,7 @@ def capture_export(
             Input(node.name, role, role not in ("user", "size"), spec.target, _value(lowered, role, spec))
         )
     by_path = {each.path: node for each, node in zip(inputs, placeholders) if each.path is not None}
-    by_name = {node.name: node for node in placeholders}
+    by_name = {node.name: copied[node] for node in lowered.graph_module.graph.find_nodes(op="placeholder")}
     outputs: list[Any] = []
     copies: list[tuple[Node, Any]] = []
     for value, output_spec in zip(returned, signature.output_specs, strict=True):
@@ -75,7 +74,7 @@ def capture_export(
         node.meta["val"] = target.meta["val"]
     graph.output(tuple(outputs))
     graph.output_node().meta["val"] = tuple(_meta(value) for value in outputs)
-    graph_module.recompile()
+    graph_module = GraphModule(lowered.graph_module, graph)
     return Program(graph_module, "inference", tuple(inputs), tuple("user" for _ in outputs), name)
 
 
