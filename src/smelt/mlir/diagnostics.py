@@ -162,6 +162,7 @@ def run_pipeline_with_repro_report(
                 return
             except Exception as error:  # as in `verify`
                 why = _flat(str(error))
+        found[:0] = _left_over(module)
         path = write_reproducer(original, pipeline)
         text = printed()
         if text and not found:
@@ -231,6 +232,41 @@ def shown_on_stderr(show: bool) -> Iterator[Callable[[], str]]:
             text = file.read().decode(errors="replace")
             if show:
                 sys.stderr.write(text)
+
+
+def _left_over(module: Any) -> list[Diagnostic]:
+    """The operators of PyTorch that are still in a module when a conversion failed: no pass took them.
+
+    MLIR names the first operation that it cannot finish, which is mostly a constant that such an operator
+    uses.
+    """
+    from torch_mlir import ir
+
+    found: list[Diagnostic] = []
+
+    def look(operation: Any) -> Any:
+        name = operation.name
+        if name == "torch.operator":
+            name = ir.StringAttr(operation.attributes["name"]).value
+        if name.startswith(("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")) or (
+            operation.name == "torch.operator"
+        ):
+            found.append(Diagnostic("error", f"no pass converts {name}", name, where_of(operation.location)))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    return list(dict.fromkeys(found)) if _half_converted(module) else []
+
+
+def _half_converted(module: Any) -> bool:
+    """Whether functions have builtin types already: then what is left of the Torch dialect is what failed."""
+    return any(
+        "!torch" not in str(each.attributes.get("function_type", "!torch")) for each in _functions(module)
+    )
+
+
+def _functions(module: Any) -> list[Any]:
+    return [each.operation for each in module.body.operations if each.operation.name == "func.func"]
 
 
 def _is_descriptor_2(stream: Any) -> bool:

@@ -56,7 +56,8 @@ class Operands:
         """
         given = list(node.args)
         operands = []
-        for position, argument in enumerate(overload._schema.arguments):
+        schema: Any = overload._schema
+        for position, argument in enumerate(schema.arguments):
             if position < len(given):
                 value = given[position]
             elif argument.name in node.kwargs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class _Function:
         for argument, value in zip(arguments, block.arguments):
             walk.take(argument.node, value)
         for held in self.signature.literals:
-            walk.attempt(held.node, lambda held=held: walk.take(held.node, literal(held.value, held.name)))
+            walk.attempt(held.node, partial(self._hold, walk, held))
         walk.run()
         if self.problems:
             return None
@@ -110,6 +111,11 @@ class _Function:
             walk.value_of(value) if isinstance(value, Node) else walk.constants.get(value)
             for value in results
         ]
+
+    @staticmethod
+    def _hold(walk: Walk, held: Argument) -> None:
+        assert held.value is not None
+        walk.take(held.node, literal(held.value, held.name))
 
 
 class Walk:
@@ -133,9 +139,9 @@ class Walk:
         """Write every call; what cannot be written is added to ``problems``."""
         for node in self.module.graph.nodes:
             if node.op == "get_attr" and node.users:
-                self.attempt(node, lambda node=node: self._constant(node))
+                self.attempt(node, partial(self._constant, node))
             elif node.op == "call_function" and self.failed.isdisjoint(node.all_input_nodes):
-                self.attempt(node, lambda node=node: self._call(node))
+                self.attempt(node, partial(self._call, node))
             elif node.op == "call_function":
                 self.failed.add(node)
 
@@ -219,7 +225,7 @@ class Walk:
         """One operation for a call; its results become the node's values."""
         from torch_mlir import ir
 
-        meta = node.meta.get("val")
+        meta: Any = node.meta.get("val")
         name = operation_name(overload)
         packed = len(overload._schema.returns) == 1 and isinstance(meta, (list, tuple))
         metas = [meta] if packed or not isinstance(meta, (list, tuple)) else list(meta)
