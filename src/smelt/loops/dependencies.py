@@ -241,11 +241,11 @@ class _Counter(Handler):
         self.operations += 1
         self.cost += 1
 
-    def indirect_index(self, x: Any, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(self, x: Any, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         self.exprs[size] = None
         self.operations += 1
         self.cost += 2
-        self.checks += check
+        self.checks += bool(check)
         symbol = _indirect_symbol(len(self._indirect))
         self._indirect.add(symbol)
         return symbol

@@ -13,6 +13,17 @@ from smelt.ops import TABLE, Rule
 Tensor = torch.Tensor
 
 
+def index_error(check: bool | str) -> Exception:
+    """What ``ops.indirect_index`` raises where ``check`` is not met.
+
+    >>> index_error(True), index_error("RuntimeError")
+    (IndexError('index out of range in self'), RuntimeError('index out of bounds'))
+    """
+    if check == "RuntimeError":
+        return RuntimeError("index out of bounds")
+    return IndexError("index out of range in self")
+
+
 def apply(name: str, args: Sequence[Tensor]) -> Tensor:
     """Operator ``name`` on tensors that broadcast; float16 and bfloat16 compute in float32 and round once.
 

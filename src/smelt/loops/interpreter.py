@@ -17,7 +17,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
-from smelt.loops.elementwise import apply
+from smelt.loops.elementwise import apply, index_error
 from smelt.loops.ir import (
     Bind,
     Body,
@@ -98,13 +98,13 @@ class Interpreter(Handler):
             self._masks.pop()
         return torch.where(mask, value, self.constant(other, value.dtype))
 
-    def indirect_index(self, x: Tensor, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(self, x: Tensor, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         extent = self._evaluate(size)
         position = x.to(torch.int64)
         if wrap:
             position = torch.where(position < 0, position + extent, position)
         if check and self._holds_somewhere((position < 0) | (position >= extent)):
-            raise IndexError("index out of range in self")
+            raise index_error(check)
         symbol = Symbol(f"indirect{len(self.values)}", integer=True)
         self.values[symbol] = position
         return symbol
@@ -302,13 +302,18 @@ def _scatter(
         written = order >= 0
         target[written] = source[order[written]]
         return out
-    if body.mode != "add":
+    if body.mode not in _SCATTERED:
         raise SmeltError(
             "SM0502", f"a scatter has no mode {body.mode!r}", where=origin.where if origin else None
         )
     wide = torch.float64 if body.dtype.is_floating_point else torch.int64
-    target.copy_(target.to(wide).index_add_(0, where, source.to(wide)).to(body.dtype))
+    combined = target.to(wide).scatter_reduce_(0, where, source.to(wide), _SCATTERED[body.mode])
+    target.copy_(combined.to(body.dtype))
     return out
+
+
+_SCATTERED = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
+"""The names that `torch.scatter_reduce` has for the operators of `ACCUMULATIONS`."""
 
 
 def _product(sizes: Sequence[int]) -> int:

@@ -102,12 +102,16 @@ class Scan:
     inner_fn: Callable[[Index, Sequence[Value]], tuple[Sequence[Value], Sequence[Value]]]
 
 
+ACCUMULATIONS = ("add", "mul", "maximum", "minimum")
+"""The elementwise operators that a scatter may put an element into its place by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scatter:
     """A copy of ``base`` with ``out[*place(index)] (mode)= inner_fn(index)`` for every index of ``shape``.
 
-    The indices go in row-major order. ``mode``: ``None`` stores (the last of duplicates wins),
-    ``"add"`` accumulates. ``place(index)`` may call ``ops.indirect_index``.
+    The indices go in row-major order. ``mode``: ``None`` stores (the last of duplicates wins), one of
+    `ACCUMULATIONS` combines: ``out = mode(out, value)``. ``place(index)`` may call ``ops.indirect_index``.
     """
 
     base: str

@@ -137,7 +137,7 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
             f"{inner}    {', '.join(f'{n}[{index_text(index)}]' for n in names)} {body.kind}= {last}"
         )
         return lines
-    sign = "+=" if not isinstance(body, Pointwise) and body.mode == "add" else "="
+    sign = store_sign(None if isinstance(body, Pointwise) else body.mode)
     lines += [f"{inner}{step}" for step in steps]
     lines.append(f"{inner}{names[0]}[{index_text(place)}] {sign} {last}")
     return lines
@@ -277,6 +277,15 @@ def _code_lines(
     return lines
 
 
+def store_sign(mode: str | None) -> str:
+    """How a store is written: what is there is replaced, or combined with the value.
+
+    >>> store_sign(None), store_sign("add"), store_sign("maximum")
+    ('=', '+=', 'maximum=')
+    """
+    return "=" if mode is None else {"add": "+=", "mul": "*="}.get(mode, f"{mode}=")
+
+
 def instruction_text(step: Any, name_of: Callable[[str], str] = str) -> str:
     """The right-hand side of a Let or an Instruction."""
     if step.op == "load":
@@ -291,5 +300,6 @@ def instruction_text(step: Any, name_of: Callable[[str], str] = str) -> str:
     if step.op == "indirect_index":
         value, size, wrap, check = step.args
         flags = [flag for flag, on in (("wrap", wrap), ("check", check)) if on]
+        flags += [f"raises={check}"] if isinstance(check, str) else []
         return f"index({', '.join([name_of(value), f'size={python_text(size)}', *flags])})"
     return f"{step.op}({', '.join(name_of(a) if isinstance(a, str) else str(a) for a in step.args)})"

@@ -112,7 +112,7 @@ class RangeChecker(Handler):
             return UNKNOWN
         return replace(_union(value, self.constant(other, torch.int64)), dtype=value.dtype)
 
-    def indirect_index(self, x: Interval, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(self, x: Interval, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         self.proofs.append((x.nonnegative(self.extents), x.inside(size, self.extents)))
         symbol = loop_var(f"range_at{len(self.proofs)}")
         self.extents[symbol] = size

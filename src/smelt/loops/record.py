@@ -228,7 +228,9 @@ class Recorder(Handler):
         self._steps[value.name] = Instruction(value.name, value.dtype, "masked", (mask.name,))
         return value
 
-    def indirect_index(self, x: RecordedValue, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(
+        self, x: RecordedValue, size: Expr, *, wrap: bool = True, check: bool | str = True
+    ) -> Expr:
         args = (x.name, self._simplify(size), wrap, check)
         value = self._value("indirect_index", args, torch.int64, movable=False)
         symbol = self._steps[value.name].index

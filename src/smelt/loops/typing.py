@@ -83,7 +83,9 @@ class TypeChecker(Handler):
             self.problems.append(f"masked gives {dtype}, else {other!r}")
         return dtype
 
-    def indirect_index(self, x: torch.dtype, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(
+        self, x: torch.dtype, size: Expr, *, wrap: bool = True, check: bool | str = True
+    ) -> Expr:
         if x not in _INTEGERS:
             self.problems.append(f"an indirect index is an integer, not {x}")
         self._index(size)

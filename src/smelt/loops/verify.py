@@ -11,6 +11,7 @@ from smelt.errors import Problem, VerificationError
 from smelt.loops.dependencies import analyze, domain, variables, views_in
 from smelt.loops.interpreter import resolve
 from smelt.loops.ir import (
+    ACCUMULATIONS,
     REDUCTIONS,
     Buffer,
     Contraction,
@@ -233,8 +234,10 @@ def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str
         return
     if len(place) != len(base.shape):
         yield f"the scatter's place has {len(place)} indices, {body.base} has {len(base.shape)} dimensions"
-    if body.mode not in (None, "add"):
+    if body.mode not in (None, *ACCUMULATIONS):
         yield f"a scatter has no mode {body.mode!r}"
+    elif body.dtype is torch.bool and body.mode in ("add", "mul"):
+        yield f"a scatter of booleans has no mode {body.mode!r}"
 
 
 def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.elementwise import apply
+from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
 from smelt.nest.ir import (
     Accumulate,
@@ -88,9 +88,10 @@ class _Machine:
         elif isinstance(stmt, Store):
             at = self._place(stmt.buffer, stmt.index)
             value = self.values[stmt.value]
-            self.memory[stmt.buffer][at] = (
-                value if stmt.mode is None else self.memory[stmt.buffer][at] + value
-            )
+            if stmt.mode is not None:
+                combine = stmt.mode.removeprefix("atomic_")
+                value = apply(combine, [self.memory[stmt.buffer][at], value])
+            self.memory[stmt.buffer][at] = value
         elif isinstance(stmt, Accumulate):
             self.accumulators[stmt.name] = _Accumulator(stmt.kind, stmt.dtype)
         elif isinstance(stmt, Update):
@@ -131,7 +132,7 @@ class _Machine:
         if args[2] and value < 0:
             value += size
         if args[3] and not 0 <= value < size:
-            raise IndexError("index out of range in self")
+            raise index_error(args[3])
         assert stmt.index is not None
         self.symbols[stmt.index] = value
         return torch.tensor(value)

@@ -70,7 +70,10 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``buffer[index] = value``; ``mode`` "add" accumulates, "atomic_add" does so between threads."""
+    """``buffer[index] = value``, or with a ``mode`` ``buffer[index] = mode(buffer[index], value)``.
+
+    Modes are those of `smelt.loops.ir.ACCUMULATIONS`, and "atomic_add", which adds between threads.
+    """
 
     buffer: str
     index: tuple[Expr, ...]

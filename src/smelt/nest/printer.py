@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt.loops.printer import buffer_text, index_text, instruction_text, type_text
+from smelt.loops.printer import buffer_text, index_text, instruction_text, store_sign, type_text
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -93,8 +93,7 @@ def _lines(stmt: Stmt) -> Iterator[str]:
         else:
             yield f"{stmt.name}: {type_text(stmt.dtype)} = {instruction_text(stmt)}"
     elif isinstance(stmt, Store):
-        sign = "=" if stmt.mode is None else "+=" if stmt.mode == "add" else f"{stmt.mode}="
-        yield f"{stmt.buffer}[{index_text(stmt.index)}] {sign} {stmt.value}"
+        yield f"{stmt.buffer}[{index_text(stmt.index)}] {store_sign(stmt.mode)} {stmt.value}"
     elif isinstance(stmt, SortRow):
         order = "descending" if stmt.descending else "ascending"
         results = ", ".join(f"{n}[{index_text(stmt.into)}…]" for n in (stmt.values, stmt.positions) if n)

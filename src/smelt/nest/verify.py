@@ -10,7 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
-from smelt.loops.ir import REDUCTIONS
+from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -299,6 +299,8 @@ class _Checker:
         if dtype is not None and dtype not in _INTEGERS:
             self._say(f"{stmt.name}: an indirect index is an integer, not {dtype}")
         self._exprs((stmt.args[1],), scope)
+        if stmt.args[3] not in (True, False, "IndexError", "RuntimeError"):
+            self._say(f"{stmt.name}: an indirect index raises no {stmt.args[3]}")
         if stmt.index is None:
             self._say(f"{stmt.name}: the indirect index binds no symbol")
         elif stmt.index in scope.symbols:
@@ -342,7 +344,7 @@ class _Checker:
             self._say(f"{stmt.buffer} is stored to but not marked as written")
         if dtype is not None and value is not None and dtype != value:
             self._say(f"{stmt.buffer} holds {dtype}, stored is {value}")
-        if stmt.mode not in (None, "add", "atomic_add"):
+        if stmt.mode not in (None, *ACCUMULATIONS, "atomic_add"):
             self._say(f"a store has no mode {stmt.mode!r}")
 
     def _update(self, stmt: Update, scope: _Scope) -> None:

@@ -47,11 +47,11 @@ class Handler:
         """``body()`` where ``mask``, else ``other``; nothing in ``body`` is loaded where it is false."""
         raise NotImplementedError
 
-    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool = True) -> Expr:
+    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         """Turn an integer value into an index symbol for a dimension of ``size`` elements.
 
         ``wrap``: negative values count from the end. ``check``: a value out of range raises IndexError when
-        the kernel runs.
+        the kernel runs, or RuntimeError where that is the text given.
         """
         raise NotImplementedError
 

@@ -19,6 +19,7 @@ from smelt.codegen.cpp.index import Offset, flat_offset, index_text
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
+from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -87,6 +88,10 @@ class KernelText:
     reduce: bool
     random: bool
     sort: bool
+
+
+ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
+"""What the check of an indirect index says → the error number (``smelt.h``)."""
 
 
 @dataclass(slots=True)
@@ -471,9 +476,11 @@ class KernelPrinter:
             text = f"wrap_index({text}, {self.index(size)})"
         if check:
             self.checked = True
-            self.empty_guard(size)
+            code = ERROR_CODES[check]
+            self.empty_guard(size, code)
             mask = f"{scope.mask}, " if scope.mask is not None and source.lanes > 1 else ""
-            text = f"check_index({mask}{text}, {self.index(size)}, &error)"
+            which = "" if code == "INDEX_ERROR" else f", {code}"
+            text = f"check_index({mask}{text}, {self.index(size)}, &error{which})"
             if scope.maybe_empty and source.lanes == 1:
                 text = f"any({scope.mask}) ? {text} : 0"
         position = self.fresh("x")
@@ -490,7 +497,7 @@ class KernelPrinter:
         self.symbols[stmt.index] = position
         return replace(scope, varying=scope.varying | {stmt.index})
 
-    def empty_guard(self, size: Expr) -> None:
+    def empty_guard(self, size: Expr, code: str) -> None:
         """A dimension without elements: no clamped index is safe, so the kernel stops before its loops."""
         if size.is_positive:
             return
@@ -499,7 +506,7 @@ class KernelPrinter:
             for loop in self.loops
             if self.outermost(loop)
         ]
-        self.lines.insert(0, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return INDEX_ERROR;")
+        self.lines.insert(0, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
 
     def outermost(self, loop: For) -> bool:
         bounds = loop.begin.free_symbols | loop.end.free_symbols
@@ -521,8 +528,8 @@ class KernelPrinter:
         lanes = self.in_lanes(value, scope)
         if varies and stmt.mode != "atomic_add" and self.contiguous(offset, scope):
             place = f"{memory.text} + {self.at_first_lane(offset)}"
-            if stmt.mode == "add":
-                lanes = f"add(load<{scope.lanes}>({mask}{place}), {lanes})"
+            if stmt.mode is not None:
+                lanes = f"{stmt.mode}(load<{scope.lanes}>({mask}{place}), {lanes})"
             self.line(f"store({mask}{place}, {lanes});")
             return
         place = f"{memory.text}[{self.at_lane(offset, scope)}]"
@@ -534,8 +541,8 @@ class KernelPrinter:
             return f"{place} = {value};"
         if mode == "atomic_add":
             return f"atomic_add(({CPP_TYPES[dtype]}*)&{place}, {value});"
-        if mode == "add":
-            return f"{place} = add({CPP_TYPES[dtype]}({place}), {CPP_TYPES[dtype]}({value}));"
+        if mode in ACCUMULATIONS:
+            return f"{place} = {mode}({CPP_TYPES[dtype]}({place}), {CPP_TYPES[dtype]}({value}));"
         raise SmeltError("SM0806", f"codegen: no C++ for store mode {mode!r}")
 
     # ------------------------------------------------------------------------------------------ scans

@@ -15,6 +15,7 @@ from smelt.nest.ir import Call, InArena, Kernel, Run
 ERRORS: tuple[tuple[str, str], ...] = (
     ("IndexError", "index out of range in self"),
     ("RuntimeError", "ZeroDivisionError"),
+    ("RuntimeError", "index out of bounds"),
 )
 """What each error number (from 1) of a run means; the numbers are the same in every unit (``smelt.h``)."""
 

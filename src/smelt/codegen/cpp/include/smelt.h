@@ -588,29 +588,31 @@ template <int N> SMELT_INLINE mask<i32, N> first(i64 count) {
 template <class T> SMELT_INLINE void atomic_add(T* p, T x);
 
 // ---------------------------------------------------------------------------------------------- checks
-enum { INDEX_ERROR = 1, DIVISION_ERROR = 2 };
+enum { INDEX_ERROR = 1, DIVISION_ERROR = 2, BOUNDS_ERROR = 3 };
 // The first failed check of a call wins, whichever thread finds it.
 SMELT_INLINE void fail(i64* error, i64 code) {
   i64 none = 0;
   __atomic_compare_exchange_n(error, &none, code, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 SMELT_INLINE i64 wrap_index(i64 x, i64 size) { return x < 0 ? x + size : x; }
-SMELT_INLINE i64 check_index(i64 x, i64 size, i64* error) {
+SMELT_INLINE i64 check_index(i64 x, i64 size, i64* error, i64 code = INDEX_ERROR) {
   if (__builtin_expect((u64)x < (u64)size, 1)) return x;
-  fail(error, INDEX_ERROR);
+  fail(error, code);
   return 0;
 }
 template <int N, bool W> SMELT_INLINE vec<i64, N, W> wrap_index(vec<i64, N, W> x, i64 size) {
   return where(lt(x, fill<i64, N>(0)), vec<i64, N, W>(add(x, fill<i64, N>(size))), x);
 }
-template <int N, bool W> SMELT_INLINE vec<i64, N, W> check_index(vec<i64, N, W> x, i64 size, i64* error) {
+template <int N, bool W>
+SMELT_INLINE vec<i64, N, W> check_index(vec<i64, N, W> x, i64 size, i64* error, i64 code = INDEX_ERROR) {
   auto bad = bitwise_or(lt(x, fill<i64, N>(0)), ge(x, fill<i64, N>(size)));
-  if (__builtin_expect(any(bad), 0)) fail(error, INDEX_ERROR);
+  if (__builtin_expect(any(bad), 0)) fail(error, code);
   return where(bad, fill<i64, N>(0), x);
 }
 template <class I, int N, bool W>
-SMELT_INLINE vec<i64, N, W> check_index(mask<I, N> m, vec<i64, N, W> x, i64 size, i64* error) {
-  return check_index(where(m, x, fill<i64, N>(0)), size, error);
+SMELT_INLINE vec<i64, N, W> check_index(
+    mask<I, N> m, vec<i64, N, W> x, i64 size, i64* error, i64 code = INDEX_ERROR) {
+  return check_index(where(m, x, fill<i64, N>(0)), size, error, code);
 }
 
 // ---------------------------------------------------------------------------------------------- arithmetic
