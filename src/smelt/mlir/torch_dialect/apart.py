@@ -17,6 +17,24 @@ from smelt.errors import Unsupported
 
 aten = torch.ops.aten
 
+_APART = frozenset(
+    {
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_bilinear2d.default,
+        aten.upsample_bicubic2d.vec,
+        aten.upsample_bicubic2d.default,
+        aten.upsample_trilinear3d.vec,
+        aten.upsample_trilinear3d.default,
+        aten.copysign.Tensor,
+    }
+)
+"""What the dialect has, but none of torch-mlir's pipelines takes."""
+
+
+def is_apart(overload: OpOverload, registered: bool) -> bool:
+    """Whether a call is to be taken apart."""
+    return (overload in _APART or not registered) and has_decomposition(overload)
+
 
 def has_decomposition(overload: OpOverload) -> bool:
     """Whether PyTorch can compute an operator from others.

@@ -209,8 +209,8 @@ class Walk:
         """
         from smelt.mlir.torch_dialect import apart, control
 
-        overload = with_numbers(node, overload)
-        if not is_registered(operation_name(overload)) and apart.has_decomposition(overload):
+        overload = as_view(with_numbers(node, overload))
+        if apart.is_apart(overload, is_registered(operation_name(overload))):
             body, operands = apart.body_of(node, overload)
             results = control.inline(self, body, [self.value_of(each) for each in operands])
             meta = node.meta.get("val")
@@ -289,6 +289,19 @@ def operation_name(overload: OpOverload) -> str:
     base = overload._schema.name.replace("::", ".")
     suffix = "" if overload._overloadname == "default" else f".{overload._overloadname}"
     return f"torch.{base}{suffix}"
+
+
+def as_view(overload: OpOverload) -> OpOverload:
+    """``diagonal`` for ``diagonal_copy``: of value tensors a copy and a view are the same.
+
+    torch-mlir's pipelines know the views (under a context).
+    """
+    name = overload._schema.name
+    if not name.endswith("_copy") or not name.startswith("aten::"):
+        return overload
+    view = getattr(aten, name.removeprefix("aten::").removesuffix("_copy"), None)
+    found = getattr(view, overload._overloadname, None)
+    return found if found is not None and is_registered(operation_name(found)) else overload
 
 
 def is_registered(name: str) -> bool:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from smelt.contract.facts import is_view
 from smelt.errors import Unsupported
 from smelt.mlir.torch_dialect import numbers
+from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.types import type_of
-from smelt.symbolic import as_expr, contiguous_strides
 
 aten = torch.ops.aten
 Writer = Callable[[Any, Node], None]
 WRITERS: dict[Any, Writer] = {}
 """ATen overload → ``writer(walk, node)``."""
+
+_INTEGERS = aten.reshape.default._schema.arguments[1].type.getElementType()
+"""The type of an element of a list of sizes, as schemas have it."""
 
 
 def writes(*overloads: Any) -> Callable[[Writer], Writer]:
@@ -106,14 +111,117 @@ def _unbind(walk: Any, node: Node) -> None:
 
 @writes(aten.as_strided.default, aten.as_strided_copy.default)
 def _as_strided(walk: Any, node: Node) -> None:
-    """A value tensor has no memory but that of its elements in row-major order."""
+    """``as_strided(x, size, stride, offset)`` → elements of ``x``, flat, by their numbers.
+
+    A value tensor has no memory but that of its elements, and torch-mlir's pipelines have no rule.
+    """
     source: Any = node.args[0]
-    meta = source.meta["val"]
-    strides = contiguous_strides(tuple(as_expr(size) for size in meta.shape))
-    own = tuple(as_expr(stride) for stride in meta.stride())
-    if any(a != b and as_expr(size) != 1 for a, b, size in zip(own, strides, meta.shape)):
-        raise Unsupported("as_strided of a tensor that is not contiguous")
-    walk.call(node, aten.as_strided.default)
+    offset: Any = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+    offset = source.meta["val"].storage_offset() if offset is None else offset
+    while source.op == "call_function" and is_view(source.target):
+        source = source.args[0]  # it counts from where the memory begins that all views of it share
+    meta, result = source.meta["val"], node.meta["val"]
+    everything = (*meta.shape, *meta.stride(), *result.shape, *result.stride(), offset)
+    if not all(isinstance(size, int) for size in everything):
+        raise Unsupported("as_strided with sizes that are not known")
+    numbers_of = torch.arange(math.prod(meta.shape)).reshape(meta.shape)
+    places = _places(meta.shape, meta.stride(), 0)
+    memory = torch.full((int(places.max()) + 1 if places.numel() else 0,), -1)
+    memory[places.reshape(-1)] = numbers_of.reshape(-1)
+    wanted = _places(result.shape, result.stride(), offset - meta.storage_offset())
+    inside = (wanted >= 0) & (wanted < len(memory))
+    if not bool(inside.all()) or bool((memory[wanted] < 0).any()):
+        raise Unsupported("as_strided that reaches memory beside the tensor")
+    flat = torch.empty(meta.numel(), dtype=meta.dtype, device="meta")
+    shape = walk.operands.list_of([-1], _INTEGERS, node)
+    whole = _operation("torch.aten.reshape", flat, [walk.value_of(source), shape])
+    chosen = literal(memory[wanted], f"{node.name}_elements")
+    indices = ir_list([chosen], "optional<vtensor>")
+    walk.take(node, _operation("torch.aten.index.Tensor", result, [whole, indices]))
+
+
+def _places(shape: Sequence[int], strides: Sequence[int], start: int) -> torch.Tensor:
+    """Where in memory each element of a strided tensor is."""
+    places = torch.full(tuple(shape), start)
+    for dim, (size, stride) in enumerate(zip(shape, strides)):
+        along = torch.arange(size) * stride
+        places = places + along.reshape([-1 if each == dim else 1 for each in range(len(shape))])
+    return places
+
+
+@writes(aten.empty_permuted.default)
+def _empty_permuted(walk: Any, node: Node) -> None:
+    """Value tensors have no strides: ``empty_permuted`` is ``empty``."""
+    size = walk.operands.list_of(list(node.args[0]), _INTEGERS, node)  # type: ignore[arg-type]
+    none = walk.constants.get(None)
+    dtype = walk.constants.get(node.meta["val"].dtype)
+    walk.take(
+        node, _operation("torch.aten.empty.memory_format", node.meta["val"], [size, dtype, *[none] * 4])
+    )
+
+
+@writes(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def _arange(walk: Any, node: Node) -> None:
+    """An ``arange`` of uint8 is one of int64, converted: torch-mlir's pipelines abort the process on it."""
+    meta = node.meta["val"]
+    if meta.dtype is not torch.uint8:
+        walk.call(node, node.target)
+        return
+    operands = walk.operands.of_call(node, node.target)
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    operands[names.index("dtype")] = walk.constants.get(torch.int64)
+    wide = torch.empty(meta.shape, dtype=torch.int64, device="meta")
+    made = _operation(f"torch.{str(node.target).removesuffix('.default')}", wide, operands)
+    dtype = walk.constants.get(torch.uint8)
+    walk.take(node, _operation("torch.prims.convert_element_type", meta, [made, dtype]))
+
+
+@writes(aten._fft_r2c.default)
+def _rfft(walk: Any, node: Node) -> None:
+    """``_fft_r2c(x, [dim], 0, True)`` → ``fft_rfft(x, None, dim, None)``."""
+    source, dims, normalization, onesided = node.args
+    if len(dims) != 1 or normalization != 0 or not onesided:  # type: ignore[arg-type]
+        walk.call(node, node.target)
+        return
+    none = walk.constants.get(None)
+    operands = [walk.value_of(source), none, walk.constants.get(dims[0]), none]  # type: ignore[index]
+    walk.take(node, _operation("torch.aten.fft_rfft", node.meta["val"], operands))
+
+
+@writes(aten._linalg_slogdet.default, aten._linalg_det.default)
+def _determinant(walk: Any, node: Node) -> None:
+    """``_linalg_slogdet(x)`` → ``linalg_slogdet(x)``: without the factors, where nobody wants them."""
+    from torch_mlir import ir
+
+    results = 2 if node.target is aten._linalg_slogdet.default else 1
+    if any(user.args[1] >= results for user in node.users):  # type: ignore[operator]
+        walk.call(node, node.target)
+        return
+    name = f"torch.aten.linalg_{'slogdet' if results == 2 else 'det'}"
+    kinds = [type_of(meta) for meta in node.meta["val"][:results]]
+    made = ir.Operation.create(name, results=kinds, operands=[walk.value_of(node.args[0])])
+    walk.values[node] = list(made.results)
+
+
+@writes(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
+def _embedding_bag(walk: Any, node: Node) -> None:
+    """``_embedding_bag`` → ``embedding_bag.padding_idx``, whose "no padding" is None instead of -1."""
+    from torch_mlir import ir
+
+    operands = walk.operands.of_call(node, node.target)
+    padding = node.args[8] if len(node.args) > 8 else node.kwargs.get("padding_idx", -1)
+    operands[8] = walk.constants.get(None if padding == -1 else padding)
+    kinds = [type_of(meta) for meta in node.meta["val"]]
+    made = ir.Operation.create("torch.aten.embedding_bag.padding_idx", results=kinds, operands=operands)
+    walk.values[node] = list(made.results)
+
+
+def ir_list(values: Sequence[Any], kind: str) -> Any:
+    """``torch.prim.ListConstruct`` of values that are there already."""
+    from torch_mlir import ir
+
+    result = [ir.Type.parse(f"!torch.list<{kind}>")]
+    return ir.Operation.create("torch.prim.ListConstruct", results=result, operands=list(values)).results[0]
 
 
 def _slice(walk: Any, operand: Any, meta: Any, dim: int, start: int, stop: int) -> Any:
