@@ -38,7 +38,7 @@ def export_and_import(
     *args: Any,
     output_type: OutputType | str = OutputType.RAW,
     dynamic_shapes: Any = None,
-    strict: bool = False,
+    strict: bool | None = None,
     import_symbolic_shape_expressions: bool = False,
     decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
     func_name: str = "main",
@@ -52,7 +52,8 @@ def export_and_import(
         output_type: an `OutputType`, or its value: ``"raw"``, ``"torch"``, ``"linalg-on-tensors"``,
             ``"stablehlo"``, ``"tosa"``.
         dynamic_shapes: as `torch.export.export` takes it.
-        strict: export through Dynamo.
+        strict: export through Dynamo (True), or not (False); None: through Dynamo where it does not work
+            without.
         import_symbolic_shape_expressions: state symbolic sizes in the Torch dialect (see
             `smelt.mlir.torch_dialect.emit`).
         decomposition_table: ATen overload → function, in place of smelt's own decompositions.
@@ -97,18 +98,13 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    strict: bool = False,
+    strict: bool | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Program:
     """The program of a model, function or ExportedProgram, in contract form."""
+    name = getattr(f, "__name__", type(f).__name__)
     if not isinstance(f, ExportedProgram):
-        model = f if isinstance(f, torch.nn.Module) else _Function(f)
-        name = type(f).__name__ if isinstance(f, torch.nn.Module) else getattr(f, "__name__", "function")
-        f = torch.export.export(
-            model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
-        )
-    else:
-        name = "exported"
+        f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
     table = export_decompositions() if decompositions is None else decompositions
     try:
         return contract(capture_export(f, table, name))
@@ -116,15 +112,31 @@ def capture(
         raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
 
 
+def _exported(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    strict: bool | None,
+) -> ExportedProgram:
+    model = f if isinstance(f, torch.nn.Module) else _Function(f)
+    if strict is not None:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    try:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:  # what torch.export raises has no common class
+        try:
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True)
+        except Exception:
+            raise error from None
+
+
 class _Function(torch.nn.Module):
-    """A function as a module, because ``torch.export`` wants one."""
+    """A function as a module, because ``torch.export`` wants one; its arguments keep their names."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        self.forward = function
 
 
 def _output_type(given: OutputType | str) -> OutputType:

@@ -86,6 +86,8 @@ class Operands:
             return self._number_as(self.value_of(value), inner)
         if inner.kind() == "FloatType" and isinstance(value, int):
             return self.constants.get(float(value))
+        if inner.kind() == "NumberType" and isinstance(value, bool):
+            return self.constants.get(int(value))
         if inner.kind() == "GeneratorType":
             return self.constants.get(None)
         return self.constants.get(value)

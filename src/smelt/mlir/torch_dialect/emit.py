@@ -143,7 +143,7 @@ class Walk:
             elif node.op == "call_function" and self.failed.isdisjoint(node.all_input_nodes):
                 self.attempt(node, partial(self._call, node))
             elif node.op == "call_function":
-                self.failed.add(node)
+                self._stand_in(node)
 
     def attempt(self, node: Node, write: Callable[[], None]) -> None:
         """Write one node at its line; note it if it is not supported."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from smelt.mlir.torch_dialect.types import element, type_of
@@ -44,10 +43,7 @@ def _elements(tensor: torch.Tensor, name: str) -> Any:
     if tensor.dtype in _AS_INTEGERS:
         values = values.view(_AS_INTEGERS[tensor.dtype])
     if tensor.dtype is torch.bool:
-        bits: Any = np.packbits(values.numpy().reshape(-1), bitorder="little")
-        if tensor.numel() == 1:
-            return ir.Attribute.parse(f"dense<{str(bool(values)).lower()}> : {whole}")
-        return ir.DenseElementsAttr.get(bits, type=ir.Type.parse(kind), shape=list(tensor.shape))
+        return ir.DenseElementsAttr.get(values.numpy())
     array: Any = values.numpy()
     if tensor.numel() <= _INLINE and not tensor.dtype.is_complex:
         return ir.DenseElementsAttr.get(array, type=ir.Type.parse(kind), shape=list(tensor.shape))

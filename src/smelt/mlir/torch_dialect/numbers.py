@@ -66,6 +66,8 @@ def compute(function: Any, args: list[Any], constants: Constants) -> Any:
         return _make("torch.aten.__not__", _BOOL, values)
     if name in ("and", "and_", "or", "or_") and kinds == {_BOOL}:
         return _make(f"torch.aten.__{name.rstrip('_')}__.bool", _BOOL, values)
+    if name == "sym_ite" and str(values[0].type) == _BOOL and values[1].type == values[2].type:
+        return _choose(*values)
     raise Unsupported(f"{name} of {', '.join(sorted(kinds))}")
 
 
@@ -97,6 +99,16 @@ def _binary(name: str, values: list[Any], kinds: set[str]) -> Any:
     if name in _COMPARISONS or name in ("sub", "mul"):
         return _make(f"torch.aten.{name}.float", result or _FLOAT, floats)
     return _make("torch.aten.add", _FLOAT, floats)
+
+
+def _choose(condition: Any, then: Any, other: Any) -> Any:
+    from torch_mlir import ir
+
+    made = ir.Operation.create("torch.prim.If", results=[then.type], operands=[condition], regions=2)
+    for region, value in zip(made.regions, (then, other)):
+        with ir.InsertionPoint(region.blocks.append()):
+            ir.Operation.create("torch.prim.If.yield", operands=[value])
+    return made.results[0]
 
 
 def _floor(value: Any) -> Any:

@@ -176,6 +176,38 @@ def _arange(walk: Any, node: Node) -> None:
     walk.take(node, _operation("torch.prims.convert_element_type", meta, [made, dtype]))
 
 
+@writes(aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default)
+def _pool_of_image(walk: Any, node: Node) -> None:
+    """Pooling of one image (C, H, W) → of a batch of one: torch-mlir's pipelines know no other."""
+    source: Any = node.args[0]
+    meta, result = source.meta["val"], node.meta["val"]
+    if meta.dim() != 3:
+        walk.call(node, node.target)
+        return
+    operands = walk.operands.of_call(node, node.target)
+    first = walk.constants.get(0)
+    operands[0] = _operation("torch.aten.unsqueeze", _batched(meta), [operands[0], first])
+    name = str(node.target).removesuffix(".default")
+    made = _operation(f"torch.{name}", _batched(result), operands)
+    walk.take(node, _operation("torch.aten.squeeze.dim", result, [made, first]))
+
+
+@writes(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def _max_pool(walk: Any, node: Node) -> None:
+    """Maximal pooling whose positions nobody wants → ``max_pool2d``: TOSA's pipeline knows no other."""
+    if any(user.args[1] != 0 for user in node.users):
+        walk.call(node, node.target)
+        return
+    operands = walk.operands.of_call(node, node.target)
+    name = str(node.target).removesuffix("_with_indices.default")
+    walk.values[node] = [_operation(f"torch.{name}", node.meta["val"][0], operands), None]
+
+
+def _batched(meta: Any) -> Any:
+    """The metadata of a batch of one."""
+    return meta.unsqueeze(0)
+
+
 @writes(aten._fft_r2c.default)
 def _rfft(walk: Any, node: Node) -> None:
     """``_fft_r2c(x, [dim], 0, True)`` → ``fft_rfft(x, None, dim, None)``."""
