@@ -20,6 +20,10 @@ from tests.conformance.agreement import Disagreement, assert_agree, clones, ill_
 
 TIES = {"sort", "argsort", "topk", "kthvalue", "median", "mode"}
 """Operators whose positions among equal elements eager leaves open (floats: perturbed inputs show it)."""
+OFF_IN_EAGER = {
+    f"special_{name}": 2e-5 for name in ("airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1")
+}
+"""How far eager's float64 kernels are from the truth (mpmath), relative to 1, where smelt's are not."""
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
@@ -204,7 +208,9 @@ class _Trial:
                 self.without_ties(got), self.without_ties(self.eager), exact.outputs, numbers=self.numbers
             )
         except Disagreement:
-            if not ill_conditioned(got, self.eager, lambda draw: self.rerun(draw)[0]):
+            if not self.eager_is_off(got) and not ill_conditioned(
+                got, self.eager, lambda draw: self.rerun(draw)[0]
+            ):
                 raise
         if self.gradients is None:
             return
@@ -223,6 +229,15 @@ class _Trial:
             ):
                 raise
         result.backward += 1
+
+    def eager_is_off(self, got: Any) -> bool:
+        """Whether the difference is one that eager is known to be off by."""
+        off = OFF_IN_EAGER.get(self.op.formatted_name)
+        return (
+            off is not None
+            and got.dtype is torch.float64
+            and torch.allclose(got, self.eager, rtol=off, atol=off, equal_nan=True)
+        )
 
     def rerun(self, draw: torch.Generator) -> tuple[Any, Any]:
         """Eager's outputs and gradients with inputs moved in the last bits."""

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from smelt.contract.composites import DECOMPOSITIONS
 from smelt.contract.optimizers import optimizer_decompositions
 
 aten = torch.ops.aten
@@ -53,6 +53,7 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
         aten.all,
         aten.any,
         aten.embedding_dense_backward,
+        aten.index_add,
         aten.native_group_norm,
         aten.native_layer_norm,
         aten.sum,
@@ -71,6 +72,7 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
     "one expression already": (
         aten.clamp_max,
         aten.clamp_min,
+        aten.take,  # apart it reads a number where the index is 0-d
     ),
     "apart, the result has other strides than eager's": (
         aten.max_unpool2d,
@@ -83,21 +85,13 @@ _ALSO_APART: tuple[Any, ...] = (
     aten._batch_norm_no_update,
     aten._batch_norm_with_update,
     aten._batch_norm_with_update_functional,
+    aten.as_strided_copy,
     aten.batch_norm_backward,
+    aten.dist,
+    aten.tril_indices,
+    aten.triu_indices,
 )
 """Not in the core table, but of the same family as what is."""
-
-
-def _soft_margin_loss_backward(
-    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int = 1
-) -> Tensor:
-    """As ATen computes it: PyTorch's ``sigmoid(x) - 1`` loses all digits where sigmoid is near 1."""
-    z = torch.exp(-target * self)
-    scale = 1.0 / self.numel() if reduction == 1 else 1.0
-    return target * z * -scale / (z + 1) * grad_output
-
-
-_OURS: dict[Any, Callable[..., Any]] = {aten.soft_margin_loss_backward.default: _soft_margin_loss_backward}
 
 
 @lru_cache(maxsize=1)
@@ -127,7 +121,7 @@ def whole() -> dict[Any, str]:
 def _with_our_choices(table: Table) -> Table:
     kept = whole()
     chosen = {overload: function for overload, function in table.items() if overload not in kept}
-    return {**chosen, **get_decompositions(_ALSO_APART), **_OURS, **optimizer_decompositions()}
+    return {**chosen, **get_decompositions(_ALSO_APART), **DECOMPOSITIONS, **optimizer_decompositions()}
 
 
 def _overloads(packets: tuple[Any, ...]) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
+from smelt.lowering.dims import compute_dtype, convert
 from smelt.lowering.promotion import Number, Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
@@ -122,14 +124,23 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 @lowers(aten.linspace.default)
 def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any) -> Tensor:
     """From both ends, so that both are exact (``at::linspace``)."""
+    value, compute = evenly_spaced(ctx, start, end, steps)
+    dtype = ctx.dtype
+    return ctx.pointwise(lambda index: convert(value(index), compute, dtype))
+
+
+def evenly_spaced(
+    ctx: Builder, start: Number, end: Number, steps: int
+) -> tuple[Callable[[Index], Any], torch.dtype]:
+    """``steps`` numbers from ``start`` to ``end``, and the dtype that they are computed in."""
     dtype = ctx.dtype
     if not dtype.is_floating_point:
-        raise Unsupported(f"linspace in {dtype}")
+        raise Unsupported(f"evenly spaced numbers in {dtype}")
     if any(isinstance(x, Expr) for x in (start, end, steps)):
-        raise Unsupported("linspace of dynamic size")
+        raise Unsupported("evenly spaced numbers of dynamic count")
+    compute = compute_dtype(dtype)
     if steps == 1:
-        return _filled(ctx, start)
-    compute = torch.float64 if dtype is torch.float64 else torch.float32
+        return loader(float(start), compute, compute), compute
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     constant = {name: loader(float(value), compute, compute) for name, value in _named(start, end, step)}
 
@@ -138,10 +149,9 @@ def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any
         back = ops.index_expr(steps - 1 - index[0], compute)
         up = ops.fma(constant["step"](index), position, constant["start"](index))
         down = ops.fma(ops.neg(constant["step"](index)), back, constant["end"](index))
-        value = ops.where(compare("lt", index[0], as_expr(steps // 2)), up, down)
-        return value if dtype == compute else ops.to_dtype(value, dtype)
+        return ops.where(compare("lt", index[0], as_expr(steps // 2)), up, down)
 
-    return ctx.pointwise(inner)
+    return inner, compute
 
 
 def _named(start: Number, end: Number, step: float) -> list[tuple[str, Number]]:

@@ -514,13 +514,6 @@ pointwise(
 )
 
 
-@lowers(aten.polygamma.default)
-def polygamma(ctx: Builder, order: int, x: Tensor) -> Tensor:
-    if order != 0:
-        raise Unsupported(f"polygamma of order {order}")
-    return elementwise(ctx, named("digamma"), x, promotion=INT_TO_FLOAT)
-
-
 @lowers(aten.logit.default)
 def logit(ctx: Builder, x: Tensor, eps: float | None = None) -> Tensor:
     def value(c: Constants, v: Any) -> Any:

@@ -222,15 +222,19 @@ def pointwise(
     promotion: Promotion = Promotion.DEFAULT,
     *,
     round_scalars: bool = True,
+    low: bool = True,
 ) -> None:
     """Register a row whose every argument is an operand; ``function`` may be the name of an elementwise op.
 
-    ``pointwise(aten.exp.default, "exp", INT_TO_FLOAT)`` is all there is to say about exp.
+    ``pointwise(aten.exp.default, "exp", INT_TO_FLOAT)`` is all there is to say about exp. ``low`` False:
+    eager has no kernel for float16 and bfloat16, so that its refusal is to be heard.
     """
     assert overload not in TABLE, f"{overload} has a row already"
     meaning = named(function) if isinstance(function, str) else function
 
     def row(ctx: Builder, *operands: Operand) -> Tensor:
+        if not low and is_low(promote(operands)):
+            raise Unsupported(f"eager has no kernel for {promote(operands)}")
         return elementwise(ctx, meaning, *operands, promotion=promotion, round_scalars=round_scalars)
 
     TABLE[overload] = row
