@@ -15,6 +15,8 @@ from smelt.errors import SmeltError
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
+_EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o tiny.mlir --dynamic x=0:batch"
+_SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
 _DOCTOR_EXAMPLE = "Example: smelt doctor"
 _CACHE_EXAMPLE = "Example: smelt cache, or smelt cache clear --yes"
 
@@ -30,9 +32,25 @@ class Stage(str, Enum):
     PLAN = "plan"
 
 
+class Dialect(str, Enum):
+    """The dialects that ``export --to`` writes."""
+
+    LINALG = "linalg"
+    TORCH = "torch"
+    STABLEHLO = "stablehlo"
+    TOSA = "tosa"
+
+
+class Weights(str, Enum):
+    """Where ``export --weights`` puts parameters, buffers and constants."""
+
+    INLINE = "inline"
+    EXTERNAL = "external"
+
+
 app = typer.Typer(
     name="smelt",
-    help="A PyTorch compiler. Measure it (bench), look inside (explain), check the machine (doctor).",
+    help="A PyTorch compiler. Measure it (bench), look inside (explain), hand programs on as MLIR (export).",
     epilog="Example: smelt bench benchmarks/zoo.py:tiny",
     no_args_is_help=True,
     add_completion=False,
@@ -75,7 +93,7 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of bad input too.")] = False,
 ) -> None:
-    """A PyTorch compiler. Measure it (bench), look inside (explain), check the machine (doctor)."""
+    """A PyTorch compiler. Measure it (bench), look inside (explain), hand programs on as MLIR (export)."""
 
 
 @app.command(epilog=_BENCH_EXAMPLE)
@@ -140,6 +158,63 @@ def explain(
         dynamic=dynamic,
         options=_options(option),
     )
+
+
+@app.command(epilog=_EXPORT_EXAMPLE)
+def export(
+    spec: Spec,
+    to: Annotated[Dialect, typer.Option("--to", help="The dialect to write.")] = Dialect.LINALG,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Unset: standard output.")
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic", metavar="ARG=DIM:NAME", help="A size that is not fixed, x=0:batch; repeatable."
+        ),
+    ] = None,
+    weights: Annotated[
+        Weights, typer.Option("--weights", help="In the module, or arguments with a file beside it.")
+    ] = Weights.INLINE,
+    print_after_each: Annotated[
+        bool, typer.Option("--print-after-each", help="Show the program after each pass, on standard error.")
+    ] = False,
+) -> None:
+    """Write a program as MLIR: Linalg on tensors, Torch dialect, StableHLO or TOSA."""
+    from smelt.cli.export import export as run
+
+    run(
+        spec,
+        to=to.value,
+        output=output,
+        dynamic=dynamic or (),
+        weights=weights.value,
+        print_after_each=print_after_each,
+    )
+
+
+@app.command(epilog=_SCHEMA_EXAMPLE)
+def schema(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="OPERATOR", help="aten::add.Tensor, or aten::add for all overloads."),
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="All operators, as docs/coverage.md has them.")
+    ] = False,
+) -> None:
+    """Tell an operator's schema, whether it is lowered and to what, and which dialects take it."""
+    from smelt.cli.schema import print_table
+    from smelt.cli.schema import schema as run
+
+    if table:
+        print_table()
+    elif name is None:
+        raise SmeltError(
+            "SM0911", "which operator?", remedy="smelt schema aten::add.Tensor, or --table for all"
+        )
+    else:
+        run(out(), name)
 
 
 @app.command(epilog=_DOCTOR_EXAMPLE)

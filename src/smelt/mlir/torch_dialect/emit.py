@@ -209,7 +209,7 @@ class Walk:
         """
         from smelt.mlir.torch_dialect import apart, control
 
-        overload = as_view(with_numbers(node, overload))
+        overload = renamed(with_numbers(node, overload))
         if apart.is_apart(overload, is_registered(operation_name(overload))):
             body, operands = apart.body_of(node, overload)
             results = control.inline(self, body, [self.value_of(each) for each in operands])
@@ -291,17 +291,45 @@ def operation_name(overload: OpOverload) -> str:
     return f"torch.{base}{suffix}"
 
 
-def as_view(overload: OpOverload) -> OpOverload:
-    """``diagonal`` for ``diagonal_copy``: of value tensors a copy and a view are the same.
-
-    torch-mlir's pipelines know the views (under a context).
+def how(overload: OpOverload) -> str:
+    """How a call of an operator is written (under a context): ``yes``, an operation of its name or one that
+    means the same; ``apart``, by simpler ones; ``operator``, as a ``torch.operator``.
     """
-    name = overload._schema.name
-    if not name.endswith("_copy") or not name.startswith("aten::"):
+    from smelt.mlir.torch_dialect import apart, special
+
+    written = renamed(overload)
+    if overload in special.WRITERS:
+        return "yes"
+    if apart.is_apart(written, is_registered(operation_name(written))):
+        return "apart"
+    return "yes" if is_registered(operation_name(written)) else "operator"
+
+
+def renamed(overload: OpOverload) -> OpOverload:
+    """The overload to write instead of one, where two mean the same (under a context).
+
+    ``diagonal_copy`` → ``diagonal``: of value tensors a copy and a view are the same, and torch-mlir's
+    pipelines know the views. ``prims.exp`` → ``aten.exp``, where the dialect has no such prim.
+    """
+    namespace, _, name = overload._schema.name.partition("::")
+    wanted = overload._overloadname
+    if namespace == "prims" and not is_registered(operation_name(overload)):
+        count = len(overload._schema.arguments)
+        choices = [getattr(getattr(aten, name, None), each, None) for each in ("default", "Tensor")]
+        choices = [each for each in choices if each is not None and _takes(each, count)]
+    elif namespace == "aten" and name.endswith("_copy"):
+        choices = [getattr(getattr(aten, name.removesuffix("_copy"), None), wanted, None)]
+    else:
         return overload
-    view = getattr(aten, name.removeprefix("aten::").removesuffix("_copy"), None)
-    found = getattr(view, overload._overloadname, None)
-    return found if found is not None and is_registered(operation_name(found)) else overload
+    found = [each for each in choices if each is not None and is_registered(operation_name(each))]
+    return found[0] if found else overload
+
+
+def _takes(overload: OpOverload, count: int) -> bool:
+    """Whether an overload can be called with ``count`` tensors."""
+    first, rest = overload._schema.arguments[:count], overload._schema.arguments[count:]
+    tensors = len(first) == count and all(each.type.kind() == "TensorType" for each in first)
+    return tensors and all(each.has_default_value() for each in rest)
 
 
 def is_registered(name: str) -> bool:

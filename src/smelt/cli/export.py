@@ -1,0 +1,120 @@
+"""``smelt export``: a program as MLIR text, with its weights inside or beside it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from smelt.cli import spec as specs
+from smelt.cli.console import progress
+from smelt.errors import SmeltError
+
+DYNAMIC_FORM = (
+    "write it as ARGUMENT=DIM or ARGUMENT=DIM:NAME, such as x=0:batch; several as x=0:batch,1:length"
+)
+
+
+def export(
+    spec: str,
+    *,
+    to: str,
+    output: str | None,
+    dynamic: Sequence[str],
+    weights: str,
+    print_after_each: bool,
+) -> None:
+    """Export a SPEC's program and write the module to ``output``, or to standard output.
+
+    With external weights they go into a file of the same name that ends in ``.safetensors``.
+
+    Raises:
+        SmeltError: a bad SPEC, SM0909 a wrong ``--dynamic``, SM0910 no place to write to, SM0711 what
+            the dialect cannot express.
+    """
+    import smelt
+    from smelt.mlir import parameters
+
+    if output is not None and not Path(output).parent.is_dir():
+        raise SmeltError("SM0910", f"no such folder: {Path(output).parent}")
+    if output is None and weights == "external":
+        raise SmeltError("SM0910", "external weights need a file beside them", remedy="give -o FILE")
+    program = specs.load(spec)
+    with progress(f"exporting {spec} to {to}"):
+        exported = smelt.export(
+            program.call,
+            program.args,
+            program.kwargs,
+            to=to,
+            weights=weights,
+            dynamic_shapes=dynamic_shapes(program, dynamic),
+        )
+    if print_after_each:
+        _print_stages(exported.program, exported.module)
+    if output is None:
+        sys.stdout.write(str(exported).rstrip("\n") + "\n")
+        return
+    exported.save(output)
+    if weights == "external":
+        held = parameters.held_tensors(exported.signature)
+        parameters.save_parameters(Path(output).with_suffix(".safetensors"), held)
+
+
+def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, Any] | None:
+    """What ``torch.export`` wants for ``["x=0:batch"]``: for every argument, which dimensions are dynamic.
+
+    The same name is the same size; a dimension without a name may be any size that the program allows.
+
+    Raises:
+        SmeltError: SM0909, text that is not of the form, or that names no argument or no dimension of it.
+    """
+    import torch
+    from torch.export import Dim
+
+    if not given:
+        return None
+    call = program.call.forward if isinstance(program.call, torch.nn.Module) else program.call
+    bound = inspect.signature(call).bind(*program.args, **program.kwargs)
+    shapes: dict[str, Any] = dict.fromkeys(bound.arguments)
+    names: dict[str, Any] = {}
+    for text in given:
+        argument, equals, listed = text.partition("=")
+        if not equals or not listed:
+            raise SmeltError("SM0909", f"--dynamic {text!r} is not of the form", remedy=DYNAMIC_FORM)
+        if argument not in shapes:
+            known = ", ".join(shapes)
+            raise SmeltError(
+                "SM0909", f"--dynamic {text!r}: no argument {argument!r}", remedy=f"one of {known}"
+            )
+        tensor = bound.arguments[argument]
+        if not isinstance(tensor, torch.Tensor):
+            raise SmeltError("SM0909", f"--dynamic {text!r}: {argument} is no tensor")
+        dims = shapes[argument] = dict(shapes[argument] or {})
+        for each in listed.split(","):
+            dim, _, name = each.partition(":")
+            if not dim.isdigit() or int(dim) >= tensor.dim():
+                remedy = (
+                    f"{argument} has the dimensions 0 to {tensor.dim() - 1}"
+                    if dim.isdigit()
+                    else DYNAMIC_FORM
+                )
+                raise SmeltError("SM0909", f"--dynamic {text!r}: no dimension {dim!r}", remedy=remedy)
+            dims[int(dim)] = names.setdefault(name, Dim(name)) if name else Dim.AUTO
+    return shapes
+
+
+def _print_stages(program: Any, module: Any) -> None:
+    """The program after each pass, on standard error: the contract's graph, the loop graph, the module."""
+    from smelt.loops.printer import print_graph
+    from smelt.lowering import lower
+
+    graph_module = program.graph_module
+    texts = {
+        "contract": graph_module.print_readable(print_output=False),
+        "loops": print_graph(lower(graph_module)),
+        "module": module.operation.get_asm(large_elements_limit=16, large_resource_limit=64),
+    }
+    for stage, text in texts.items():
+        sys.stderr.write(f"// -----// after {stage} //----- //\n{text.rstrip()}\n\n")
