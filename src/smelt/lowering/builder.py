@@ -443,18 +443,30 @@ def _without_max(stride: Expr) -> Expr:
 
 def is_dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
     """Whether the strides are a permutation of row-major ones: every element has its own place, no holes."""
+    return dense_order(shape, strides) is not None
+
+
+def dense_order(shape: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | None:
+    """The dimensions of more than one element from the largest stride to the smallest; None unless dense.
+
+    >>> two, three = sympy.Integer(2), sympy.Integer(3)
+    >>> dense_order([two, three], [sympy.Integer(1), two]), dense_order([two, three], [three, three])
+    ([1, 0], None)
+    """
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     remaining = {strides[d]: d for d in dims}
     if len(remaining) != len(dims):
-        return False
+        return None
     expected: Expr = sympy.Integer(1)
+    order: list[int] = []
     for _ in dims:
         match = next((d for stride, d in remaining.items() if sympy.expand(stride - expected) == 0), None)
         if match is None:
-            return False
+            return None
         del remaining[strides[match]]
         expected = sympy.expand(expected * shape[match])
-    return True
+        order.insert(0, match)
+    return order
 
 
 def _unreachable() -> StridedView:

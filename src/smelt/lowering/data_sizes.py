@@ -211,12 +211,11 @@ def put_by_mask(
         takes = is_nonzero(mask, index[place : place + rank])
         given = convert(ops.masked(takes, lambda: value(index), 0), values.dtype, x.dtype)
         if accumulate:
-            total = ops.add(convert(old, x.dtype, compute), convert(given, x.dtype, compute))
+            add = ops.maximum if x.dtype is torch.bool else ops.add
+            total = add(convert(old, x.dtype, compute), convert(given, x.dtype, compute))
             given = convert(total, compute, x.dtype)
         return ops.where(takes, given, old)
 
-    if accumulate and x.dtype is torch.bool:
-        raise Unsupported("accumulating into booleans")
     return ctx.pointwise(inner, shape=x.shape, dtype=x.dtype)
 
 

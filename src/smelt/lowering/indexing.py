@@ -22,8 +22,8 @@ aten = torch.ops.aten
 Indices = Sequence[Tensor | None]
 
 
-def position(x: Tensor, index: Index, size: Expr, *, wrap: bool, check: bool = True) -> Expr:
-    """The index symbol that an element of the integer tensor ``x`` stands for."""
+def position(x: Tensor, index: Index, size: Expr, *, wrap: bool, check: bool | str = True) -> Expr:
+    """The index symbol that an element of the integer tensor ``x`` stands for (`ops.indirect_index`)."""
     return ops.indirect_index(convert(x.load(index), x.dtype, torch.int64), size, wrap=wrap, check=check)
 
 
@@ -117,22 +117,27 @@ def _number(value: float | int | bool, dtype: torch.dtype) -> float | int | bool
     return float(value) if dtype.is_floating_point else int(value)
 
 
-def along(
-    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool, check: bool = True
-) -> Callable[[Index], list[Expr]]:
-    """Places of gather and scatter: position ``i`` with its coordinate ``dim`` replaced by ``index[i]``."""
+def along(shape: Sequence[Expr], dim: int, index: Tensor) -> Callable[[Index], list[Expr]]:
+    """Places of gather and scatter: position ``i`` with its coordinate ``dim`` replaced by ``index[i]``.
+
+    Out of range RuntimeError is raised, as ATen does it.
+    """
     if not shape:  # a 0-d tensor counts as one of one element
-        return lambda at: _checked_scalar(index, at, check)
+        return lambda at: _checked_scalar(index, at, _OUT_OF_BOUNDS)
 
     def place(at: Index) -> list[Expr]:
         result = list(at) if index.shape else [at[0] if at else numel(())] * len(shape)
-        result[dim] = position(index, at if index.shape else (), shape[dim], wrap=wrap, check=check)
+        where = at if index.shape else ()
+        result[dim] = position(index, where, shape[dim], wrap=False, check=_OUT_OF_BOUNDS)
         return result
 
     return place
 
 
-def _checked_scalar(index: Tensor, at: Index, check: bool) -> list[Expr]:
+_OUT_OF_BOUNDS = "RuntimeError"
+
+
+def _checked_scalar(index: Tensor, at: Index, check: bool | str) -> list[Expr]:
     position(index, at, numel(()), wrap=False, check=check)
     return []
 
@@ -141,20 +146,20 @@ def _checked_scalar(index: Tensor, at: Index, check: bool) -> list[Expr]:
 def gather(ctx: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     if any(size == 0 for size in index.shape):  # of any rank
         return fill(ctx, index.shape, x.dtype, 0)
-    place = along(x.shape, canonical_dim(dim, len(x.shape)), index, wrap=False)
+    place = along(x.shape, canonical_dim(dim, len(x.shape)), index)
     return ctx.pointwise(lambda at: x.load(place(at)), shape=index.shape, dtype=x.dtype)
 
 
 def selected(
-    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False
+    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False, check: bool | str = True
 ) -> Callable[[Index], list[Expr]]:
     """Places of index_select, index_add, …: coordinate ``dim`` is looked up in the 1-d (or 0-d) ``index``."""
     if not shape:
-        return lambda at: _checked_scalar(index, at if index.shape else (), True)
+        return lambda at: _checked_scalar(index, at if index.shape else (), check)
 
     def place(at: Index) -> list[Expr]:
         result = list(at)
-        result[dim] = position(index, [at[dim]] if index.shape else (), shape[dim], wrap=wrap)
+        result[dim] = position(index, [at[dim]] if index.shape else (), shape[dim], wrap=wrap, check=check)
         return result
 
     return place

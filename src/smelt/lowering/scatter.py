@@ -1,7 +1,7 @@
-"""Writing at positions that other tensors hold: index_put, scatter, index_add, embedding's gradient.
+"""Writing at positions that other tensors hold: index_put, scatter, index_copy, put, max_unpool.
 
-Elements are stored in row-major order of the indices, so that the last of duplicates wins and sums have
-one order.
+Elements are stored in row-major order of the indices, so that the last of duplicates wins. What combines
+them is in `smelt.lowering.scatter_reduce`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from sympy import Symbol
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder, constant, dense_order, strides_of
 from smelt.lowering.data_sizes import count_of, flat, mask_among, put_by_mask, without_mask
 from smelt.lowering.dims import (
     broadcast_index,
     canonical_dim,
+    compute_dtype,
     convert,
     expanded,
     fill,
     load_as,
-    static,
 )
-from smelt.lowering.indexing import AdvancedIndex, Indices, along, position, selected
+from smelt.lowering.indexing import AdvancedIndex, Indices, along, position
 from smelt.lowering.registry import lowers
+from smelt.lowering.scatter_reduce import combined, computed, rows, rows_of, source_at
 from smelt.lowering.tensor import Index, Tensor
+from smelt.lowering.views import reshape
 from smelt.ops import ops
-from smelt.symbolic import Expr, as_expr, is_one
+from smelt.symbolic import Expr, as_expr, flatten, is_one, numel, unflatten
 
 aten = torch.ops.aten
-
-
-def _accumulates(dtype: torch.dtype) -> str:
-    """Scatter's mode for a sum.
-
-    Raises:
-        Unsupported: booleans are not added.
-    """
-    if dtype is torch.bool:
-        raise Unsupported("accumulating into booleans")
-    return "add"
 
 
 # -- index_put -----------------------------------------------------------------------------------------------
@@ -70,11 +62,14 @@ def unsafe_index_put(
 
 
 def _put(ctx: Builder, x: Tensor, advanced: AdvancedIndex, values: Tensor, accumulate: bool) -> Tensor:
-    mode = _accumulates(x.dtype) if accumulate else None
     wide = expanded(values, advanced.shape)
-    return ctx.scatter(
-        x, lambda index: load_as(wide, index, x.dtype), advanced.place, shape=advanced.shape, mode=mode
-    )
+
+    def load(index: Index) -> Any:
+        return load_as(wide, index, x.dtype)
+
+    if accumulate:
+        return combined(ctx, x, "sum", computed(load, x.dtype), advanced.place, advanced.shape)
+    return ctx.scatter(x, load, advanced.place, shape=advanced.shape)
 
 
 @lowers(aten._unsafe_masked_index_put_accumulate.default)
@@ -82,7 +77,7 @@ def unsafe_masked_index_put_accumulate(
     ctx: Builder, x: Tensor, mask: Tensor, indices: Indices, values: Tensor
 ) -> Tensor:
     """Adds ``values`` where ``mask``; elsewhere 0 is added to element 0 (the index there may be anything)."""
-    mode = _accumulates(x.dtype)
+    compute = compute_dtype(x.dtype)
     clamped = AdvancedIndex(x.shape, indices, check=False)
     block, start = clamped.block, clamped.start
     wide = expanded(values, clamped.shape)
@@ -91,7 +86,8 @@ def unsafe_masked_index_put_accumulate(
         return mask.load(broadcast_index(index, mask.shape))
 
     def value(index: Index) -> Any:
-        return ops.where(chosen(index), load_as(wide, index, x.dtype), constant(0, x.dtype))
+        given = convert(load_as(wide, index, x.dtype), x.dtype, compute)
+        return ops.where(chosen(index), given, constant(0, compute))
 
     def place(index: Index) -> list[Expr]:
         kept = dict(zip(clamped.kept, [*index[:start], *index[start + len(block) :]], strict=True))
@@ -107,7 +103,7 @@ def unsafe_masked_index_put_accumulate(
             result.append(ops.indirect_index(number, size, wrap=True, check=False))
         return result
 
-    return ctx.scatter(x, value, place, shape=clamped.shape, mode=mode)
+    return combined(ctx, x, "sum", value, place, clamped.shape)
 
 
 def _only_mask(indices: Indices) -> tuple[int, Tensor] | None:
@@ -132,152 +128,123 @@ def _fill_where(ctx: Builder, x: Tensor, first: int, mask: Tensor, value: Tensor
 # -- scatter -------------------------------------------------------------------------------------------------
 
 
-def _scatter(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Callable[[Index], Any], mode: str | None
-) -> Tensor:
+def _scatter(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Callable[[Index], Any]) -> Tensor:
     if any(size == 0 for size in index.shape):  # of any rank
         return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
-    place = along(x.shape, canonical_dim(dim, len(x.shape)), index, wrap=False)
-    return ctx.scatter(x, value, place, shape=index.shape, mode=mode)
-
-
-def _source(source: Tensor, index: Tensor) -> Callable[[Index], Any]:
-    """Loads ``source`` at an index of ``index``; 0-d and one-element 1-d tensors stand for each other."""
-    if not source.shape:
-        return lambda at: source.load(())
-    if not index.shape:
-        return lambda at: source.load([as_expr(0)] * len(source.shape))
-    return source.load
+    return ctx.scatter(x, value, along(x.shape, canonical_dim(dim, len(x.shape)), index), shape=index.shape)
 
 
 @lowers(aten.scatter.src)
 def scatter_source(ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _scatter(ctx, x, dim, index, _source(src, index), None)
+    return _scatter(ctx, x, dim, index, source_at(src, index))
 
 
 @lowers(aten.scatter.value)
 def scatter_value(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    return _scatter(ctx, x, dim, index, lambda at: constant(value, x.dtype), None)
-
-
-@lowers(aten.scatter_add.default)
-def scatter_add(ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _scatter(ctx, x, dim, index, _source(src, index), _accumulates(x.dtype))
-
-
-@lowers(aten.scatter.reduce)
-def scatter_source_reduce(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
-) -> Tensor:
-    if reduce != "add":
-        raise Unsupported(f"scatter with reduce={reduce!r}")
-    return scatter_add(ctx, x, dim, index, src)
-
-
-@lowers(aten.scatter.value_reduce)
-def scatter_value_reduce(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str
-) -> Tensor:
-    if reduce != "add":
-        raise Unsupported(f"scatter with reduce={reduce!r}")
-    return _scatter(ctx, x, dim, index, lambda at: constant(value, x.dtype), _accumulates(x.dtype))
-
-
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    if reduce != "sum" or not include_self:
-        raise Unsupported(f"scatter_reduce with reduce={reduce!r}, include_self={include_self}")
-    return scatter_add(ctx, x, dim, index, src)
+    return _scatter(ctx, x, dim, index, lambda at: constant(value, x.dtype))
 
 
 # -- along one dimension -------------------------------------------------------------------------------------
 
 
-def _along_dim(
-    ctx: Builder,
-    x: Tensor,
-    dim: int,
-    index: Tensor,
-    value: Callable[[Index], Any],
-    mode: str | None,
-    *,
-    wrap: bool = False,
-) -> Tensor:
-    at = canonical_dim(dim, len(x.shape))
-    shape = list(x.shape)
-    count = index.shape[0] if index.shape else as_expr(1)
-    if shape:
-        shape[at] = count
-        return ctx.scatter(x, value, selected(x.shape, at, index, wrap=wrap), shape=shape, mode=mode)
-    return ctx.scatter(x, value, selected(x.shape, at, index), shape=[count], mode=mode)
-
-
-@lowers(aten.index_add.default)
-def index_add(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
-) -> Tensor:
-    load = _rows(source, len(x.shape))
-
-    def value(at: Index) -> Any:
-        return load(at) if alpha == 1 else ops.mul(load(at), constant(alpha, x.dtype))
-
-    mode = _accumulates(x.dtype)
-    if alpha != 1 and x.dtype in (torch.bfloat16, torch.float16):
-        raise Unsupported("index_add with alpha in a 16-bit floating dtype")
-    return _along_dim(ctx, x, dim, index, value, mode)
-
-
 @lowers(aten.index_copy.default)
 def index_copy(ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return _along_dim(ctx, x, dim, index, _rows(source, len(x.shape)), None)
+    place, shape = rows(x.shape, dim, index)
+    return ctx.scatter(x, rows_of(source, len(x.shape)), place, shape=shape)
 
 
 @lowers(aten.index_fill.int_Scalar)
 def index_fill(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    return _along_dim(ctx, x, dim, index, lambda at: constant(value, x.dtype), None, wrap=True)
+    place, shape = rows(x.shape, dim, index, wrap=True)
+    return ctx.scatter(x, lambda at: constant(value, x.dtype), place, shape=shape)
 
 
 @lowers(aten.index_fill.int_Tensor)
 def index_fill_tensor(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
-    return _along_dim(ctx, x, dim, index, lambda at: load_as(value, (), x.dtype), None, wrap=True)
+    place, shape = rows(x.shape, dim, index, wrap=True)
+    return ctx.scatter(x, lambda at: load_as(value, (), x.dtype), place, shape=shape)
 
 
-def _rows(source: Tensor, rank: int) -> Callable[[Index], Any]:
-    """Loads the source of index_add and index_copy, which may be 0-d where ``x`` is 1-d and vice versa."""
-    own = len(source.shape)
-    if own == 0:
-        return lambda at: source.load(())
-    if rank == 0:
-        return lambda at: source.load(list(at)[:own])
-    return source.load
+# -- at places in memory -------------------------------------------------------------------------------------
 
 
-# -- gradients of views and of embedding ---------------------------------------------------------------------
+@lowers(aten.put.default)
+def put(ctx: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Element k of ``source`` goes to (or is added to) the row-major position ``index[k]`` of ``x``."""
+    if any(size == 0 for size in (*index.shape, *x.shape)):
+        return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+    values, total = reshape(source, index.shape), numel(x.shape)
+
+    def place(at: Index) -> list[Expr]:
+        flat = position(index, at, total, wrap=True)
+        return unflatten(flat, x.shape, {flat: total})
+
+    if accumulate:
+        return combined(ctx, x, "sum", computed(values.load, x.dtype), place, index.shape)
+    return ctx.scatter(x, values.load, place, shape=index.shape)
 
 
-@lowers(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    ctx: Builder, grad: Tensor, indices: Tensor, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    ctx: Builder,
+    x: Tensor,
+    src: Tensor,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    storage_offset: Any = None,
 ) -> Tensor:
-    if scale_grad_by_freq:
-        raise Unsupported("embedding gradient with scale_grad_by_freq")
-    padding = static(padding_idx, "padding_idx")
-    rank, dtype = len(indices.shape), grad.dtype
-    shape = [as_expr(num_weights), *grad.shape[rank:]]
-
-    def value(index: Index) -> Any:
-        if padding < 0:
-            return grad.load(index)
-        row = convert(indices.load(index[:rank]), indices.dtype, torch.int64)
-        skip = ops.eq(row, ops.constant(padding, torch.int64))
-        return ops.where(skip, constant(0, dtype), grad.load(index))
+    """``x`` with ``src`` at the places in its memory, as eager has it, that strides and offset reach."""
+    own, shape = strides_of(ctx.operand), [as_expr(extent) for extent in size]
+    order = dense_order(x.shape, own)
+    if order is None:
+        raise Unsupported("as_strided_scatter into a tensor whose memory has holes")
+    start = as_expr(0)
+    if storage_offset is not None:
+        start = as_expr(storage_offset) - as_expr(ctx.operand.storage_offset())
+    strides = [as_expr(step) for step in stride]
 
     def place(index: Index) -> list[Expr]:
-        return [position(indices, index[:rank], shape[0], wrap=False), *index[rank:]]
+        extents = {i: n for i, n in zip(index, shape) if isinstance(i, Symbol)}
+        flat = flatten(index, strides, start)
+        at = dict(zip(order, unflatten(flat, [x.shape[dim] for dim in order], extents)))
+        return [at.get(dim, as_expr(0)) for dim in range(len(x.shape))]
 
-    return ctx.scatter(fill(ctx, shape, dtype, 0), value, place, shape=grad.shape, mode=_accumulates(dtype))
+    return ctx.scatter(x, src.load, place, shape=shape)
+
+
+@lowers(aten.max_unpool2d.default)
+def max_unpool2d(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Tensor:
+    return _max_unpool(ctx, x, indices, output_size)
+
+
+@lowers(aten.max_unpool3d.default)
+def max_unpool3d(
+    ctx: Builder,
+    x: Tensor,
+    indices: Tensor,
+    output_size: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+) -> Tensor:
+    return _max_unpool(ctx, x, indices, output_size)
+
+
+def _max_unpool(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Tensor:
+    """Zeros, and each element where its index says: a row-major position in its plane.
+
+    Out of range RuntimeError is raised. Of several elements at one place the last one stays.
+    """
+    plane = tuple(as_expr(size) for size in output_size)
+    outer, total = len(x.shape) - len(plane), numel(plane)
+
+    def place(at: Index) -> list[Expr]:
+        flat = position(indices, at, total, wrap=False, check="RuntimeError")
+        return [*at[:outer], *unflatten(flat, plane, {flat: total})]
+
+    return ctx.scatter(fill(ctx, ctx.shape, x.dtype, 0), x.load, place, shape=x.shape)
+
+
+# -- gradients of views -----------------------------------------------------------------------------------
 
 
 def _place_gradient(
@@ -326,4 +293,4 @@ def unfold_backward(
         result[at] = index[at] * stride + index[-1]
         return result[: len(input_sizes)]
 
-    return ctx.scatter(base, grad.load, place, shape=grad.shape, mode=_accumulates(grad.dtype))
+    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
