@@ -1,0 +1,269 @@
+"""Each body of the loop IR on whole arrays (see `smelt.loops.interpreter.evaluate_body`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import (
+    Contraction,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+    accumulator,
+)
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Dot, Shape
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
+from smelt.ops import using
+from smelt.symbolic import contiguous_strides, loop_var, numel
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+Loop = Pointwise | Reduction | Contraction | Scan | Scatter | Sort
+
+
+def evaluate_arrays(
+    body: Loop, dialect: ArrayDialect, buffers: Mapping[str, Array], origin: Origin | None = None
+) -> list[Array]:
+    """What a body computes, one array per output.
+
+    Raises:
+        Unsupported: the dialect has no way.
+        SmeltError: SM0501, the loop function is wrong.
+    """
+    return _Bodies(dialect, buffers, origin).run(body)
+
+
+class _Bodies:
+    def __init__(self, dialect: ArrayDialect, buffers: Mapping[str, Array], origin: Origin | None) -> None:
+        self.dialect, self.buffers, self.origin = dialect, buffers, origin
+
+    def run(self, body: Loop) -> list[Array]:
+        if isinstance(body, Pointwise):
+            return [self._pointwise(body)]
+        if isinstance(body, Reduction):
+            return self._reduction(body)
+        if isinstance(body, Contraction):
+            return [self._contraction(body)]
+        if isinstance(body, Scan):
+            return self._scan(body)
+        if isinstance(body, Sort):
+            return self._sort(body)
+        return [self._scatter(body)]
+
+    def _space(
+        self, shape: Sequence[Expr], without: int | None = None, values: Mapping[Symbol, Value] | None = None
+    ) -> tuple[ArrayHandler, tuple[Symbol, ...]]:
+        variables = tuple(loop_var(f"i{d}") for d in range(len(shape)))
+        extents = {v: size for d, (v, size) in enumerate(zip(variables, shape)) if d != without}
+        return ArrayHandler(self.dialect, self.buffers, extents, values, self.origin), variables
+
+    # -- pointwise and reductions -------------------------------------------------------------------
+
+    def _pointwise(self, body: Pointwise) -> Array:
+        if any(size == 0 for size in body.shape):
+            return self._zeros(body.dtype, body.shape)
+        handler, variables = self._space(body.shape)
+        with using(handler):
+            value = expect(body.inner_fn(variables), body.dtype, self.origin)
+        return handler.as_array(value, variables)
+
+    def _zeros(self, dtype: torch.dtype, shape: Shape) -> Array:
+        return self.dialect.full(False if dtype is torch.bool else 0, dtype, shape)
+
+    def _reduction(self, body: Reduction) -> list[Array]:
+        space = (*body.shape, *body.reduce_shape)
+        rank = len(body.shape)
+        if any(size == 0 for size in body.shape):
+            count = {"welford": 3, "online_softmax": 2}.get(body.kind, 1)
+            dtype = torch.int64 if body.kind.startswith("arg") else body.dtype
+            return [self._zeros(dtype, body.shape)] * count
+        handler, variables = self._space(space)
+        with using(handler):
+            if any(size == 0 for size in body.reduce_shape):
+                value = handler.constant(False if body.dtype is torch.bool else 0, body.dtype)
+            else:
+                value = body.inner_fn(variables[:rank], variables[rank:])
+        value = expect(value, body.dtype, self.origin)
+        within = variables[rank:]
+        kept = tuple(v for v in variables[:rank] if v in value.axes)
+        array = handler.as_array(value, (*kept, *within))
+        results = self._reduced(body.kind, array, len(kept))
+        return [handler.as_array(Value(each.dtype, kept, each), variables[:rank]) for each in results]
+
+    def _reduced(self, kind: str, x: Array, kept: int) -> list[Array]:
+        """``kind`` over all dimensions of ``x`` from ``kept`` on."""
+        dialect, dims = self.dialect, list(range(kept, x.rank))
+        if kind in ("argmax", "argmin"):
+            rows = x
+            if len(dims) != 1:
+                rows = dialect.reshape(x, (*x.shape[:kept], numel(x.shape[kept:])))
+            return [dialect.position_of_extreme(kind, rows)]
+        if kind not in ("welford", "online_softmax"):
+            return [dialect.reduce(kind, x, dims) if dims else x]
+        outer, same_dims = x.shape[:kept], list(range(kept))
+
+        def spread(part: Array) -> Array:
+            return dialect.broadcast(part, x.shape, same_dims)
+
+        if kind == "online_softmax":
+            largest = dialect.reduce("max", x, dims) if dims else x
+            shifted = self._apply("sub", x, spread(largest))
+            total = self._apply("exp", shifted)
+            return [largest, dialect.reduce("sum", total, dims) if dims else total]
+        number = dialect.convert(dialect.size(numel(x.shape[kept:])), x.dtype)
+        count = dialect.broadcast(number, outer, [])
+        mean = self._apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
+        gap = self._apply("sub", x, spread(mean))
+        squares = self._apply("mul", gap, gap)
+        return [mean, dialect.reduce("sum", squares, dims) if dims else squares, count]
+
+    def _apply(self, name: str, *args: Array) -> Array:
+        return elementwise_on(self.dialect, name, *args)
+
+    # -- contractions -------------------------------------------------------------------------------
+
+    def _contraction(self, body: Contraction) -> Array:
+        """A product of two arrays, each over the loop variables that it depends on."""
+        rank, within = len(body.shape), accumulator(body.dtype)
+        if any(size == 0 for size in body.shape):
+            return self._zeros(body.dtype, body.shape)
+        handler, variables = self._space((*body.shape, *body.reduce_shape))
+        index, over = variables[:rank], variables[rank:]
+        with using(handler):
+            if any(size == 0 for size in body.reduce_shape):
+                total = handler.constant(0, within)
+            else:
+                lhs = expect(body.lhs(index, over), within, self.origin)
+                rhs = expect(body.rhs(index, over), within, self.origin)
+                total = self._product(handler, lhs, rhs, index, over)
+            if body.start is not None:
+                start = expect(body.start(index), within, self.origin)
+                total = handler.elementwise("add", total, start)
+            total = handler.to_dtype(total, body.dtype)
+        return handler.as_array(total, index)
+
+    def _product(
+        self,
+        handler: ArrayHandler,
+        lhs: Value,
+        rhs: Value,
+        index: Sequence[Symbol],
+        over: Sequence[Symbol],
+    ) -> Value:
+        """``sum over `over` of lhs * rhs``: a dot where both depend on the variable, else the sum first."""
+        dialect = self.dialect
+        lhs, rhs = (self._summed(handler, x, [v for v in over if v in x.axes and v not in y.axes])
+                    for x, y in ((lhs, rhs), (rhs, lhs)))  # fmt: skip
+        free = [v for v in over if v not in lhs.axes and v not in rhs.axes and handler.extents[v] != 1]
+        shared = [v for v in over if v in lhs.axes and v in rhs.axes]
+        batch = [v for v in index if v in lhs.axes and v in rhs.axes]
+        left = [v for v in index if v in lhs.axes and v not in rhs.axes]
+        right = [v for v in index if v in rhs.axes and v not in lhs.axes]
+        if shared:
+            x, y = handler.as_array(lhs, lhs.axes), handler.as_array(rhs, rhs.axes)
+            found = Dot(
+                tuple(lhs.axes.index(v) for v in batch),
+                tuple(rhs.axes.index(v) for v in batch),
+                tuple(lhs.axes.index(v) for v in shared),
+                tuple(rhs.axes.index(v) for v in shared),
+            )
+            product = dialect.dot(x, y, found)
+            total = Value(product.dtype, (*batch, *left, *right), product)
+            in_order = tuple(v for v in index if v in total.axes)
+            total = Value(product.dtype, in_order, handler.as_array(total, in_order))
+        else:
+            total = handler.elementwise("mul", lhs, rhs)
+        if free:  # the same for every value of these
+            count = handler.index_expr(numel([handler.extents[v] for v in free]), total.dtype)
+            total = handler.elementwise("mul", total, count)
+        return total
+
+    def _summed(self, handler: ArrayHandler, x: Value, variables: Sequence[Symbol]) -> Value:
+        if not variables:
+            return x
+        array = handler.as_array(x, x.axes)
+        dims = [x.axes.index(v) for v in variables]
+        axes = tuple(v for v in x.axes if v not in variables)
+        return Value(x.dtype, axes, self.dialect.reduce("sum", array, dims))
+
+    # -- scans --------------------------------------------------------------------------------------
+
+    def _scan(self, body: Scan) -> list[Array]:
+        """A loop over ``dim``; the state has the shape of a line, the outputs are filled line by line."""
+        dialect, dim = self.dialect, body.dim
+        outs = [self._zeros(dtype, body.shape) for dtype in body.dtypes]
+        if any(size == 0 for size in body.shape):
+            return outs
+        line = tuple(size for d, size in enumerate(body.shape) if d != dim)
+        state = [dialect.full(first, dtype, line) for dtype, first in body.state]
+        turn = dialect.full(0, torch.int64, ())
+
+        def test(carried: Sequence[Array]) -> Array:
+            return self._apply("lt", carried[0], dialect.size(body.shape[dim]))
+
+        def step(carried: Sequence[Array]) -> list[Array]:
+            position, *rest = carried
+            before, filled = rest[: len(state)], rest[len(state) :]
+            along = loop_var(f"i{dim}")
+            handler, variables = self._space(body.shape, dim, {along: Value(torch.int64, (), position)})
+            others = tuple(v for d, v in enumerate(variables) if d != dim)
+            with using(handler):
+                given = [Value(part.dtype, others, part) for part in before]
+                after, values = body.inner_fn(variables, given)
+            lines = [
+                handler.as_array(expect(part, dtype, self.origin), others)
+                for part, (dtype, _) in zip(after, body.state, strict=True)
+            ]
+            made = [
+                handler.as_array(expect(value, dtype, self.origin), others)
+                for value, dtype in zip(values, body.dtypes, strict=True)
+            ]
+            stored = [dialect.store(out, each, dim, position) for out, each in zip(filled, made)]
+            return [self._apply("add", position, dialect.full(1, torch.int64, ())), *lines, *stored]
+
+        results = dialect.loop([turn, *state, *outs], test, step)
+        return results[1 + len(state) :]
+
+    # -- sorting and scattering ---------------------------------------------------------------------
+
+    def _sort(self, body: Sort) -> list[Array]:
+        rows = self.buffers[body.source]
+        found = self.dialect.sort(rows, body.descending)
+        results = []
+        for each in found:
+            if each.shape != body.shape:
+                starts, steps = (ZERO,) * each.rank, (ONE,) * each.rank
+                each = self.dialect.slice(each, starts, body.shape, steps)
+            results.append(each)
+        return results
+
+    def _scatter(self, body: Scatter) -> Array:
+        dialect, base = self.dialect, self.buffers[body.base]
+        if any(size == 0 for size in (*body.shape, *base.shape)):
+            return base
+        handler, variables = self._space(body.shape)
+        with using(handler):
+            value = expect(body.inner_fn(variables), body.dtype, self.origin)
+            place = body.place(variables)
+            flat: Any = handler.constant(0, torch.int64)
+            strides = contiguous_strides(base.shape)
+            for at, stride in zip(place, strides, strict=True):
+                position = handler.index_expr(at, torch.int64)
+                if stride != 1:
+                    position = handler.elementwise("mul", position, handler.index_expr(stride, torch.int64))
+                flat = handler.elementwise("add", flat, position)
+        count = (numel(body.shape),)
+        positions, values = (self._flat(handler.as_array(each, variables), count) for each in (flat, value))
+        result = dialect.put(self._flat(base, (numel(base.shape),)), positions, values, body.mode)
+        return self._flat(result, base.shape)
+
+    def _flat(self, x: Array, shape: Shape) -> Array:
+        return x if x.shape == shape else self.dialect.reshape(x, shape)

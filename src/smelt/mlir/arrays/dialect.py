@@ -1,0 +1,264 @@
+"""What a target has to know to run loop functions on whole arrays: `ArrayDialect`, about thirty operations.
+
+StableHLO and TOSA subclass it (and the tests, on torch tensors). Which operation is wanted when is decided
+above (`smelt.mlir.arrays.evaluate`); a dialect only writes it down. Shapes are SymPy throughout: a static
+size is a SymPy Integer, a dynamic one an expression of the program's size symbols, whose number
+`ArrayDialect.size` gives as an array of rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Unsupported
+from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+
+Shape = tuple[Expr, ...]
+Number = int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A whole array: the target's value (an ``ir.Value``, a tensor …), what one element is, and the shape."""
+
+    value: Any
+    dtype: torch.dtype
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Which dimensions of the two operands of a product are the same loop.
+
+    The result has the batch dimensions, then the other dimensions of ``lhs``, then those of ``rhs``.
+    """
+
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionGeometry:
+    """ATen's arguments of a convolution, one number for each spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+
+class ArrayDialect:
+    """The operations of a target, on arrays. Methods raise `Unsupported` where the target has no way.
+
+    ``symbols``: the number of each size symbol, an array of rank 0 (int64; float64 or bool for numbers that
+    are inputs). The evaluation fills it.
+    """
+
+    def __init__(self) -> None:
+        self.symbols: dict[Symbol, Array] = {}
+
+    # -- numbers ------------------------------------------------------------------------------------
+
+    def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
+        """An array of one number."""
+        raise NotImplementedError
+
+    def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        """A constant array: a weight or a table; ``name`` is for people."""
+        raise NotImplementedError
+
+    def iota(self, size: Expr, dtype: torch.dtype) -> Array:
+        """``[0, 1, … size - 1]``, rank 1."""
+        raise NotImplementedError
+
+    def size(self, expr: Any) -> Array:
+        """The number of an expression of sizes, rank 0: int64, or float64 or bool where it is no integer."""
+        return evaluate_number(expr, _Sizes(self))
+
+    # -- elementwise --------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        """One row of `smelt.ops.table.TABLE` on arrays of one shape.
+
+        Where this gives ``NotImplemented``, what `smelt.mlir.arrays.decomposed` makes of the row is used.
+        Integer divisors are never 0.
+        """
+        raise NotImplementedError
+
+    def convert(self, x: Array, dtype: torch.dtype) -> Array:
+        """As ``Tensor.to``: to nearest even, float to integer by truncation, to bool by ``!= 0``."""
+        raise NotImplementedError
+
+    def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
+        """The same bits as another dtype of the same width."""
+        raise NotImplementedError
+
+    # -- structure ----------------------------------------------------------------------------------
+
+    def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
+        """Dimension ``k`` of ``x`` becomes dimension ``dims[k]`` (ascending) of ``shape``, of its size or
+        repeated if it has one element; the others repeat the array."""
+        raise NotImplementedError
+
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        """The same elements, row-major, in another shape."""
+        raise NotImplementedError
+
+    def transpose(self, x: Array, order: Sequence[int]) -> Array:
+        """Dimension ``k`` of the result is dimension ``order[k]`` of ``x``."""
+        raise NotImplementedError
+
+    def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
+        """``sizes[d]`` elements from ``starts[d]`` on, every ``steps[d]``-th (positive), of each dim."""
+        raise NotImplementedError
+
+    def reverse(self, x: Array, dims: Sequence[int]) -> Array:
+        """The dimensions ``dims`` backwards."""
+        raise NotImplementedError
+
+    def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
+        """``low[d]`` elements ``value`` in front of, ``high[d]`` behind each dimension; never negative."""
+        raise NotImplementedError
+
+    def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
+        """One behind the other along ``dim``; all other sizes are equal."""
+        raise NotImplementedError
+
+    # -- by positions that are data -----------------------------------------------------------------
+
+    def take(self, x: Array, positions: Array) -> Array:
+        """``out[*w, *rest] = x[positions[*w], *rest]``; positions (int64, any rank) are in range."""
+        raise NotImplementedError
+
+    def pick(self, x: Array, dim: int, position: Array) -> Array:
+        """``x`` at one position (rank 0, int64, in range) of ``dim``, which goes away."""
+        order = [dim, *(d for d in range(x.rank) if d != dim)]
+        return self.take(x if dim == 0 else self.transpose(x, order), position)
+
+    def store(self, x: Array, line: Array, dim: int, position: Array) -> Array:
+        """``x`` with ``line`` (its shape without ``dim``) at one position (rank 0, int64, in range)."""
+        others = [d for d in range(x.rank) if d != dim]
+        here = self.broadcast(self.iota(x.shape[dim], torch.int64), x.shape, [dim])
+        there = self.broadcast(position, x.shape, [])
+        return self.elementwise(
+            "where", self.elementwise("eq", here, there), self.broadcast(line, x.shape, others), x
+        )
+
+    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+        """``base`` (rank 1) with ``values[w]`` at ``positions[w]`` (int64, in range, rank 1).
+
+        ``mode`` None: stored, the last of duplicates wins; else one of `smelt.loops.ir.ACCUMULATIONS`
+        combines what is there with the values.
+        """
+        raise NotImplementedError
+
+    # -- reductions and order -----------------------------------------------------------------------
+
+    def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        """``sum prod max min any all xor_sum`` over ``dims``, which go away. max and min propagate NaN."""
+        raise NotImplementedError
+
+    def position_of_extreme(self, kind: str, x: Array) -> Array:
+        """``argmax`` or ``argmin`` of the last dimension, which goes away: int64, the first of equals; NaN
+        counts as the extreme."""
+        raise NotImplementedError
+
+    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
+        """Values and positions (int64) of the last dimension in order, stable; NaN is largest, -0 is 0."""
+        raise NotImplementedError
+
+    # -- contractions -------------------------------------------------------------------------------
+
+    def matmul(self, lhs: Array, rhs: Array) -> Array:
+        """``[b, m, k] x [b, k, n] -> [b, m, n]`` in the operands' dtype."""
+        raise NotImplementedError
+
+    def dot(self, lhs: Array, rhs: Array, dims: Dot) -> Array:
+        """A general product in the operands' dtype (see `Dot`); by default through `matmul`."""
+        left = [d for d in range(lhs.rank) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
+        right = [d for d in range(rhs.rank) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
+        batch = tuple(lhs.shape[d] for d in dims.lhs_batch)
+        rows, columns = tuple(lhs.shape[d] for d in left), tuple(rhs.shape[d] for d in right)
+        x = self._as_matrices(lhs, (dims.lhs_batch, left, dims.lhs_contracting))
+        y = self._as_matrices(rhs, (dims.rhs_batch, dims.rhs_contracting, right))
+        return self._reshaped(self.matmul(x, y), (*batch, *rows, *columns))
+
+    def _as_matrices(self, x: Array, groups: Sequence[Sequence[int]]) -> Array:
+        order = [d for group in groups for d in group]
+        if order != list(range(x.rank)):
+            x, groups_shape = self.transpose(x, order), [[x.shape[d] for d in group] for group in groups]
+        else:
+            groups_shape = [[x.shape[d] for d in group] for group in groups]
+        return self._reshaped(x, tuple(_product(sizes) for sizes in groups_shape))
+
+    def _reshaped(self, x: Array, shape: Shape) -> Array:
+        return x if x.shape == shape else self.reshape(x, shape)
+
+    def convolution(
+        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    ) -> Array | None:
+        """ATen's convolution without bias, x (N, C, *), weight as ATen has it, the result of ``shape``; None
+        where the sum of products has to do."""
+        return None
+
+    # -- control ------------------------------------------------------------------------------------
+
+    def branch(
+        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+    ) -> list[Array]:
+        """What one of two functions gives; ``condition`` has rank 0. Shapes and dtypes are equal."""
+        raise Unsupported(f"{type(self).__name__} has no branches")
+
+    def loop(
+        self,
+        initial: Sequence[Array],
+        test: Callable[[Sequence[Array]], Array],
+        step: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        """``while test(state): state = step(state)``; shapes and dtypes stay as they are."""
+        raise Unsupported(f"{type(self).__name__} has no loops")
+
+
+def _product(sizes: Sequence[Expr]) -> Expr:
+    from smelt.symbolic import numel
+
+    return numel(sizes)
+
+
+class _Sizes(Numbers):
+    """Numbers of sizes: arrays of rank 0."""
+
+    def __init__(self, dialect: ArrayDialect) -> None:
+        self.dialect = dialect
+
+    def symbol(self, symbol: Symbol) -> Array:
+        if symbol not in self.dialect.symbols:
+            raise Unsupported(f"the size {symbol} is no dimension of an argument")
+        return self.dialect.symbols[symbol]
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Array:
+        return self.dialect.full(value, dtype, ())
+
+    def dtype_of(self, value: Array) -> torch.dtype:
+        return value.dtype
+
+    def convert(self, value: Array, dtype: torch.dtype) -> Array:
+        return value if value.dtype == dtype else self.dialect.convert(value, dtype)
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        from smelt.mlir.arrays.evaluate import elementwise_on
+
+        return elementwise_on(self.dialect, name, *args)

@@ -1,0 +1,326 @@
+"""Loop functions on whole arrays: the `ops` handler for targets that know arrays and no loops.
+
+A value is an array over those loop variables that it depends on; it is repeated over the others only where
+another value needs that. Numbers stay numbers until an operation needs them as an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import SmeltError, Unsupported
+from smelt.loops.elementwise import apply
+from smelt.loops.ir import Origin
+from smelt.lowering.tensor import HeldNumber
+from smelt.mlir.arrays import access
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape
+from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.ops import TABLE, Handler, using
+from smelt.ops.table import result_dtype
+
+ZERO = sympy.Integer(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """``array`` has one dimension for each of the loop variables ``axes``; where it is None, ``number`` is
+    the value everywhere."""
+
+    dtype: torch.dtype
+    axes: tuple[Symbol, ...] = ()
+    array: Array | None = None
+    number: Number | None = None
+
+
+class ArrayHandler(Handler):
+    """Runs loop functions over an iteration space.
+
+    ``extents``: the space, loop variable → extent, in order. ``buffers``: what loads see. ``values``: symbols
+    that stand for data (the turn of a scan). Where an index of data (`indirect_index`) is out of range, the
+    nearest one in range is read: arrays have no way to raise.
+    """
+
+    def __init__(
+        self,
+        dialect: ArrayDialect,
+        buffers: Mapping[str, Array],
+        extents: Mapping[Symbol, Expr],
+        values: Mapping[Symbol, Value] | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        self.dialect, self.buffers = dialect, buffers
+        self.extents = dict(extents)
+        self.values: dict[Symbol, Value] = dict(values or {})
+        self.origin = origin or Origin("?")
+        self._masks: list[Value] = []
+        self._iotas: dict[Symbol, Value] = {}
+
+    # -- the protocol -------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Value) -> Value:
+        if name in _DIVIDES and not args[1].dtype.is_floating_point:
+            args = (args[0], self._divisor(args[1]))
+        folded = _folded(name, args)
+        if folded is not None:
+            return folded
+        axes = self._union(args)
+        operands = [self.as_array(arg, axes) for arg in args]
+        found = self.dialect.elementwise(name, *operands)
+        if found is NotImplemented:
+            return self._decomposed(name, args)
+        return Value(found.dtype, axes, found)
+
+    def load(self, buffer: str, index: Sequence[Expr]) -> Value:
+        array = self.buffers[buffer]
+        if len(index) != array.rank:
+            raise SmeltError(
+                "SM0501",
+                f"load of {buffer} with {len(index)} indices, it has {array.rank} dimensions",
+                where=self.origin.where,
+            )
+        if any(size == 0 for size in array.shape):  # nothing is read: masked out, or the space is empty
+            return Value(array.dtype, (), None, False if array.dtype is torch.bool else 0)
+        used = {symbol for expr in index for symbol in expr.free_symbols}
+        opaque = {s: value.axes for s, value in self.values.items() if s in used}
+        found = access.plan(array.shape, index, self.extents, masked=bool(self._masks), opaque=opaque)
+        return Value(array.dtype, found.variables, self.read(array, found))
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Value:
+        return Value(dtype, (), None, value)
+
+    def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
+        return self.to_dtype(evaluate_number(expr, _Indices(self)), dtype)
+
+    def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
+        if x.dtype == dtype:
+            return x
+        if x.array is None:
+            number = torch.tensor(x.number, dtype=_wide(x.dtype)).to(x.dtype).to(dtype)
+            return Value(dtype, (), None, number.item())
+        return replace(x, dtype=dtype, array=self.dialect.convert(x.array, dtype))
+
+    def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
+        return replace(
+            x, dtype=dtype, array=self.dialect.bitcast(self.as_array(x, x.axes), dtype), number=None
+        )
+
+    def masked(self, mask: Value, body: Callable[[], Value], other: Number) -> Value:
+        self._masks.append(mask)
+        try:
+            value = body()
+        finally:
+            self._masks.pop()
+        return self.elementwise("where", mask, value, self.constant(other, value.dtype))
+
+    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
+        position = self.to_dtype(x, torch.int64)
+        extent = self.index_expr(size, torch.int64)
+        zero = self.constant(0, torch.int64)
+        if wrap:
+            negative = self.elementwise("lt", position, zero)
+            position = self.elementwise(
+                "where", negative, self.elementwise("add", position, extent), position
+            )
+        if check or self._masks:
+            last = self.index_expr(size - 1, torch.int64)
+            position = self.elementwise("maximum", self.elementwise("minimum", position, last), zero)
+        symbol = Symbol(f"indirect{len(self.values)}", integer=True)
+        self.values[symbol] = position
+        return symbol
+
+    # -- values as arrays ---------------------------------------------------------------------------
+
+    def shape_of(self, axes: Sequence[Symbol]) -> Shape:
+        return tuple(self.extents[axis] for axis in axes)
+
+    def as_array(self, value: Value, axes: Sequence[Symbol]) -> Array:
+        """The value as an array with one dimension for each of ``axes`` (among which its own are)."""
+        axes = tuple(axes)
+        shape = self.shape_of(axes)
+        if value.array is None:
+            assert value.number is not None
+            return self.dialect.full(value.number, value.dtype, shape)
+        array = value.array
+        if value.axes == axes:
+            return array
+        order = sorted(range(len(value.axes)), key=lambda d: axes.index(value.axes[d]))
+        if order != list(range(len(order))):
+            array = self.dialect.transpose(array, order)
+        if array.rank == len(axes):
+            return array
+        return self.dialect.broadcast(array, shape, [axes.index(value.axes[d]) for d in order])
+
+    def _union(self, values: Sequence[Value]) -> tuple[Symbol, ...]:
+        used = {axis for value in values for axis in value.axes}
+        return tuple(axis for axis in self.extents if axis in used)
+
+    def variable(self, symbol: Symbol) -> Value:
+        """What a loop variable, a size or a symbol for data stands for."""
+        if symbol in self.values:
+            return self.values[symbol]
+        if symbol in self.extents:
+            if self.extents[symbol] == 1:
+                return self.constant(0, torch.int64)
+            if symbol not in self._iotas:
+                made = self.dialect.iota(self.extents[symbol], torch.int64)
+                self._iotas[symbol] = Value(torch.int64, (symbol,), made)
+            return self._iotas[symbol]
+        if isinstance(symbol, HeldNumber):
+            return self.to_dtype(symbol.load(), torch.float64)
+        number = self.dialect.size(symbol)
+        return Value(number.dtype, (), number)
+
+    def _divisor(self, value: Value) -> Value:
+        """A divisor with 1 in place of 0: where it matters, the program raises, and arrays cannot."""
+        if value.array is None:
+            return value if value.number != 0 else self.constant(1, value.dtype)
+        zero = self.elementwise("eq", value, self.constant(0, value.dtype))
+        return self.elementwise("where", zero, self.constant(1, value.dtype), value)
+
+    def _decomposed(self, name: str, args: Sequence[Value]) -> Value:
+        from smelt.mlir.arrays.decomposed import DECOMPOSED
+
+        if name not in DECOMPOSED:
+            raise Unsupported(f"{name} has no form in {type(self.dialect).__name__}")
+        with using(self):
+            return DECOMPOSED[name](*args)
+
+    # -- loads --------------------------------------------------------------------------------------
+
+    def read(self, array: Array, found: access.Access) -> Array:
+        """Run the steps of an access."""
+        for step in found.steps:
+            array = self._step(array, step)
+        return array
+
+    def _step(self, array: Array, step: access.Step) -> Array:
+        dialect, rank = self.dialect, array.rank
+        if isinstance(step, access.Transpose):
+            return dialect.transpose(array, step.order)
+        if isinstance(step, access.Reshape):
+            return dialect.reshape(array, step.shape)
+        if isinstance(step, access.Broadcast):
+            return dialect.broadcast(array, step.shape, step.dims)
+        if isinstance(step, access.Reverse):
+            return dialect.reverse(array, [step.dim])
+        if isinstance(step, access.Pad):
+            low, high = ([ZERO] * rank for _ in range(2))
+            low[step.dim], high[step.dim] = step.low, step.high
+            other = False if array.dtype is torch.bool else 0
+            return dialect.pad(array, tuple(low), tuple(high), other)
+        if isinstance(step, access.Slice):
+            return self._slice(array, step.dim, step.start, step.size, step.step)
+        if isinstance(step, access.Windows):
+            return self._windows(array, step)
+        return dialect.take(array, self._positions(step))
+
+    def _slice(self, array: Array, dim: int, start: Expr, size: Expr, step: Expr) -> Array:
+        one = sympy.Integer(1)
+        starts, sizes, steps = [ZERO] * array.rank, list(array.shape), [one] * array.rank
+        starts[dim], sizes[dim], steps[dim] = start, size, step
+        return self.dialect.slice(array, tuple(starts), tuple(sizes), tuple(steps))
+
+    def _windows(self, array: Array, step: access.Windows) -> Array:
+        """One slice for each position in the window, side by side."""
+        dim = step.dim
+        small = 1 if step.sizes[1].is_Integer and step.sizes[1] <= access.MOST_WINDOWS else 0
+        large = 1 - small
+        count, stride = step.sizes[large], step.steps[large]
+        parts = []
+        for tap in range(int(step.sizes[small])):
+            part = self._slice(array, dim, step.start + tap * step.steps[small], count, stride)
+            place = dim + small
+            shape = (*part.shape[:place], sympy.Integer(1), *part.shape[place:])
+            parts.append(self.dialect.reshape(part, shape))
+        return self.dialect.concatenate(parts, dim + small)
+
+    def _positions(self, step: access.Take) -> Array:
+        """The positions of a take, over loop variables that may be digits of the space's."""
+        digits = {v: size for v, size in zip(step.over, step.sizes) if v not in self.extents}
+        self.extents.update(digits)
+        try:
+            masks, self._masks = self._masks, []
+            return self.as_array(self.index_expr(step.position, torch.int64), step.over)
+        finally:
+            self._masks = masks
+            for digit in digits:
+                del self.extents[digit]
+                self._iotas.pop(digit, None)
+
+
+_DIVIDES = ("fmod", "remainder", "floordiv", "truncdiv")
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype is torch.bool:
+        return dtype
+    return torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def _folded(name: str, args: Sequence[Value]) -> Value | None:
+    """What needs no operation: numbers among themselves, and what leaves a value as it is."""
+    if all(arg.array is None for arg in args):
+        numbers = [torch.tensor(arg.number, dtype=_wide(arg.dtype)).to(arg.dtype) for arg in args]
+        result = apply(name, numbers)
+        return Value(result.dtype, (), None, result.item())
+    if name == "where" and args[0].array is None:
+        return args[1] if args[0].number else args[2]
+    if name in ("logical_and", "logical_or"):
+        for one, other in (args, args[::-1]):
+            if one.array is None:
+                return other if one.number == (name == "logical_and") else one
+    if name in ("add", "mul") and args[0].dtype is torch.int64:
+        neutral = 0 if name == "add" else 1
+        for one, other in (args, args[::-1]):
+            if one.array is None and one.number == neutral:
+                return other
+    return None
+
+
+class _Indices(Numbers):
+    """Numbers of indices: values over the loop variables."""
+
+    def __init__(self, handler: ArrayHandler) -> None:
+        self.handler = handler
+
+    def symbol(self, symbol: Symbol) -> Value:
+        return self.handler.variable(symbol)
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Value:
+        return self.handler.constant(value, dtype)
+
+    def dtype_of(self, value: Value) -> torch.dtype:
+        return value.dtype
+
+    def convert(self, value: Value, dtype: torch.dtype) -> Value:
+        return self.handler.to_dtype(value, dtype)
+
+    def elementwise(self, name: str, *args: Value) -> Value:
+        return self.handler.elementwise(name, *args)
+
+
+def elementwise_on(dialect: ArrayDialect, name: str, *args: Array) -> Array:
+    """One row of the table on arrays of one shape, decomposed where the dialect does not have it."""
+    axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
+    handler = ArrayHandler(dialect, {}, dict(zip(axes, args[0].shape)))
+    result = handler.elementwise(name, *(Value(arg.dtype, axes, arg) for arg in args))
+    result_dtype(TABLE[name], [arg.dtype for arg in args])
+    return handler.as_array(result, axes)
+
+
+def expect(value: Any, dtype: torch.dtype, origin: Origin | None) -> Value:
+    """The value, if it is of ``dtype``.
+
+    Raises:
+        SmeltError: SM0501, the loop function is wrong.
+    """
+    if value.dtype != dtype:
+        what = f"the loop function gives {value.dtype}, the node says {dtype}"
+        raise SmeltError("SM0501", what, where=origin.where if origin else None)
+    return value
