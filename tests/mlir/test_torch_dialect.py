@@ -10,6 +10,7 @@ from torch.export import Dim
 from smelt.errors import SmeltError
 from smelt.mlir import fx, run_pipeline_with_repro_report
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
+from smelt.mlir.signature import signature_of
 from smelt.mlir.torch_dialect import emit
 
 from .support import filecheck
@@ -166,6 +167,18 @@ def test_mutated_inputs_come_back_as_results():
 
     module = fx.export_and_import(write, torch.ones(3), torch.ones(4))
     filecheck(module, "// CHECK: -> (!torch.vtensor<[3],f32>, !torch.vtensor<[4],f32>)")
+
+
+def test_what_was_fixed_while_capturing_is_no_argument():
+    def scale(x, factor, flag=None, bias=None):
+        return x * factor + (1 if bias is None else bias)
+
+    program = fx.capture(scale, (torch.ones(3), 2), {"flag": True, "bias": torch.ones(3)})
+    assert signature_of(program).places == (0, 3)
+    filecheck(
+        emit(program),
+        "// CHECK: @main(%{{[^:]*}}: !torch.vtensor<[3],f32>, %{{[^:]*}}: !torch.vtensor<[3],f32>)",
+    )
 
 
 def test_dtypes_and_literals():

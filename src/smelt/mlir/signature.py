@@ -55,20 +55,34 @@ class Result:
 class Signature:
     """``results = main(*arguments)``.
 
-    Arguments: the user's inputs in their order (numbers too), then the tensors that the program holds and
-    mutates (batch-norm statistics), then, with external weights, all others that it holds. Results: the
-    mutated arguments in the program's order, then the user's outputs, as ``torch.export`` orders them.
+    Arguments: the user's inputs in their order (numbers too, but none that was fixed when the program was
+    captured, see `is_passed`; ``places`` are the positions of those that are arguments among all inputs of the
+    user), then the tensors that the program holds and mutates (batch-norm statistics), then, with external
+    weights, all others that it holds. Results: the mutated arguments in the program's order, then the user's
+    outputs, as ``torch.export`` orders them.
     ``literals``: the tensors that are constants in the module.
     """
 
     arguments: tuple[Argument, ...]
     results: tuple[Result, ...]
     literals: tuple[Argument, ...]
+    places: tuple[int, ...] = ()
 
     @property
     def held(self) -> tuple[Argument, ...]:
         """The arguments whose values the program holds: a caller passes them behind the user's inputs."""
         return tuple(each for each in self.arguments if each.value is not None)
+
+
+def is_passed(meta: Any) -> bool:
+    """Whether an input with this metadata is an argument: a tensor, or a number that each call gives anew.
+
+    None, strings, and numbers that ``torch.export`` has fixed are part of the program.
+
+    >>> is_passed(torch.ones(2)), is_passed(3), is_passed(None)
+    (True, False, False)
+    """
+    return isinstance(meta, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def signature_of(program: Program, weights: Weights = "inline") -> Signature:
@@ -81,10 +95,13 @@ def signature_of(program: Program, weights: Weights = "inline") -> Signature:
     """
     every = {node: Argument(node, each) for node, each in zip(program.placeholders, program.inputs)}
     mutated = dict(program.mutations())
-    users = [each for each in every.values() if each.value is None]
+    inputs = [each for each in every.values() if each.value is None]
+    places = tuple(place for place, each in enumerate(inputs) if is_passed(each.meta))
+    users = [inputs[place] for place in places]
     state = [every[node] for node in every if node in mutated and every[node].value is not None]
     rest = [each for each in every.values() if each.value is not None and each.node not in mutated]
     external = rest if weights == "external" else []
     results = [Result(source, every[target]) for target, source in mutated.items()]
     results += [Result(value) for value in program.outputs]
-    return Signature((*users, *state, *external), tuple(results), tuple(rest) if weights == "inline" else ())
+    literals = tuple(rest) if weights == "inline" else ()
+    return Signature((*users, *state, *external), tuple(results), literals, places)

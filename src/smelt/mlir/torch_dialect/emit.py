@@ -41,7 +41,7 @@ def emit(
             these; `smelt.mlir.run_pipeline_with_repro_report` takes them out for such a pipeline.
 
     An operator that the dialect does not know becomes ``torch.operator``; integers are signed, bool is i1.
-    Results and arguments that are None are left out.
+    Results that are None are left out.
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that have no form in the dialect.
@@ -74,7 +74,7 @@ class _Function:
         from torch_mlir import ir
         from torch_mlir.dialects import func
 
-        arguments = [each for each in self.signature.arguments if each.meta is not None]
+        arguments = self.signature.arguments
         try:
             inputs = [type_of(each.meta) for each in arguments]
         except Unsupported as refusal:
