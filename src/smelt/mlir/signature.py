@@ -56,7 +56,7 @@ class Signature:
     """``results = main(*arguments)``.
 
     Arguments: the user's inputs in their order (numbers too, but none that was fixed when the program was
-    captured, see `is_passed`; ``places`` are the positions of those that are arguments among all inputs of the
+    captured, see `is_passed`; ``places`` are the positions of the arguments among all inputs of the
     user), then the tensors that the program holds and mutates (batch-norm statistics), then, with external
     weights, all others that it holds. Results: the mutated arguments in the program's order, then the user's
     outputs, as ``torch.export`` orders them.

@@ -26,6 +26,8 @@ from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
 
+_NUMBERS = ("!torch.int", "!torch.float", "!torch.bool", "!torch.list<int>")
+
 
 def emit(
     program: Program, weights: Weights = "inline", *, name: str = "main", symbolic_shapes: bool = False
@@ -88,6 +90,7 @@ class _Function:
             if results is None:
                 return
             func.ReturnOp(results)
+        drop_unused_numbers(block)
         function.attributes["function_type"] = ir.TypeAttr.get(
             ir.FunctionType.get(inputs, [each.type for each in results])
         )
@@ -289,6 +292,18 @@ def operation_name(overload: OpOverload) -> str:
     base = overload._schema.name.replace("::", ".")
     suffix = "" if overload._overloadname == "default" else f".{overload._overloadname}"
     return f"torch.{base}{suffix}"
+
+
+def drop_unused_numbers(block: Any) -> None:
+    """Take out what only gives numbers, or lists of these, that nothing uses: sizes that the graph asks for."""
+    for operation in reversed(list(block.operations)):
+        kinds = [str(result.type) for result in operation.results]
+        if (
+            kinds
+            and all(kind in _NUMBERS for kind in kinds)
+            and all(not any(r.uses) for r in operation.results)
+        ):
+            operation.erase()
 
 
 def how(overload: OpOverload) -> str:

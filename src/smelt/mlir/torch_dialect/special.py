@@ -14,6 +14,7 @@ from smelt.errors import Unsupported
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.types import type_of
+from smelt.symbolic import as_expr, same
 
 aten = torch.ops.aten
 Writer = Callable[[Any, Node], None]
@@ -147,6 +148,58 @@ def _places(shape: Sequence[int], strides: Sequence[int], start: int) -> torch.T
         along = torch.arange(size) * stride
         places = places + along.reshape([-1 if each == dim else 1 for each in range(len(shape))])
     return places
+
+
+@writes(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+def _view(walk: Any, node: Node) -> None:
+    """The one size of a ``view`` that is only known at run time is -1: the others say what it is."""
+    sizes: Any = node.args[1]
+    unknown = [place for place, size in enumerate(sizes) if isinstance(size, Node)]
+    if len(unknown) != 1 or any(size in (-1, 0) for size in sizes if isinstance(size, int)):
+        walk.call(node, node.target)
+        return
+    wanted = [-1 if place == unknown[0] else size for place, size in enumerate(sizes)]
+    operands = [walk.value_of(node.args[0]), walk.operands.list_of(wanted, _INTEGERS, node)]
+    walk.take(
+        node, _operation(f"torch.{str(node.target).removesuffix('.default')}", node.meta["val"], operands)
+    )
+
+
+@writes(aten.expand.default)
+def _expand(walk: Any, node: Node) -> None:
+    """A size that ``expand`` leaves as it is is -1."""
+    source, sizes, *_ = node.args
+    own, result = source.meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    added = len(result) - len(own)
+    kept = [
+        place >= added and same(as_expr(result[place]), as_expr(own[place - added]))
+        for place in range(len(result))
+    ]
+    if not any(keep and isinstance(size, Node) for keep, size in zip(kept, sizes)):  # type: ignore[arg-type]
+        walk.call(node, node.target)
+        return
+    wanted = [-1 if keep and isinstance(size, Node) else size for keep, size in zip(kept, sizes)]  # type: ignore[arg-type]
+    lengths = walk.operands.list_of(wanted, _INTEGERS, node)
+    operands = [walk.value_of(source), lengths, walk.constants.get(False)]
+    walk.take(node, _operation("torch.aten.expand", node.meta["val"], operands))
+
+
+@writes(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
+def _product_and_sum(walk: Any, node: Node) -> None:
+    """``addmm(x, a, b, beta=0)`` → ``mm(a, b)``: with beta 0, NaN in ``x`` is no NaN in the result."""
+    beta: Any = node.args[3] if len(node.args) > 3 else node.kwargs.get("beta", 1)
+    alpha: Any = node.args[4] if len(node.args) > 4 else node.kwargs.get("alpha", 1)
+    if isinstance(beta, Node) or beta != 0:
+        walk.call(node, node.target)
+        return
+    names = {aten.addmm.default: "mm", aten.baddbmm.default: "bmm", aten.addmv.default: "mv"}
+    name = next(name for overload, name in names.items() if overload is node.target)
+    factors = [walk.value_of(each) for each in node.args[1:3]]
+    made = _operation(f"torch.aten.{name}", node.meta["val"], factors)
+    if isinstance(alpha, Node) or alpha != 1:
+        factor = walk.value_of(alpha) if isinstance(alpha, Node) else walk.constants.get(alpha)
+        made = _operation("torch.aten.mul.Scalar", node.meta["val"], [made, factor])
+    walk.take(node, made)
 
 
 @writes(aten.empty_permuted.default)
