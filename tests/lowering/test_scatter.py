@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.lowering.harness import DTYPES, FLOATS, INTEGERS, check
+from tests.lowering.harness import DTYPES, FLOATS, check
 from tests.lowering.test_indexing import numbers, positions, raises
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def test_index_put_at_several_tensors(layout: Any, accumulate: bool) -> None:
     check(function, X, ROWS, COLUMNS, torch.rand(shape[-1]))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_index_put_accumulates_duplicates(dtype: torch.dtype) -> None:
     x, i, v = numbers(dtype, 3, 2), positions([1, 1, -2, 0]), numbers(dtype, 4, 2)
     check(lambda x, i, v: aten.index_put.default(x, [i], v, True), x, i, v)
@@ -56,6 +56,8 @@ def test_index_put_of_a_number_under_a_mask_is_elementwise() -> None:
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_index_put_by_a_mask(accumulate: bool) -> None:
     mask = torch.tensor([True, False, False, True])
+    truth = torch.tensor([True, False, False, False])
+    check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), truth, mask, truth[1:3])
     check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(2, 5, 6))
     check(lambda x, m, v: aten.index_put.default(x, [m], v, accumulate), X, mask, torch.rand(6))
 
@@ -72,21 +74,9 @@ def test_what_goes_to_aten() -> None:
     square = torch.rand(4, 4)
     two = lambda x, m: aten.index_put.default(x, [m, m], torch.ones(()))  # noqa: E731
     check(two, square, mask, fallbacks=[put])
-    truth = torch.tensor([True, False])
-    check(
-        lambda x, i, v: aten.index_put.default(x, [i], v, True),
-        truth,
-        positions([1]),
-        truth[:1],
-        fallbacks=[put],
-    )
-    check(
-        lambda x, i, s: aten.scatter_reduce.two(x, 0, i, s, "amax"),
-        torch.zeros(3),
-        positions([1, 1]),
-        torch.rand(2),
-        fallbacks=["aten.scatter_reduce.two"],
-    )
+    sparse = torch.rand(6)[::2]
+    strided = aten.as_strided_scatter.default
+    check(lambda x, s: strided(x, s, [2], [2], 0), sparse, torch.ones(2), fallbacks=[str(strided)])
 
 
 def test_index_put_out_of_range_raises() -> None:
@@ -126,37 +116,11 @@ def test_scatter_keeps_the_last_of_duplicates() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
-def test_scatter_add(dtype: torch.dtype) -> None:
-    index, source = positions([[0, 1, 1], [1, 1, 0]]), numbers(dtype, 2, 3)
-
-    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (
-            aten.scatter_add.default(x, 1, i, s),
-            aten.scatter.reduce(x, 0, i, s, reduce="add"),
-            aten.scatter.value_reduce(x, 0, i, 3, reduce="add"),
-            aten.scatter_reduce.two(x, -1, i, s, "sum"),
-        )
-
-    check(function, numbers(dtype, 2, 3), index, source)
-
-
 def test_scatter_of_scalars_and_of_nothing() -> None:
-    check(
-        lambda x, i, s: aten.scatter_add.default(x, 0, i, s),
-        torch.tensor(1.0),
-        positions(0),
-        torch.tensor(2.0),
-    )
-    check(
-        lambda x, i, s: aten.scatter_add.default(x, 0, i, s), torch.ones(3), positions(2), torch.tensor(2.0)
-    )
-    check(
-        lambda x, i, s: aten.scatter_add.default(x, 0, i, s),
-        torch.ones(3),
-        torch.empty(0, dtype=torch.int64),
-        torch.ones(0),
-    )
+    source = lambda x, i, s: aten.scatter.src(x, 0, i, s)  # noqa: E731
+    check(source, torch.tensor(1.0), positions(0), torch.tensor(2.0))
+    check(source, torch.ones(3), positions(2), torch.tensor(2.0))
+    check(source, torch.ones(3), torch.empty(0, dtype=torch.int64), torch.ones(0))
     raises(lambda x, i: aten.scatter.value(x, 0, i, 1.0), torch.ones(3), positions([-1]))
 
 
@@ -166,26 +130,6 @@ def test_along_one_dimension(dtype: torch.dtype) -> None:
     check(lambda x, i, s: aten.index_copy.default(x, 1, i, s), x, i, source)
     check(lambda x, i: aten.index_fill.int_Scalar(x, -1, i, 1), x, positions([2, -1]))
     check(lambda x, i, v: aten.index_fill.int_Tensor(x, 0, i, v), x, i, numbers(dtype))
-    if dtype is not torch.bool:
-        check(lambda x, i, s: aten.index_add.default(x, 1, i, s), x, positions([2, 2]), source)
-
-
-def test_index_add_with_alpha() -> None:
-    x, i, source = numbers(torch.float32, 4, 5), positions([1, 1, 0]), torch.rand(3, 5)
-    check(lambda x, i, s: aten.index_add.default(x, 0, i, s, alpha=-2), x, i, source)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_embedding_gradient(dtype: torch.dtype) -> None:
-    grad, i = numbers(dtype, 2, 3, 4) / 7, positions([[1, 0, 5], [5, 5, 2]])
-    check(lambda g, i: aten.embedding_dense_backward.default(g, i, 6, -1, False), grad, i, slack=2)
-    check(lambda g, i: aten.embedding_dense_backward.default(g, i, 6, 5, False), grad, i, slack=2)
-    check(
-        lambda g, i: aten.embedding_dense_backward.default(g, i, 6, 5, True),
-        grad,
-        i,
-        fallbacks=["aten.embedding_dense_backward.default"],
-    )
 
 
 def test_gradients_of_views() -> None:
@@ -206,3 +150,53 @@ def test_dynamic_sizes() -> None:
         for n, m, k in ((2, 3, 5), (7, 2, 4), (5, 9, 3))
     ]
     check(function, torch.rand(4, 6), positions([0, 3, 0]), torch.rand(3, 6), symbolic=True, others=others)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_put(dtype: torch.dtype, accumulate: bool) -> None:
+    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return aten.put.default(x, i, s, accumulate)
+
+    index = positions([[3, -1, 3], [0, 7, 3]])
+    check(function, numbers(dtype, 4, 5).t(), index, numbers(dtype, 2, 3))
+    check(function, numbers(dtype, 4, 5), index, numbers(dtype, 3, 2).t().flip(0))
+    check(function, numbers(dtype, 20), index, numbers(dtype, 6))
+    check(function, numbers(dtype), positions([0, -1]), numbers(dtype, 2))
+    check(function, numbers(dtype, 3), torch.empty(0, dtype=torch.int64), numbers(dtype, 0))
+
+
+def test_put_out_of_range_raises() -> None:
+    raises(lambda x, i: aten.put.default(x, i, x[:2]), torch.ones(3), positions([0, 3]))
+    raises(lambda x, i: aten.put.default(x, i, x[:2], True), torch.ones(3), positions([0, -4]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_as_strided_scatter(dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return aten.as_strided_scatter.default(x, s, [2, 3], [4, 1], 5)
+
+    check(function, numbers(dtype, 4, 5), numbers(dtype, 2, 3).flip(0))
+    check(function, numbers(dtype, 4, 5).t(), numbers(dtype, 2, 3))
+    check(function, numbers(dtype, 2, 3, 2, 2).to(memory_format=torch.channels_last), numbers(dtype, 2, 3))
+    check(function, numbers(dtype, 12), numbers(dtype, 2, 3))
+    whole = lambda x, s: aten.as_strided_scatter.default(x[1:], s, [2], [3])  # noqa: E731
+    check(whole, numbers(dtype, 4, 5), numbers(dtype, 2))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_max_unpool(dtype: torch.dtype) -> None:
+    line = positions([[[0, 7, 3], [3, 3, 11]]])
+    plane = lambda x, i: aten.max_unpool2d.default(x, i, [3, 4])  # noqa: E731
+    check(plane, numbers(dtype, 1, 2, 3), line)
+    check(plane, numbers(dtype, 2, 3, 4, 2), torch.arange(48).reshape(2, 3, 4, 2) % 12)
+    last = torch.channels_last
+    at = (torch.arange(48).reshape(2, 3, 4, 2) % 12).to(memory_format=last)
+    wide = numbers(dtype, 2, 3, 4, 2).to(memory_format=last)
+    check(plane, wide, at, strides=False)  # PyTorch's fakes are row-major
+    check(
+        lambda x, i: aten.max_unpool3d.default(x, i, [2, 3, 4], [2, 2, 2], [0, 0, 0]),
+        numbers(dtype, 2, 1, 2, 2),
+        torch.arange(8).reshape(2, 1, 2, 2) * 3,
+    )
+    raises(plane, torch.ones(1, 2, 3), line + 1)

@@ -309,7 +309,7 @@ def embedding_bag_dense_backward(
     base = fill(ctx, [count, grad.shape[1]], grad.dtype, 0)
     if mode == MAX:
         return _maximum_backward(ctx, base, grad, bag_size, maximum_indices)
-    counts = _counts(ctx, indices, count) if scale_grad_by_freq else None
+    counts = _divisors(ctx, indices, count) if scale_grad_by_freq else None
 
     def value(index: Index) -> Any:
         at = index[:1]
@@ -328,6 +328,34 @@ def embedding_bag_dense_backward(
         return [position(indices, index[:1], count, wrap=False), index[1]]
 
     return combined(ctx, base, "sum", value, place, (indices.shape[0], grad.shape[1]))
+
+
+def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
+    """For each row, what ``scale_grad_by_freq`` divides its gradient by in bags.
+
+    ATen looks the count up at another place than the row's own: row r, the n-th different one that occurs,
+    is divided by the count of what is at place n of all indices in order.
+    """
+    counts = _counts(ctx, indices, size)
+    length = indices.shape[0]
+    ordered, _ = ctx.sort(indices.load, shape=indices.shape, dtype=indices.dtype)
+
+    def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        occurs = ops.ne(counts.load(index), constant(0, torch.int64))
+        return [ops.add(state[0], convert(occurs, torch.bool, torch.int64))], [state[0]]
+
+    (ordinal,) = ctx.scan(follow, shape=(size,), dim=0, state=[(torch.int64, 0)], dtypes=[torch.int64])
+
+    def inner_fn(index: Index) -> Any:
+        occurs = ops.ne(counts.load(index), constant(0, torch.int64))
+
+        def looked_up() -> Any:
+            place = ops.indirect_index(ordinal.load(index), length, wrap=False, check=False)
+            return counts.load([position(ordered, [place], size, wrap=False, check=False)])
+
+        return ops.masked(occurs, looked_up, 1)
+
+    return ctx.pointwise(inner_fn, shape=(size,), dtype=torch.int64)
 
 
 def _of_bag(grad: Tensor, offset2bag: Tensor, index: Index, dtype: torch.dtype) -> tuple[Any, Expr]:

@@ -16,6 +16,7 @@ from sympy import Expr
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.checks import at_least
 from smelt.lowering.dims import cast, compute_dtype, convert, fill, load_as
+from smelt.lowering.indexing import position
 from smelt.lowering.registry import lowers
 from smelt.lowering.scatter_reduce import MODES, identity
 from smelt.lowering.tensor import Index, Tensor
@@ -31,7 +32,8 @@ class _Segments:
     """The segments of a dimension of ``data``, and tensors that have an element for each.
 
     ``lengths`` has the dimensions before that one, ``axis``, and a last one: the segments; so have
-    ``offsets``, one more each, where these are given. An element may be in no segment: behind the last.
+    ``offsets``, one more each, where these are given. What is before the first segment or behind the last is
+    in none.
     """
 
     def __init__(self, ctx: Builder, data: Tensor, lengths: Tensor | None, offsets: Tensor | None) -> None:
@@ -41,34 +43,46 @@ class _Segments:
         self.axis, self.shape = len(given.shape) - 1, data.shape
         self.count = given.shape[-1] - int(lengths is None)
         self.lengths = _lengths(ctx, given, self.count, lengths is None)
-        self.number = self._number()
+        self.number = self._number(self._ends() if lengths is not None else given, lengths is None)
 
-    def _number(self) -> Tensor:
-        """The segment of each position of the dimension; ``count`` where it is in none."""
-        axis, more = self.axis, self.shape[self.axis] + 1
-        before, numbers = self.shape[:axis], [(torch.int64, 0)]
+    def _ends(self) -> Tensor:
+        """Where each segment ends: the sum of the lengths so far."""
 
         def end(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
             after = ops.add(state[0], self.lengths.load(index))
             return [after], [after]
 
-        (ends,) = self.ctx.scan(end, shape=self.lengths.shape, dim=axis, state=numbers, dtypes=[torch.int64])
+        shape, first = self.lengths.shape, [(torch.int64, 0)]
+        return self.ctx.scan(end, shape=shape, dim=self.axis, state=first, dtypes=[torch.int64])[0]
+
+    def _number(self, bounds: Tensor, has_start: bool) -> Tensor:
+        """The segment of each position of the dimension; ``count`` where it is in none.
+
+        ``bounds``: where segments end, and where the first one starts if that is among them.
+        """
+        axis, more = self.axis, self.shape[self.axis] + 1
+        shape = self.shape[: axis + 1]
 
         def place(index: Index) -> list[Expr]:
-            at = ops.indirect_index(ends.load(index), more, wrap=False, check="RuntimeError")
-            return [*index[:-1], at]
+            return [*index[:-1], position(bounds, index, more, wrap=False, check="RuntimeError")]
 
-        none = fill(self.ctx, [*before, more], torch.int64, 0)
-        ended = self.ctx.scatter(
-            none, lambda index: constant(1, torch.int64), place, shape=ends.shape, mode="add"
+        passed = self.ctx.scatter(
+            fill(self.ctx, [*shape[:-1], more], torch.int64, 0),
+            lambda index: constant(1, torch.int64),
+            place,
+            shape=bounds.shape,
+            mode="add",
         )
 
         def follow(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
-            passed = ops.add(state[0], ended.load(index))
-            return [passed], [passed]
+            number = ops.add(state[0], passed.load(index))
+            if not has_start:
+                return [number], [number]
+            before = ops.lt(number, constant(0, torch.int64))
+            return [number], [ops.where(before, ops.index_expr(self.count, torch.int64), number)]
 
-        shape = self.shape[: axis + 1]
-        return self.ctx.scan(follow, shape=shape, dim=axis, state=numbers, dtypes=[torch.int64])[0]
+        first = [(torch.int64, -int(has_start))]
+        return self.ctx.scan(follow, shape=shape, dim=axis, state=first, dtypes=[torch.int64])[0]
 
     def of(self, index: Index) -> Any:
         """The number of the segment of an element."""
@@ -101,7 +115,7 @@ class _Segments:
 
 
 def _lengths(ctx: Builder, given: Tensor, count: Expr, are_offsets: bool) -> Tensor:
-    """The lengths as int64; those between offsets, of which only the differences count (as in ATen)."""
+    """The lengths as int64; of segments between offsets their differences."""
 
     def inner_fn(index: Index) -> Any:
         here = load_as(given, index, torch.int64)
