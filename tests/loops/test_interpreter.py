@@ -205,9 +205,9 @@ def test_sum_is_as_accurate_as_float64() -> None:
     assert evaluate_body(body, {"x": x})[0] == x.double().sum().float()
 
 
-def _scatter(mode: str | None) -> Scatter:
+def _scatter(mode: str | None, check: bool | str = True) -> Scatter:
     def place(index: Any) -> Any:
-        return (ops.indirect_index(ops.load("at", index), sympy.Integer(3)),)
+        return (ops.indirect_index(ops.load("at", index), sympy.Integer(3), check=check),)
 
     return Scatter("base", sizes(4), torch.float32, lambda i: ops.load("v", i), place, mode)
 
@@ -220,10 +220,15 @@ def test_scatter_last_of_duplicates_wins_and_add_accumulates() -> None:
     }
     assert evaluate_body(_scatter(None), tensors)[0].tolist() == [30, 2, 40]
     assert evaluate_body(_scatter("add"), tensors)[0].tolist() == [41, 2, 63]
+    assert evaluate_body(_scatter("mul"), tensors)[0].tolist() == [300, 2, 2400]
+    assert evaluate_body(_scatter("maximum"), tensors)[0].tolist() == [30, 2, 40]
+    assert evaluate_body(_scatter("minimum"), tensors)[0].tolist() == [1, 2, 3]
     assert tensors["base"].tolist() == [1, 2, 3]
     tensors["at"][0] = 3
     with pytest.raises(IndexError):
         evaluate_body(_scatter("add"), tensors)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        evaluate_body(_scatter("add", check="RuntimeError"), tensors)
 
 
 def test_graph_with_symbolic_sizes_mutation_extern_and_views() -> None:

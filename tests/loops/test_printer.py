@@ -19,7 +19,8 @@ from smelt.loops.ir import (
     Scatter,
     StridedView,
 )
-from smelt.loops.printer import print_graph, type_text
+from smelt.loops.printer import instruction_text, print_graph, type_text
+from smelt.loops.straightline import Instruction
 from smelt.ops import ops
 from smelt.symbolic import contiguous_strides
 
@@ -123,6 +124,11 @@ graph(
 
 def test_golden() -> None:
     assert print_graph(_graph()) == GOLDEN
+
+
+def test_an_index_says_what_it_raises() -> None:
+    step = Instruction("v1", torch.int64, "indirect_index", ("v0", S0, False, "RuntimeError"), None)
+    assert instruction_text(step) == "index(v0, size=s0, check, raises=RuntimeError)"
 
 
 def test_type_names_are_all_different() -> None:

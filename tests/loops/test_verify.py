@@ -174,6 +174,16 @@ BROKEN: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "scatter base": (lambda g: _body(g, 2, base="q"), "the scatter's base q is no buffer"),
     "scatter place": (lambda g: _body(g, 2, place=lambda i: (i[0],)), "the scatter's place has 1 indices"),
     "scatter mode": (lambda g: _body(g, 2, mode="amax"), "a scatter has no mode 'amax'"),
+    "scatter of booleans": (
+        lambda g: _body(g, 2, dtype=torch.bool, mode="mul"),
+        "a scatter of booleans has no mode 'mul'",
+    ),
+    "indirect raises": (
+        lambda g: _body(
+            g, 2, place=lambda i: (ops.indirect_index(ops.load("n", i[:1]), S0, check="KeyError"), i[1])
+        ),
+        "an indirect index raises no KeyError",
+    ),
     "extern target": (
         lambda g: _body(g, 3, target="aten.nope.default"),
         "there is no ATen operator 'aten.nope.default'",

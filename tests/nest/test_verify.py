@@ -157,6 +157,10 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
         in_loop(ONE, replace(INDIRECT, args=("c0", S0, True, True))),
         "an indirect index is an integer, not torch.float32",
     ),
+    "indirect raises": (
+        in_loop(N, replace(INDIRECT, args=("n0", S0, True, "KeyError"))),
+        "an indirect index raises no KeyError",
+    ),
     "indirect binds nothing": (
         in_loop(N, replace(INDIRECT, index=None)),
         "the indirect index binds no symbol",

@@ -88,6 +88,8 @@ class TypeChecker(Handler):
     ) -> Expr:
         if x not in _INTEGERS:
             self.problems.append(f"an indirect index is an integer, not {x}")
+        if check not in (True, False, "IndexError", "RuntimeError"):
+            self.problems.append(f"an indirect index raises no {check}")
         self._index(size)
         self._indirect += 1
         return loop_var(f"at{self._indirect - 1}")
