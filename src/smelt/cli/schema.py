@@ -40,7 +40,7 @@ def print_table() -> None:
 
 
 def find(name: str) -> list[torch._ops.OpOverload]:
-    """The overloads that a name means.
+    """The overloads that a name means; those that write to an argument only where there are no others.
 
     >>> [coverage.name_of(each) for each in find("aten.add.Tensor")]
     ['aten::add.Tensor']
@@ -55,7 +55,9 @@ def find(name: str) -> list[torch._ops.OpOverload]:
         near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.75)
         hint = "did you mean " + " or ".join(near) + "?" if near else None
         raise SmeltError("SM0911", f"no operator {name!r}", remedy=hint)
-    return [_overload(each) for each in sorted(found)]
+    overloads = [_overload(each) for each in sorted(found)]
+    writing = [each for each in overloads if each._schema.is_mutable]
+    return [each for each in overloads if each not in writing] or writing
 
 
 def _normal(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -100,7 +101,10 @@ def table() -> str:
 
 
 def capabilities(dialect: str) -> Capabilities:
-    """What the handler of a dialect in `LOOP_DIALECTS` says of itself."""
+    """What the handler of a dialect in `LOOP_DIALECTS` says of itself; nothing where there is no handler."""
+    spec = find_spec(f"smelt.mlir.{dialect}")
+    if spec is None or spec.origin is None:
+        return Capabilities(frozenset(), frozenset(), frozenset())
     found: Capabilities = import_module(f"smelt.mlir.{dialect}").CAPABILITIES
     return found
 
@@ -115,6 +119,8 @@ def _loops(dialect: str, needs: Needs | None) -> str:
     if needs is None or (needs.bodies == {"Extern"} and not needs.calls <= capabilities(dialect).calls):
         return "no"
     lacking = capabilities(dialect).lacks(needs)
+    if needs.bodies and needs.bodies <= set(lacking):
+        return "no"
     return "yes" if not lacking else "not " + ", ".join(lacking)
 
 

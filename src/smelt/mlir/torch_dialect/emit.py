@@ -295,7 +295,7 @@ def operation_name(overload: OpOverload) -> str:
 
 
 def drop_unused_numbers(block: Any) -> None:
-    """Take out what only gives numbers, or lists of these, that nothing uses: sizes that the graph asks for."""
+    """Take out what only gives numbers, or lists of these, that nothing uses."""
     for operation in reversed(list(block.operations)):
         kinds = [str(result.type) for result in operation.results]
         if (

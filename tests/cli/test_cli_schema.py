@@ -1,0 +1,58 @@
+"""smelt schema: names as people write them, what becomes of an operator, and the table in the documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+
+COVERAGE = Path(__file__).parent.parent.parent / "docs" / "coverage.md"
+
+
+@pytest.mark.parametrize(
+    "name", ["aten::add.Tensor", "aten.add.Tensor", "add.Tensor", "torch.ops.aten.add.Tensor"]
+)
+def test_an_overload_by_any_of_its_names(smelt_command, name):
+    code, out, err = smelt_command("schema", name)
+    assert code == 0, err
+    assert out.startswith("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor\n")
+    assert "a kernel of smelt's own" in out
+    assert "Pointwise" in out
+    for dialect in ("Linalg", "StableHLO", "TOSA", "Torch"):
+        assert f"  {dialect} " in out
+
+
+def test_without_an_overload_all_are_told(smelt_command):
+    code, out, err = smelt_command("schema", "aten::add")
+    assert code == 0, err
+    assert "aten::add.Tensor(" in out
+    assert "aten::add.Scalar(" in out
+
+
+def test_a_matrix_product_is_a_contraction_that_aten_runs(smelt_command):
+    _, out, _ = smelt_command("schema", "aten::mm")
+    assert "ATen's kernel, by choice" in out
+    assert "Contraction" in out
+
+
+def test_an_unknown_operator_has_near_ones(smelt_command):
+    code, _, err = smelt_command("schema", "aten::addd.Tensor")
+    assert code == 2
+    assert "SM0911" in err
+    assert "aten::add.Tensor" in err
+
+
+def test_no_operator_says_what_to_give(smelt_command):
+    code, _, err = smelt_command("schema")
+    assert code == 2
+    assert "SM0911" in err
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the table is that of torch 2.13")
+def test_the_table_in_the_documents_is_up_to_date(smelt_command):
+    code, out, err = smelt_command("schema", "--table")
+    assert code == 0, err
+    assert out == COVERAGE.read_text(), "run: smelt schema --table > docs/coverage.md"
