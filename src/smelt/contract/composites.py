@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import binary_cross_entropy
 
 from smelt.contract import antialias, distances, grid_sampling
 
@@ -21,6 +22,15 @@ def _soft_margin_loss_backward(
     z = torch.exp(-target * self)
     scale = 1.0 / self.numel() if reduction == 1 else 1.0
     return target * z * -scale / (z + 1) * grad_output
+
+
+def _binary_cross_entropy(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """As PyTorch takes it apart, after eager's check of the probabilities."""
+    inside = ((self >= 0) & (self <= 1)).all()
+    aten._assert_async.msg(inside, "all elements of input should be between 0 and 1")
+    return binary_cross_entropy(self, target, weight, reduction)
 
 
 def _addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -94,6 +104,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._trilinear.default: _trilinear,
     aten.addbmm.default: _addbmm,
     aten.angle.default: _angle,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.histc.default: _histc,
     aten.ldexp.Tensor: _ldexp,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,

@@ -260,7 +260,7 @@ def _relax(steps: Iterable[Recordable], proofs: Any) -> tuple[Recordable, ...]:
         elif step.op == "indirect_index":
             nonnegative, inside = next(proofs)
             value, size, wrap, check = step.args
-            args = (value, size, wrap and not nonnegative, check and not inside)
+            args = (value, size, wrap and not nonnegative, False if inside else check)
             step = Instruction(step.name, step.dtype, step.op, args, step.index)
         result.append(step)
     return tuple(result)

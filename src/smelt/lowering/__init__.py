@@ -19,6 +19,7 @@ ROW_MODULES: tuple[str, ...] = (
     "embedding",
     "scans",
     "indexing",
+    "losses",
     "multinomial",
     "normalization",
     "normalization_backward",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr
 
@@ -306,6 +307,8 @@ def pow_scalar(ctx: Builder, x: Tensor, exponent: Number | Expr) -> Tensor:
     special, dtype = _POWERS.get(float(exponent)), promote([x, exponent])
     if not dtype.is_floating_point:
         special = special if exponent in (2, 3) else None
+        if exponent < 0:
+            ctx.check(sympy.false, "Integers to negative integer powers are not allowed.")
     if dtype is torch.float16 and abs(exponent) == 0.5:
         special = None  # ATen has no root here: (-inf) ** 0.5 is inf, in the other dtypes NaN
     if special is None:

@@ -230,13 +230,20 @@ def amin(ctx: Builder, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tens
     return extreme(ctx, "min", x, canonical_dims(dim, len(x.shape)), keepdim)
 
 
+def _require_elements(ctx: Builder, x: Tensor, name: str) -> None:
+    message = f"{name}(): Expected reduction dim to be specified for input.numel() == 0."
+    ctx.check(sympy.Gt(numel(x.shape), 0), message)
+
+
 @lowers(aten.max.default)
 def max_all(ctx: Builder, x: Tensor) -> Tensor:
+    _require_elements(ctx, x, "max")
     return extreme(ctx, "max", x, canonical_dims(None, len(x.shape)), False)
 
 
 @lowers(aten.min.default)
 def min_all(ctx: Builder, x: Tensor) -> Tensor:
+    _require_elements(ctx, x, "min")
     return extreme(ctx, "min", x, canonical_dims(None, len(x.shape)), False)
 
 
