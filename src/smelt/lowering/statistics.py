@@ -70,6 +70,11 @@ def var(
     return _variance(ctx, x, dim, correction, keepdim)[0]
 
 
+@lowers(aten.var.dim)
+def var_dim(ctx: Builder, x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Tensor:
+    return _variance(ctx, x, dim, float(unbiased), keepdim)[0]
+
+
 @lowers(aten.std.correction)
 def std(
     ctx: Builder, x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
