@@ -16,6 +16,7 @@ from smelt.mlir.locations import where_of
 
 _OPERATION = re.compile(r"'([a-z_]+\.[\w.$]+)'")
 _OPERATOR = re.compile(r'"torch\.operator".*?name = "([^"]+)"')
+_CURRENT = re.compile(r'see current operation:[^"]*"([\w.]+)"\(')
 _BACKEND = re.compile(r"\btorch-backend-to-[a-z-]+-pipeline\b")
 _CONSTRAINTS = ("torch.bind_symbolic_shape", "torch.symbolic_int")
 _LARGEST_REPRODUCER = 16 << 20
@@ -300,7 +301,7 @@ def _diagnostic(diagnostic: Any) -> Diagnostic:
     notes = [_flat(note.message) for note in diagnostic.notes]
     told = [note for note in notes if not note.startswith("see current operation")]
     message = "; ".join([_flat(diagnostic.message), *told])
-    found = _OPERATOR.search(message) or _OPERATION.search(message)
+    found = _OPERATOR.search(message) or _OPERATION.search(message) or _CURRENT.search(" ".join(notes))
     operation = found[1] if found else None
     return Diagnostic(diagnostic.severity.name.lower(), message, operation, where_of(diagnostic.location))
 

@@ -1,0 +1,329 @@
+"""Run a module of Linalg on tensors: bufferized, lowered to LLVM, compiled in this process, called.
+
+Nothing here is fast or meant to be: it is how a module is checked against eager, and what ``Exported.run``
+does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import ctypes.util
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError
+from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+
+_FAIL = "smelt_fail"
+_SHAPE = re.compile(r"(?:(?:\d+|\?)x)+")
+_LOWERING = (
+    "builtin.module("
+    "canonicalize,"
+    "func.func(linalg-fuse-elementwise-ops),"
+    "func.func(refback-generalize-tensor-pad),"
+    "func.func(refback-generalize-tensor-concat),"
+    "func.func(tm-tensor-bufferize),"
+    "one-shot-bufferize{ANALYSIS bufferize-function-boundaries "
+    "function-boundary-type-conversion=identity-layout-map},"
+    "refback-mlprogram-bufferize,"
+    "func.func(buffer-deallocation-pipeline),"
+    "convert-bufferization-to-memref,"
+    "func.func(tm-tensor-to-loops),"
+    "func.func(convert-linalg-to-loops),"
+    "func.func(lower-affine),"
+    "convert-shape-to-std,"
+    "func.func(refback-expand-ops-for-llvm),"
+    "func.func(math-extend-to-supported-types{target-type=f32}),"
+    "func.func(arith-expand{include-bf16=true}),"
+    "func.func(convert-math-to-llvm),"
+    "convert-math-to-libm,"
+    "expand-strided-metadata,"
+    "lower-affine,"
+    "convert-scf-to-cf,"
+    "convert-complex-to-standard,"
+    "finalize-memref-to-llvm,"
+    "convert-arith-to-llvm,"
+    "convert-index-to-llvm,"
+    "convert-complex-to-llvm,"
+    "convert-func-to-llvm,"
+    "convert-cf-to-llvm,"
+    "reconcile-unrealized-casts)"
+)
+
+_DTYPES = {
+    "i1": torch.bool,
+    "i8": torch.int8,
+    "si8": torch.int8,
+    "ui8": torch.uint8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "complex<f32>": torch.complex64,
+    "complex<f64>": torch.complex128,
+}
+_NUMBERS = {"i1": ctypes.c_bool, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "f32": ctypes.c_float}
+_NUMBERS |= {"f64": ctypes.c_double, "index": ctypes.c_int64, "i8": ctypes.c_int8}
+
+
+class Executable:
+    """A module's function, compiled: called with its arguments, it gives its results.
+
+    Args:
+        module: an ``ir.Module`` of Linalg, tensor, arith, scf … on builtin tensors; it stays as it is.
+        name: the function to call.
+
+    Tensors in, tensors out, numbers as Python numbers. Arguments are never written to. An assertion
+    (``cf.assert``) that does not hold raises when the call is done; memory stays safe as long as the module
+    clamps what it asserts.
+
+    Raises:
+        PipelineError: SM0712, something in the module has no lowering to LLVM.
+        SmeltError: SM0718, there is no such function.
+
+    >>> from smelt.mlir.bindings import new_context
+    >>> from torch_mlir import ir
+    >>> text = "func.func @twice(%x: tensor<?xf32>) -> tensor<?xf32> {"
+    >>> text += " %0 = linalg.add ins(%x, %x : tensor<?xf32>, tensor<?xf32>) outs(%x : tensor<?xf32>)"
+    >>> text += " -> tensor<?xf32> return %0 : tensor<?xf32> }"
+    >>> Executable(ir.Module.parse(text, context=new_context()), "twice")(torch.tensor([1.0, 2.0]))
+    [tensor([2., 4.])]
+    """
+
+    def __init__(self, module: Any, name: str = "main") -> None:
+        from torch_mlir import ir
+        from torch_mlir.execution_engine import ExecutionEngine
+
+        self.name = name
+        self.messages: list[str] = []
+        self.failed: list[int] = []
+        with module.context, ir.Location.unknown():
+            copy = _clone(module)
+            function = _function(copy, name)
+            kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+            self.inputs = [_Kind(str(each)) for each in kind.inputs]
+            self.results = [_Kind(str(each)) for each in kind.results]
+            _keep_arguments(function, len(self.inputs))
+            self.messages = _replace_assertions(copy)
+            # torch-mlir's own dialect is bufferized by a pass that the analysis cannot look through
+            analysis = "copy-before-write" if "tm_tensor." in _dialects(copy) else ""
+            lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
+            run_pipeline_with_repro_report(copy, lowering, "lowering to LLVM")
+            _load_conversions()
+            self.engine = ExecutionEngine(copy, opt_level=2)
+        self.module = copy
+        self.callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.failed.append)
+        self.engine.register_runtime(_FAIL, self.callback)
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """The results for these arguments.
+
+        Raises:
+            SmeltError: SM0719, arguments of other ranks, dtypes or sizes than the function's.
+            RuntimeError: an assertion of the module does not hold; or the built-in exception that its message
+                begins with (``IndexError: …``).
+        """
+        if len(values) != len(self.inputs):
+            raise SmeltError("SM0719", f"{len(values)} arguments for a function of {len(self.inputs)}")
+        packed = [kind.pack(value, place) for place, (kind, value) in enumerate(zip(self.inputs, values))]
+        passed = [_pointer(argument) for argument, _ in packed]
+        fields = [kind.empty() for kind in self.results]
+        returned: Any = None
+        if len(fields) == 1 and not self.results[0].is_tensor:
+            passed.append(ctypes.pointer(fields[0]))
+        elif fields:
+            layout = {"_fields_": [(f"field{place}", type(each)) for place, each in enumerate(fields)]}
+            returned = type("Results", (ctypes.Structure,), layout)()
+            passed.insert(0, _pointer(returned))
+        self.failed.clear()
+        self.engine.invoke(self.name, *passed)
+        if returned is not None:
+            fields = [getattr(returned, f"field{place}") for place in range(len(fields))]
+        results = [kind.unpack(each) for kind, each in zip(self.results, fields)]
+        for address in {each.allocated for each in fields if isinstance(each, ctypes.Structure)} - {None}:
+            _FREE(address)
+        if self.failed:
+            raise _exception(self.messages[self.failed[0]])
+        return results
+
+
+class _Kind:
+    """One argument or result: how it is passed. ``text`` is its MLIR type."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.is_tensor = text.startswith("tensor<")
+        inside = text.removeprefix("tensor<").removesuffix(">").split(", ")[0]
+        found = _SHAPE.match(inside) if self.is_tensor else None
+        self.sizes = (
+            [] if found is None else [None if size == "?" else int(size) for size in found[0].split("x")[:-1]]
+        )
+        self.element = inside if found is None else inside[found.end() :]
+        if self.element not in (_DTYPES if self.is_tensor else _NUMBERS):
+            raise SmeltError("SM0719", f"a {text} cannot be passed")
+
+    def pack(self, value: Any, place: int) -> tuple[Any, Any]:
+        """What is passed for a value, and what has to live as long."""
+        if not self.is_tensor:
+            number = value.item() if isinstance(value, torch.Tensor) else value
+            return _NUMBERS[self.element](number), None  # type: ignore[arg-type]
+        wanted = _DTYPES[self.element]
+        if not isinstance(value, torch.Tensor) or not _same_width(value.dtype, wanted):
+            given = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+            raise SmeltError("SM0719", f"argument {place} is {given}", why=f"the module takes {self.text}")
+        fits = len(self.sizes) == value.dim() and all(a in (None, b) for a, b in zip(self.sizes, value.shape))
+        if not fits:
+            what = f"argument {place} has the shape {list(value.shape)}"
+            raise SmeltError("SM0719", what, why=f"the module takes {self.text}")
+        dense = value.detach().resolve_conj().resolve_neg().contiguous()
+        return _descriptor(value.dim())(
+            dense.data_ptr(), dense.data_ptr(), 0, tuple(dense.shape), tuple(dense.stride())
+        ), dense
+
+    def empty(self) -> Any:
+        """Where a result goes."""
+        return _descriptor(len(self.sizes))() if self.is_tensor else _NUMBERS[self.element]()
+
+    def unpack(self, returned: Any) -> Any:
+        """A result as a tensor of its own, or as a number."""
+        if not self.is_tensor:
+            return returned.value if hasattr(returned, "value") else returned
+        shape, dtype = list(returned.sizes), _DTYPES[self.element]
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        start = returned.aligned + returned.offset * dtype.itemsize
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(start)
+        return torch.frombuffer(memory, dtype=dtype).clone().reshape(shape)
+
+
+@lru_cache(maxsize=32)
+def _descriptor(rank: int) -> type[ctypes.Structure]:
+    """MLIR's memref descriptor."""
+    fields = [
+        ("allocated", ctypes.c_void_p),
+        ("aligned", ctypes.c_void_p),
+        ("offset", ctypes.c_int64),
+        ("sizes", ctypes.c_int64 * rank),
+        ("strides", ctypes.c_int64 * rank),
+    ]
+    return type(f"MemRef{rank}", (ctypes.Structure,), {"_fields_": fields})
+
+
+def _pointer(argument: Any) -> Any:
+    """A memref is passed by a pointer, and ``invoke`` takes pointers to what is passed."""
+    pointer = ctypes.pointer(argument)
+    return ctypes.pointer(pointer) if isinstance(argument, ctypes.Structure) else pointer
+
+
+def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
+    """MLIR's integers have no sign: uint8 goes where i8 is taken."""
+    integers = not (given.is_floating_point or given.is_complex or given is torch.bool)
+    return given == wanted or (
+        integers
+        and not (wanted.is_floating_point or wanted.is_complex or wanted is torch.bool)
+        and given.itemsize == wanted.itemsize
+    )
+
+
+def _clone(module: Any) -> Any:
+    """A copy in the same context; weights are not copied."""
+    from torch_mlir import ir
+
+    copy = ir.Module.create()
+    for operation in module.body.operations:
+        copy.body.append(operation.operation.clone())
+    return copy
+
+
+def _function(module: Any, name: str) -> Any:
+    from torch_mlir import ir
+
+    for each in module.body.operations:
+        named = "sym_name" in each.attributes and ir.StringAttr(each.attributes["sym_name"]).value == name
+        if named and each.operation.name == "func.func":
+            return each
+    raise SmeltError("SM0718", f"the module has no function {name!r}")
+
+
+def _keep_arguments(function: Any, count: int) -> None:
+    """Give the function a C interface, and forbid it to write to its arguments."""
+    from torch_mlir import ir
+
+    function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    kept = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([kept] * count)
+
+
+def _dialects(module: Any) -> set[str]:
+    """The dialects of a module's operations, each with its dot."""
+    from torch_mlir import ir
+
+    found: set[str] = set()
+
+    def look(operation: Any) -> Any:
+        found.add(operation.name.split(".")[0] + ".")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    return found
+
+
+def _replace_assertions(module: Any) -> list[str]:
+    """``cf.assert``, which ends the process, becomes a call that notes which one it was; the messages."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith, func, scf
+
+    found: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        if operation.name == "cf.assert":
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    messages: list[str] = []
+    word, truth = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
+    if found:
+        with ir.InsertionPoint.at_block_begin(module.body):
+            declared = func.FuncOp(_FAIL, ir.FunctionType.get([word], []), visibility="private")
+            declared.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    for operation in found:
+        with ir.InsertionPoint(operation), operation.location:
+            wrong = arith.xori(operation.operands[0], arith.constant(truth, 1))
+            branch = scf.IfOp(wrong)
+            with ir.InsertionPoint(branch.then_block):
+                func.CallOp([], _FAIL, [arith.constant(word, len(messages))])
+                scf.YieldOp([])
+        messages.append(ir.StringAttr(operation.attributes["msg"]).value)
+        operation.erase()
+    return messages
+
+
+def _exception(message: str) -> Exception:
+    """What an assertion raises: RuntimeError, or the built-in exception that the message names first."""
+    name, colon, rest = message.partition(": ")
+    kind = getattr(builtins, name, None) if colon else None
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        return kind(rest)
+    return RuntimeError(message)
+
+
+@lru_cache(maxsize=1)
+def _load_conversions() -> None:
+    """Let the compiled code find conversions from and to 16-bit floats."""
+    found = ctypes.util.find_library("gcc_s")
+    if found is not None:
+        ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
+
+
+_FREE = ctypes.CDLL(None).free
+_FREE.argtypes = [ctypes.c_void_p]
