@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -17,33 +17,49 @@ from smelt.loops.ir import (
     Scan,
     Scatter,
     Sort,
+    StridedView,
     accumulator,
 )
-from smelt.mlir.arrays.dialect import Array, ArrayDialect, Dot, Shape
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, loop_var, numel
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
+View = Callable[[StridedView], Array]
+
 Loop = Pointwise | Reduction | Contraction | Scan | Scatter | Sort
 
 
 def evaluate_arrays(
-    body: Loop, dialect: ArrayDialect, buffers: Mapping[str, Array], origin: Origin | None = None
+    body: Loop,
+    dialect: ArrayDialect,
+    buffers: Mapping[str, Array],
+    origin: Origin | None = None,
+    view: View | None = None,
 ) -> list[Array]:
     """What a body computes, one array per output.
+
+    ``view`` gives the array of a strided view of a buffer: with it a convolution may be one (see
+    `ArrayDialect.convolution`), else it is the sum of products that its loop functions say.
 
     Raises:
         Unsupported: the dialect has no way.
         SmeltError: SM0501, the loop function is wrong.
     """
-    return _Bodies(dialect, buffers, origin).run(body)
+    return _Bodies(dialect, buffers, origin, view).run(body)
 
 
 class _Bodies:
-    def __init__(self, dialect: ArrayDialect, buffers: Mapping[str, Array], origin: Origin | None) -> None:
-        self.dialect, self.buffers, self.origin = dialect, buffers, origin
+    def __init__(
+        self,
+        dialect: ArrayDialect,
+        buffers: Mapping[str, Array],
+        origin: Origin | None,
+        view: View | None,
+    ) -> None:
+        self.dialect, self.buffers, self.origin, self.view = dialect, buffers, origin, view
 
     def run(self, body: Loop) -> list[Array]:
         if isinstance(body, Pointwise):
@@ -140,6 +156,8 @@ class _Bodies:
         with using(handler):
             if any(size == 0 for size in body.reduce_shape):
                 total = handler.constant(0, within)
+            elif (convolved := self._convolution(body)) is not None:
+                total = Value(within, index, convolved)
             else:
                 lhs = expect(body.lhs(index, over), within, self.origin)
                 rhs = expect(body.rhs(index, over), within, self.origin)
@@ -149,6 +167,27 @@ class _Bodies:
                 total = handler.elementwise("add", total, start)
             total = handler.to_dtype(total, body.dtype)
         return handler.as_array(total, index)
+
+    def _convolution(self, body: Contraction) -> Array | None:
+        """What the dialect's own convolution gives, if the call is one and the dialect has it."""
+        call = body.call
+        if self.view is None or call.target != "aten.convolution.default":
+            return None
+        x, weight, _, stride, padding, dilation, transposed, output_padding, groups = call.args
+        numbers = [*stride, *padding, *dilation, *output_padding, groups]
+        if not all(isinstance(number, int) or getattr(number, "is_Integer", False) for number in numbers):
+            return None
+        rank, within = len(weight.shape) - 2, accumulator(body.dtype)
+        if len(x.shape) != rank + 2:
+            return None
+        lie = [tuple(map(int, each)) for each in (stride, padding, dilation, output_padding)]
+        strides, pads, dilations, behind = (each * (rank if len(each) == 1 else 1) for each in lie)
+        geometry = ConvolutionGeometry(strides, pads, dilations, bool(transposed), behind, int(groups))
+        data, taps = (self._converted(self.view(each), within) for each in (x, weight))
+        return self.dialect.convolution(data, taps, geometry, body.shape)
+
+    def _converted(self, x: Array, dtype: torch.dtype) -> Array:
+        return x if x.dtype == dtype else self.dialect.convert(x, dtype)
 
     def _product(
         self,

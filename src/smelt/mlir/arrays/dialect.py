@@ -88,6 +88,10 @@ class ArrayDialect:
         """The number of an expression of sizes, rank 0: int64, or float64 or bool where it is no integer."""
         return evaluate_number(expr, _Sizes(self))
 
+    def seed(self) -> Array:
+        """A random number of all int64, rank 0: a new one at every run."""
+        raise Unsupported(f"{type(self).__name__} has no random numbers")
+
     # -- elementwise --------------------------------------------------------------------------------
 
     def elementwise(self, name: str, *args: Array) -> Array:
@@ -116,6 +120,10 @@ class ArrayDialect:
     def reshape(self, x: Array, shape: Shape) -> Array:
         """The same elements, row-major, in another shape."""
         raise NotImplementedError
+
+    def relabel(self, x: Array, shape: Shape) -> Array:
+        """The same array where ``shape`` is another way to write its sizes (equal in every run)."""
+        return x if x.shape == tuple(shape) else Array(x.value, x.dtype, tuple(shape))
 
     def transpose(self, x: Array, order: Sequence[int]) -> Array:
         """Dimension ``k`` of the result is dimension ``order[k]`` of ``x``."""
@@ -215,6 +223,10 @@ class ArrayDialect:
         return None
 
     # -- control ------------------------------------------------------------------------------------
+
+    def probe(self, function: Callable[[], Sequence[Array]]) -> list[tuple[torch.dtype, Shape]]:
+        """Dtypes and shapes of what ``function`` would give; what it writes down is thrown away."""
+        return [(each.dtype, each.shape) for each in function()]
 
     def branch(
         self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]

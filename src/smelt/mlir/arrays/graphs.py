@@ -1,0 +1,175 @@
+"""A loop graph on whole arrays: node after node, with the calls that arrays know how to make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Problem, Unsupported
+from smelt.loops.ir import Bind, Check, Extern, Graph, Node, StridedView
+from smelt.mlir.arrays.bodies import evaluate_arrays
+from smelt.mlir.arrays.control import CONTROL
+from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.strided import read_view
+
+Place = Callable[[str | None], AbstractContextManager[Any]]
+
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL})
+"""What arrays do of what the loop graph calls."""
+
+SEED = "aten.randint.low"
+"""How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
+
+
+class MissingInputError(Unsupported):
+    """A node reads what another one, that is not supported, should have made: told once, there."""
+
+
+class Buffers(Mapping[str, Array]):
+    """The arrays by buffer; one that could not be made is missing."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.arrays:
+            raise MissingInputError(name)
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+class Evaluation:
+    """One loop graph under a dialect. What the dialect cannot do is added to ``problems``, all of it.
+
+    ``place``: gives a context manager for what is made of a node, from the user's line.
+    """
+
+    def __init__(
+        self, graph: Graph, dialect: ArrayDialect, problems: list[Problem], place: Place | None = None
+    ) -> None:
+        self.graph, self.dialect, self.problems = graph, dialect, problems
+        self.place: Place = place or (lambda where: nullcontext())
+        self.buffers = Buffers()
+
+    def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
+        """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
+
+        ``inputs``: one for each of the graph's, None where it has none. An output that is a number is an
+        array of rank 0. Checks (`smelt.loops.ir.Check`) are left out: arrays have no way to raise.
+        """
+        self._take(inputs)
+        for name, tensor in self.graph.constants.items():
+            path = self.graph.constant_paths.get(name, name)
+            self.buffers.arrays[name] = self.dialect.literal(tensor, path)
+        for node in self.graph.nodes:
+            with self.place(node.origin.where):
+                try:
+                    self._node(node)
+                except MissingInputError:
+                    pass
+                except Unsupported as refusal:
+                    self.problems.append(Problem(f"{node.origin.op}: {refusal.reason}", node.origin.where))
+        if self.problems:
+            return [], []
+        mutated = [self._shaped(each.source, each.target) for each in self.graph.mutations]
+        outputs: list[Array | None] = []
+        for out in self.graph.outputs:
+            try:
+                outputs.append(None if out is None else self.argument(out))
+            except Unsupported as refusal:
+                self.problems.append(Problem(f"an output: {refusal.reason}"))
+        return mutated, outputs
+
+    def _take(self, inputs: Sequence[Array | None]) -> None:
+        symbols = self.dialect.symbols
+        for name, array in zip(self.graph.inputs, inputs, strict=True):
+            if isinstance(name, Symbol) and array is not None:
+                symbols[name] = array
+        for name, array in zip(self.graph.inputs, inputs, strict=True):
+            if not isinstance(name, str) or array is None:
+                continue
+            shape = self.graph.buffers[name].shape
+            for size, own in zip(shape, array.shape):
+                if isinstance(size, Symbol) and size not in symbols:
+                    symbols[size] = self.dialect.size(own)
+            self.buffers.arrays[name] = self.dialect.relabel(array, shape)
+
+    def _shaped(self, source: str, target: str) -> Array:
+        return self.dialect.relabel(self.buffers[source], self.graph.buffers[target].shape)
+
+    # -- nodes --------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> None:
+        body = node.body
+        if isinstance(body, Check):
+            return
+        if isinstance(body, Bind):
+            self.dialect.symbols[body.symbol] = self.dialect.size(body.value)
+            return
+        if isinstance(body, Extern):
+            results: Sequence[Any] = self._call(body)
+            if body.symbol is not None:
+                self.dialect.symbols[body.symbol] = results[0]
+                return
+        else:
+            results = evaluate_arrays(body, self.dialect, self.buffers, node.origin, self.view)
+        for name, result in zip(node.outputs, results):
+            if name is not None:
+                shape = self.graph.buffers[name].shape
+                self.buffers.arrays[name] = self.dialect.relabel(result, shape)
+
+    def _call(self, body: Extern) -> list[Any]:
+        if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
+            return [self.dialect.seed()]
+        if body.target not in CALLS or body.overwrites or body.sizes:
+            raise Unsupported(body.reason or f"{body.target} has no loop functions")
+        args = [self.argument(arg) for arg in body.args]
+        if body.target == "aten.clone.default":
+            return args
+        if body.target == "aten._local_scalar_dense.default":
+            return [self.number(args[0])]
+        bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
+        return CONTROL[body.target](self.dialect, bodies, *args)
+
+    def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
+        """A branch or loop body on its operands, in the region that is open."""
+        inner = Evaluation(graph, self.dialect, self.problems, self.place)
+        mutated, outputs = inner.run(operands)
+        if self.problems:
+            raise MissingInputError("a body that is not supported")
+        assert not mutated
+        return outputs
+
+    def number(self, x: Array) -> Array:
+        """A tensor of one element as a number: int64, float64 or bool."""
+        if x.rank:
+            x = self.dialect.reshape(x, ())
+        dtype = x.dtype
+        if dtype is not torch.bool:
+            dtype = torch.float64 if dtype.is_floating_point else torch.int64
+        return x if x.dtype == dtype else self.dialect.convert(x, dtype)
+
+    def argument(self, arg: Any) -> Any:
+        """An argument of a call: views and numbers as arrays, lists of these; anything else as it is."""
+        if isinstance(arg, StridedView):
+            return self.view(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self.argument(each) for each in arg]
+        if isinstance(arg, (int, float, bool, Expr, sympy.logic.boolalg.Boolean)):
+            return self.dialect.size(sympy.sympify(arg))
+        return arg
+
+    def view(self, view: StridedView) -> Array:
+        """The array of a strided view of a buffer."""
+        array = self.buffers[view.buffer]
+        return read_view(self.dialect, view, self.graph.buffers[view.buffer], array)

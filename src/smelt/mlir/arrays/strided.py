@@ -1,0 +1,113 @@
+"""Strided views of a buffer's memory as index expressions, and as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.errors import Unsupported
+from smelt.loops.ir import Buffer, StridedView
+from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.evaluate import ArrayHandler
+from smelt.symbolic import flatten, is_one, loop_var, same, unflatten
+from smelt.symbolic.bounds import less_than
+from smelt.symbolic.index import divide
+
+ZERO = sympy.Integer(0)
+
+
+def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]) -> list[Expr]:
+    """The index into ``buffer`` of the element at ``variables`` of a view of its memory.
+
+    >>> n = sympy.Integer
+    >>> buffer = Buffer("x", None, (n(3), n(4)), (n(4), n(1)))
+    >>> i, j = loop_var("i"), loop_var("j")
+    >>> index_of_view(StridedView("x", (n(4), n(2)), (n(1), n(8)), n(0)), buffer, [i, j])
+    [2*j, i]
+
+    Raises:
+        Unsupported: no index transform tells where the view's elements are.
+    """
+    if is_whole(view, buffer):
+        return [ZERO if is_one(size) else v for v, size in zip(variables, view.shape)]
+    extents = dict(zip(variables, view.shape))
+    used = [0 if is_one(size) else 1 for size in view.shape]
+    strides = [stride if keep else ZERO for stride, keep in zip(view.strides, used)]
+    order = _dense_order(buffer)
+    if order is not None:
+        dense = [buffer.shape[d] for d in order]
+        flat = flatten(variables, strides, view.offset)
+        places = dict(zip(order, unflatten(flat, dense, extents)))
+        return [places.get(d, ZERO) for d in range(len(buffer.shape))]
+    return _by_stride(view, buffer, variables, strides)
+
+
+def is_whole(view: StridedView, buffer: Buffer) -> bool:
+    """Whether the view is the buffer as it is."""
+    if view.offset != 0 or len(view.shape) != len(buffer.shape):
+        return False
+    if not all(same(a, b) for a, b in zip(view.shape, buffer.shape)):
+        return False
+    if any(size == 0 for size in view.shape):
+        return True
+    return all(is_one(size) or same(a, b) for size, a, b in zip(view.shape, view.strides, buffer.strides))
+
+
+def _dense_order(buffer: Buffer) -> list[int] | None:
+    """The dimensions of more than one element by their strides, if these fill the memory without gaps."""
+    dims = [d for d, size in enumerate(buffer.shape) if not is_one(size)]
+    order: list[int] = []
+    step: Expr = sympy.Integer(1)
+    while dims:
+        found = next((d for d in reversed(dims) if same(buffer.strides[d], step)), None)
+        if found is None:
+            return None
+        dims.remove(found)
+        order.append(found)
+        step = sympy.expand(step * buffer.shape[found])
+    return order[::-1]
+
+
+def _by_stride(
+    view: StridedView, buffer: Buffer, variables: Sequence[Symbol], strides: Sequence[Expr]
+) -> list[Expr]:
+    """For memory with gaps: each stride of the view is a multiple of one of the buffer's."""
+    extents = dict(zip(variables, view.shape))
+    dims = [d for d, size in enumerate(buffer.shape) if not is_one(size) and buffer.strides[d] != 0]
+    dims.sort(key=lambda d: (not buffer.strides[d].is_Integer, _number(buffer.strides[d])), reverse=True)
+    places: list[Expr] = [ZERO] * len(buffer.shape)
+    for variable, stride in [*zip(variables, strides), (sympy.Integer(1), view.offset)]:
+        if stride == 0:
+            continue
+        for d in dims:
+            quotient = divide(stride, buffer.strides[d])
+            if quotient is not None and quotient != 0:
+                places[d] = places[d] + quotient * variable
+                break
+        else:
+            raise Unsupported("a strided view of memory with gaps")
+    if not all(less_than(e, size, extents) for e, size in zip(places, buffer.shape)):
+        raise Unsupported("a strided view of memory with gaps")
+    return places
+
+
+def _number(expr: Expr) -> int:
+    return int(expr) if expr.is_Integer else 0
+
+
+def read_view(dialect: ArrayDialect, view: StridedView, buffer: Buffer, array: Array) -> Array:
+    """A view of the memory of ``buffer``, whose elements are ``array``.
+
+    Raises:
+        Unsupported: no index transform tells where the view's elements are.
+    """
+    if is_whole(view, buffer):
+        return array if array.shape == view.shape else dialect.relabel(array, view.shape)
+    if any(size == 0 for size in view.shape):
+        return dialect.full(0, array.dtype, view.shape)
+    variables = [loop_var(f"v{d}") for d in range(len(view.shape))]
+    handler = ArrayHandler(dialect, {view.buffer: array}, dict(zip(variables, view.shape)))
+    value = handler.load(view.buffer, index_of_view(view, buffer, variables))
+    return handler.as_array(value, variables)

@@ -1,0 +1,6 @@
+"""StableHLO from the loop graph, through whole arrays; and its reference interpreter."""
+
+from smelt.mlir.stablehlo.emit import CAPABILITIES, emit
+from smelt.mlir.stablehlo.run import evaluate_module
+
+__all__ = ["CAPABILITIES", "emit", "evaluate_module"]

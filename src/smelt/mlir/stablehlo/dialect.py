@@ -1,0 +1,553 @@
+"""Array operations in StableHLO: static forms where sizes are known, dynamic ones where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape
+from smelt.mlir.arrays.evaluate import elementwise_on
+from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
+from smelt.symbolic import same
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+class StableHlo(MlirArrays):
+    """Writes StableHLO. Unsigned integers are ``ui8``; sizes are computed in ``i64``."""
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    def element(self, dtype: torch.dtype) -> Any:
+        from torch_mlir import ir
+
+        if dtype in _UNSIGNED:
+            return ir.IntegerType.get_unsigned(_UNSIGNED[dtype])
+        return super().element(dtype)
+
+    def write(
+        self, name: str, operands: Sequence[Array], dtype: torch.dtype, shape: Shape, **attributes: Any
+    ) -> Array:
+        """One operation with one result."""
+        value = self._operation(
+            name, [self.type(dtype, shape)], [each.value for each in operands], attributes
+        ).results[0]
+        return Array(value, dtype, tuple(shape))
+
+    def _operation(
+        self,
+        name: str,
+        results: Sequence[Any],
+        operands: Sequence[Any],
+        attributes: dict[str, Any],
+        regions: int = 0,
+    ) -> Any:
+        from torch_mlir import ir
+
+        return ir.Operation.create(
+            f"stablehlo.{name}",
+            results=list(results),
+            operands=list(operands),
+            attributes=attributes,
+            regions=regions,
+        )
+
+    def returns(self, values: Sequence[Array]) -> None:
+        """The end of a region."""
+        self._operation("return", [], [each.value for each in values], {})
+
+    # -- numbers ------------------------------------------------------------------------------------
+
+    def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
+        if all(size.is_Integer for size in shape):
+            return self._splat(value, dtype, shape)
+        return self.broadcast(self._splat(value, dtype, ()), shape, [])
+
+    def _splat(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
+        key = ("splat", repr(value), dtype, tuple(shape))
+        if key not in self.memo:
+            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
+            sizes = [int(size) for size in shape]
+            attribute = self._splatted(single, sizes)
+            made = self._operation("constant", [self.type(dtype, shape)], [], {"value": attribute})
+            self.memo[key] = Array(made.results[0], dtype, tuple(shape))
+        return self.memo[key]
+
+    def _splatted(self, single: torch.Tensor, sizes: Sequence[int]) -> Any:
+        from torch_mlir import ir
+
+        if 0 in sizes:
+            return self.attribute(torch.empty(list(sizes), dtype=single.dtype))
+        kind = self.element(single.dtype)
+        whole = ir.RankedTensorType.get(list(sizes), kind)
+        if single.dtype.is_floating_point:
+            return ir.DenseElementsAttr.get_splat(whole, ir.FloatAttr.get(kind, single.item()))
+        return ir.DenseElementsAttr.get_splat(whole, ir.IntegerAttr.get(kind, int(single.item())))
+
+    def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        from torch_mlir import ir
+
+        shape = tuple(sympy.Integer(size) for size in tensor.shape)
+        with ir.Location.name(name):
+            return self.write("constant", [], tensor.dtype, shape, value=self.attribute(tensor))
+
+    def iota(self, size: Expr, dtype: torch.dtype) -> Array:
+        if size.is_Integer:
+            return self.write("iota", [], dtype, (size,), iota_dimension=_i64(0))
+        return self.write("dynamic_iota", [self.sizes((size,))], dtype, (size,), iota_dimension=_i64(0))
+
+    def dimension(self, x: Array, dim: int) -> Array:
+        size = self.write("get_dimension_size", [x], torch.int32, (), dimension=_i64(dim))
+        return self.convert(size, torch.int64)
+
+    def sizes(self, exprs: Sequence[Expr]) -> Array:
+        """Sizes as an array of rank 1, for operations that take them as operands."""
+        key = ("sizes", tuple(exprs))
+        if key not in self.memo:
+            if all(expr.is_Integer for expr in exprs):
+                self.memo[key] = self.literal(
+                    torch.tensor([int(e) for e in exprs], dtype=torch.int64), "sizes"
+                )
+            else:
+                parts = [
+                    self.full(int(expr), torch.int64, (ONE,))
+                    if expr.is_Integer
+                    else self.reshape(self.size(expr), (ONE,))
+                    for expr in exprs
+                ]
+                self.memo[key] = parts[0] if len(parts) == 1 else self.concatenate(parts, 0)
+        return self.memo[key]
+
+    def seed(self) -> Array:
+        limits = torch.iinfo(torch.int64)
+        low, high = (self.full(number, torch.int64, ()) for number in (limits.min, limits.max))
+        kind = _attribute("#stablehlo<rng_distribution UNIFORM>")
+        shape = self.literal(torch.empty(0, dtype=torch.int64), "sizes")
+        return self.write("rng", [low, high, shape], torch.int64, (), rng_distribution=kind)
+
+    # -- elementwise --------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        rule = ELEMENTWISE.get(name)
+        return NotImplemented if rule is None else rule(self, *args)
+
+    def convert(self, x: Array, dtype: torch.dtype) -> Array:
+        if x.dtype == dtype:
+            return x
+        if dtype is torch.bool:
+            return elementwise_on(self, "ne", x, self.full(0, x.dtype, x.shape))
+        if x.dtype.is_floating_point and not dtype.is_floating_point and dtype is not torch.int64:
+            x = self.write("convert", [x], torch.int64, x.shape)
+        return self.write("convert", [x], dtype, x.shape)
+
+    def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
+        return self.write("bitcast_convert", [x], dtype, x.shape)
+
+    # -- structure ----------------------------------------------------------------------------------
+
+    def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        places = _i64s(dims)
+        if all(size.is_Integer for size in shape) and all(size.is_Integer for size in x.shape):
+            return self.write("broadcast_in_dim", [x], x.dtype, shape, broadcast_dimensions=places)
+        operands = [x, self.sizes(shape)]
+        grown = [d for d, place in enumerate(dims) if x.shape[d] == 1 and not same(shape[place], ONE)]
+        kept = [d for d in range(x.rank) if d not in grown]
+        known = {"known_expanding_dimensions": _i64s(grown), "known_nonexpanding_dimensions": _i64s(kept)}
+        return self.write(
+            "dynamic_broadcast_in_dim", operands, x.dtype, shape, broadcast_dimensions=places, **known
+        )
+
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if all(size.is_Integer for size in shape):
+            return self.write("reshape", [x], x.dtype, shape)
+        return self.write("dynamic_reshape", [x, self.sizes(shape)], x.dtype, shape)
+
+    def relabel(self, x: Array, shape: Shape) -> Array:
+        shape = tuple(shape)
+        if self.type(x.dtype, shape) == x.value.type:
+            return Array(x.value, x.dtype, shape)
+        return self.reshape(x, shape)
+
+    def transpose(self, x: Array, order: Sequence[int]) -> Array:
+        if list(order) == list(range(x.rank)):
+            return x
+        shape = tuple(x.shape[d] for d in order)
+        return self.write("transpose", [x], x.dtype, shape, permutation=_i64s(order))
+
+    def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
+        ends = tuple(_end(*each) for each in zip(starts, sizes, steps, strict=True))
+        if all(e.is_Integer for e in (*starts, *sizes, *steps, *x.shape)):
+            return self.write(
+                "slice",
+                [x],
+                x.dtype,
+                sizes,
+                start_indices=_i64s(starts),
+                limit_indices=_i64s(ends),
+                strides=_i64s(steps),
+            )
+        operands = [x, self.sizes(starts), self.sizes(ends), self.sizes(steps)]
+        return self.write("real_dynamic_slice", operands, x.dtype, sizes)
+
+    def reverse(self, x: Array, dims: Sequence[int]) -> Array:
+        return self.write("reverse", [x], x.dtype, x.shape, dimensions=_i64s(dims))
+
+    def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
+        shape = tuple(sympy.expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
+        other, inner = self.full(value, x.dtype, ()), (ZERO,) * x.rank
+        if all(e.is_Integer for e in (*low, *high)):
+            edges = {
+                "edge_padding_low": _i64s(low),
+                "edge_padding_high": _i64s(high),
+                "interior_padding": _i64s(inner),
+            }
+            return self.write("pad", [x, other], x.dtype, shape, **edges)
+        operands = [x, other, *(self.sizes(each) for each in (low, high, inner))]
+        return self.write("dynamic_pad", operands, x.dtype, shape)
+
+    def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
+        if len(arrays) == 1:
+            return arrays[0]
+        shape = list(arrays[0].shape)
+        shape[dim] = sympy.Add(*(each.shape[dim] for each in arrays))
+        return self.write("concatenate", arrays, arrays[0].dtype, tuple(shape), dimension=_i64(dim))
+
+    # -- by positions that are data -----------------------------------------------------------------
+
+    def take(self, x: Array, positions: Array) -> Array:
+        from torch_mlir._mlir_libs import _stablehlo as hlo
+
+        rest = list(range(positions.rank, positions.rank + x.rank - 1))
+        numbers = hlo.GatherDimensionNumbers.get(rest, [0], [], [], [0], positions.rank)
+        shape, window = (*positions.shape, *x.shape[1:]), (ONE, *x.shape[1:])
+        if all(size.is_Integer for size in window):
+            return self.write(
+                "gather", [x, positions], x.dtype, shape, dimension_numbers=numbers, slice_sizes=_i64s(window)
+            )
+        operands = [x, positions, self.sizes(window)]
+        return self.write("dynamic_gather", operands, x.dtype, shape, dimension_numbers=numbers)
+
+    def pick(self, x: Array, dim: int, position: Array) -> Array:
+        sizes = [*x.shape[:dim], ONE, *x.shape[dim + 1 :]]
+        if not all(size.is_Integer for size in sizes):
+            return super().pick(x, dim, position)
+        zero = self.full(0, torch.int64, ())
+        places = [position if d == dim else zero for d in range(x.rank)]
+        line = self.write("dynamic_slice", [x, *places], x.dtype, tuple(sizes), slice_sizes=_i64s(sizes))
+        return self.reshape(line, (*x.shape[:dim], *x.shape[dim + 1 :]))
+
+    def store(self, x: Array, line: Array, dim: int, position: Array) -> Array:
+        zero = self.full(0, torch.int64, ())
+        places = [position if d == dim else zero for d in range(x.rank)]
+        update = self.reshape(line, (*x.shape[:dim], ONE, *x.shape[dim + 1 :]))
+        return self.write("dynamic_update_slice", [x, update, *places], x.dtype, x.shape)
+
+    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+        from torch_mlir import ir
+        from torch_mlir._mlir_libs import _stablehlo as hlo
+
+        attributes = {
+            "scatter_dimension_numbers": hlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
+            "indices_are_sorted": ir.BoolAttr.get(False),
+            "unique_indices": ir.BoolAttr.get(False),
+        }
+        operands = [each.value for each in (base, positions, values)]
+        made = self._operation("scatter", [base.value.type], operands, attributes, regions=1)
+        self._combiner(
+            made.regions[0],
+            base.dtype,
+            lambda old, new: new if mode is None else elementwise_on(self, mode, old, new),
+        )
+        return Array(made.results[0], base.dtype, base.shape)
+
+    def _combiner(self, region: Any, dtype: torch.dtype, combine: Callable[[Array, Array], Array]) -> None:
+        """A region that makes one element of two."""
+        self._region(region, [(dtype, ()), (dtype, ())], lambda parts: [combine(*parts)])
+
+    def _region(
+        self,
+        region: Any,
+        kinds: Sequence[tuple[torch.dtype, Shape]],
+        body: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> Sequence[Array]:
+        """Fill a region; ``kinds`` are its block's arguments."""
+        from torch_mlir import ir
+
+        types = [self.type(*kind) for kind in kinds]
+        block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
+        with ir.InsertionPoint(block), self.region():
+            results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
+            self.returns(results)
+        return results
+
+    # -- reductions and order -----------------------------------------------------------------------
+
+    def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        name = _COMBINED[kind]
+        start = self.full(_start(kind, x.dtype), x.dtype, ())
+        shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
+        attributes = {"dimensions": _i64s(dims)}
+        made = self._operation(
+            "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
+        )
+        self._combiner(made.regions[0], x.dtype, lambda old, new: elementwise_on(self, name, old, new))
+        return Array(made.results[0], x.dtype, shape)
+
+    def position_of_extreme(self, kind: str, x: Array) -> Array:
+        dim, shape = x.rank - 1, x.shape[:-1]
+        places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
+        worst = _start("max" if kind == "argmax" else "min", x.dtype)
+        first = [self.full(worst, x.dtype, ()), self.full(torch.iinfo(torch.int64).max, torch.int64, ())]
+        made = self._operation(
+            "reduce",
+            [self.type(x.dtype, shape), self.type(torch.int64, shape)],
+            [each.value for each in (x, places, *first)],
+            {"dimensions": _i64s([dim])},
+            regions=1,
+        )
+
+        def better(parts: Sequence[Array]) -> list[Array]:
+            one, one_at, other, other_at = parts
+            compare = "gt" if kind == "argmax" else "lt"
+            wins, equal = (elementwise_on(self, name, one, other) for name in (compare, "eq"))
+            if x.dtype.is_floating_point:
+                nan, other_nan = (elementwise_on(self, "isnan", each) for each in (one, other))
+                only = elementwise_on(self, "gt", nan, other_nan)
+                wins = elementwise_on(self, "logical_or", wins, only)
+                both = elementwise_on(self, "logical_and", nan, other_nan)
+                equal = elementwise_on(self, "logical_or", equal, both)
+            before = elementwise_on(self, "lt", one_at, other_at)
+            first_one = elementwise_on(self, "logical_and", equal, before)
+            wins = elementwise_on(self, "logical_or", wins, first_one)
+            return [
+                elementwise_on(self, "where", wins, one, other),
+                elementwise_on(self, "where", wins, one_at, other_at),
+            ]
+
+        kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ()), (torch.int64, ())] * 2
+        self._region(made.regions[0], kinds, better)
+        return Array(made.results[1], torch.int64, shape)
+
+    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
+        from torch_mlir import ir
+
+        if x.rank == 0:
+            return x, self.full(0, torch.int64, ())
+        dim = x.rank - 1
+        places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
+        attributes = {"dimension": _i64(dim), "is_stable": ir.BoolAttr.get(True)}
+        made = self._operation(
+            "sort", [x.value.type, places.value.type], [x.value, places.value], attributes, regions=1
+        )
+
+        def before(parts: Sequence[Array]) -> list[Array]:
+            one, other = (parts[1], parts[0]) if descending else (parts[0], parts[1])
+            result = elementwise_on(self, "lt", one, other)
+            if x.dtype.is_floating_point:
+                nan, other_nan = (elementwise_on(self, "isnan", each) for each in (one, other))
+                result = elementwise_on(
+                    self, "logical_or", result, elementwise_on(self, "lt", nan, other_nan)
+                )
+            return [result]
+
+        kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ())] * 2 + [(torch.int64, ())] * 2
+        self._region(made.regions[0], kinds, before)
+        values, positions = made.results
+        return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
+
+    # -- contractions -------------------------------------------------------------------------------
+
+    def dot(self, lhs: Array, rhs: Array, dims: Dot) -> Array:
+        from torch_mlir._mlir_libs import _stablehlo as hlo
+
+        numbers = hlo.DotDimensionNumbers.get(
+            list(dims.lhs_batch), list(dims.rhs_batch), list(dims.lhs_contracting), list(dims.rhs_contracting)
+        )
+        left = [d for d in range(lhs.rank) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
+        right = [d for d in range(rhs.rank) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
+        shape = (
+            *(lhs.shape[d] for d in (*dims.lhs_batch, *left)),
+            *(rhs.shape[d] for d in right),
+        )
+        return self.write("dot_general", [lhs, rhs], lhs.dtype, shape, dot_dimension_numbers=numbers)
+
+    def convolution(
+        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    ) -> Array | None:
+        from torch_mlir import ir
+        from torch_mlir._mlir_libs import _stablehlo as hlo
+
+        rank, groups = x.rank - 2, geometry.groups
+        spatial = list(range(2, 2 + rank))
+        out_dim, in_dim = 0, 1
+        pads = [(p, p) for p in geometry.padding]
+        strides, dilated = list(geometry.stride), [1] * rank
+        if geometry.transposed:
+            weight = self.reverse(weight, spatial)
+            if groups > 1:
+                weight = self._regrouped(weight, groups)
+            else:
+                out_dim, in_dim = 1, 0
+            strides, dilated = [1] * rank, list(geometry.stride)
+            taps = weight.shape[2:]
+            if not all(size.is_Integer for size in taps):
+                return None
+            pads = []
+            for d in range(rank):
+                reach = geometry.dilation[d] * (int(taps[d]) - 1)
+                low = reach - geometry.padding[d]
+                pads.append((low, low + geometry.output_padding[d]))
+        numbers = hlo.ConvDimensionNumbers.get(
+            input_batch_dimension=0,
+            input_feature_dimension=1,
+            input_spatial_dimensions=spatial,
+            kernel_input_feature_dimension=in_dim,
+            kernel_output_feature_dimension=out_dim,
+            kernel_spatial_dimensions=spatial,
+            output_batch_dimension=0,
+            output_feature_dimension=1,
+            output_spatial_dimensions=spatial,
+        )
+        padding = ir.DenseElementsAttr.get(torch.tensor(pads, dtype=torch.int64).reshape(-1, 2).numpy())
+        return self.write(
+            "convolution",
+            [x, weight],
+            x.dtype,
+            shape,
+            window_strides=_i64s(strides),
+            padding=padding,
+            lhs_dilation=_i64s(dilated),
+            rhs_dilation=_i64s(geometry.dilation),
+            dimension_numbers=numbers,
+            feature_group_count=_i64(groups),
+            batch_group_count=_i64(1),
+        )
+
+    def _regrouped(self, weight: Array, groups: int) -> Array:
+        """(C, O / groups, *taps) → (O, C / groups, *taps)."""
+        into, out, *taps = weight.shape
+        each = sympy.expand(into / groups)
+        parts = self.reshape(weight, (sympy.Integer(groups), each, out, *taps))
+        order = [0, 2, 1, *range(3, 3 + len(taps))]
+        return self.reshape(self.transpose(parts, order), (out * groups, each, *taps))
+
+    # -- control ------------------------------------------------------------------------------------
+
+    def branch(
+        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+    ) -> list[Array]:
+        kinds = self.probe(then)
+        others = self.probe(otherwise)
+        shapes = [
+            tuple(a if same(a, b) else sympy.Symbol("_either", integer=True) for a, b in zip(one, other))
+            for (_, one), (_, other) in zip(kinds, others, strict=True)
+        ]
+        types = [self.type(dtype, shape) for (dtype, _), shape in zip(kinds, shapes)]
+        made = self._operation("if", types, [condition.value], {}, regions=2)
+        for region, function in zip(made.regions, (then, otherwise)):
+            self._region(region, [], partial(self._results_of, function, types))
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def _results_of(
+        self, function: Callable[[], Sequence[Array]], types: Sequence[Any], parts: Sequence[Array]
+    ) -> list[Array]:
+        return [self._typed(each, kind) for each, kind in zip(function(), types, strict=True)]
+
+    def _typed(self, x: Array, wanted: Any) -> Array:
+        """The array as a value of another type with the same sizes, known or not."""
+        if x.value.type == wanted:
+            return x
+        from torch_mlir import ir
+
+        made = ir.Operation.create(
+            "stablehlo.dynamic_reshape", results=[wanted], operands=[x.value, self.sizes(x.shape).value]
+        )
+        return Array(made.results[0], x.dtype, x.shape)
+
+    def loop(
+        self,
+        initial: Sequence[Array],
+        test: Callable[[Sequence[Array]], Array],
+        step: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        types = [each.value.type for each in initial]
+        kinds = [(each.dtype, each.shape) for each in initial]
+        made = self._operation("while", types, [each.value for each in initial], {}, regions=2)
+        self._region(made.regions[0], kinds, lambda state: [test(state)])
+        self._region(
+            made.regions[1],
+            kinds,
+            lambda state: [self._typed(each, kind) for each, kind in zip(step(state), types, strict=True)],
+        )
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+
+_UNSIGNED = {torch.uint8: 8, torch.uint16: 16, torch.uint32: 32, torch.uint64: 64}
+_COMBINED = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor_sum": "bitwise_xor",
+}
+
+
+def _start(kind: str, dtype: torch.dtype) -> Number:
+    """What a reduction starts from."""
+    if kind in ("max", "min"):
+        if dtype is torch.bool:
+            return kind == "min"
+        if dtype.is_floating_point:
+            return float("-inf") if kind == "max" else float("inf")
+        limits = torch.iinfo(dtype)
+        return limits.min if kind == "max" else limits.max
+    if dtype is torch.bool:
+        return kind in ("all", "prod")
+    return 1 if kind == "prod" else 0
+
+
+def _end(start: Expr, size: Expr, step: Expr) -> Expr:
+    """Behind the last element of a slice."""
+    if size == 0:
+        return start
+    if size.is_Integer or step == 1:
+        return sympy.expand(start + (size - 1) * step + 1)
+    return sympy.Max(start, sympy.expand(start + (size - 1) * step + 1))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype is torch.bool:
+        return dtype
+    return torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def _attribute(text: str) -> Any:
+    from torch_mlir import ir
+
+    return ir.Attribute.parse(text)
+
+
+def _i64(number: int) -> Any:
+    from torch_mlir import ir
+
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+
+
+def _i64s(numbers: Sequence[Any]) -> Any:
+    from torch_mlir import ir
+
+    return ir.DenseI64ArrayAttr.get([int(number) for number in numbers])

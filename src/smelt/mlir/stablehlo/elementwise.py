@@ -1,0 +1,152 @@
+"""The elementwise rows that StableHLO has, each as one or a few operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.evaluate import elementwise_on
+
+if TYPE_CHECKING:
+    from smelt.mlir.stablehlo.dialect import StableHlo
+
+Rule = Callable[..., Any]
+
+
+def _plain(name: str, hlo: StableHlo, *args: Array) -> Array:
+    return hlo.write(name, args, args[0].dtype, args[0].shape)
+
+
+def _compare(direction: str, hlo: StableHlo, x: Array, y: Array) -> Array:
+    from torch_mlir import ir
+
+    kind = "SIGNED"
+    if x.dtype.is_floating_point:
+        kind = "FLOAT"
+    elif x.dtype in (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        kind = "UNSIGNED"
+    return hlo.write(
+        "compare",
+        [x, y],
+        torch.bool,
+        x.shape,
+        comparison_direction=ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>"),
+        compare_type=ir.Attribute.parse(f"#stablehlo<comparison_type {kind}>"),
+    )
+
+
+def _where(hlo: StableHlo, condition: Array, x: Array, y: Array) -> Array:
+    return hlo.write("select", [condition, x, y], x.dtype, x.shape)
+
+
+def _abs(hlo: StableHlo, x: Array) -> Array:
+    return x if x.dtype is torch.uint8 else _plain("abs", hlo, x)
+
+
+def _sign(hlo: StableHlo, x: Array) -> Any:
+    return NotImplemented if x.dtype.is_floating_point or x.dtype is torch.uint8 else _plain("sign", hlo, x)
+
+
+def _of(dtypes: Callable[[torch.dtype], bool], rule: Rule) -> Rule:
+    """The rule for some dtypes only."""
+    return lambda hlo, *args: rule(hlo, *args) if dtypes(args[0].dtype) else NotImplemented
+
+
+def _isnan(hlo: StableHlo, x: Array) -> Array:
+    return _compare("NE", hlo, x, x)
+
+
+def _isinf(hlo: StableHlo, x: Array) -> Array:
+    return _compare("EQ", hlo, _plain("abs", hlo, x), hlo.full(float("inf"), x.dtype, x.shape))
+
+
+def _shift(name: str, hlo: StableHlo, x: Array, y: Array) -> Array:
+    """0, or the sign, where the distance is negative or not less than the width."""
+    width = torch.iinfo(x.dtype).bits
+    zero, most = hlo.full(0, y.dtype, y.shape), hlo.full(width - 1, y.dtype, y.shape)
+    low, high = _compare("LT", hlo, y, zero), _compare("GT", hlo, y, most)
+    outside = elementwise_on(hlo, "logical_or", low, high)
+    unsigned = x.dtype is torch.uint8
+    shifted = _plain(
+        "shift_left" if name == "lshift" else f"shift_right_{'logical' if unsigned else 'arithmetic'}",
+        hlo,
+        x,
+        _where(hlo, outside, most, y),
+    )
+    return _where(hlo, outside, zero, shifted) if name == "lshift" or unsigned else shifted
+
+
+def _int_pow(hlo: StableHlo, x: Array, y: Array) -> Array:
+    """Negative exponents as ATen: 0, or 1 and -1 for these."""
+    zero, one = (hlo.full(number, x.dtype, x.shape) for number in (0, 1))
+    plain = _plain("power", hlo, x, _plain("maximum", hlo, y, zero))
+    if x.dtype is torch.uint8:
+        return plain
+    minus = hlo.full(-1, x.dtype, x.shape)
+    odd = _compare("NE", hlo, _plain("and", hlo, y, one), zero)
+    alternating = _where(hlo, odd, minus, one)
+    inverse = _where(hlo, _compare("EQ", hlo, x, minus), alternating, zero)
+    inverse = _where(hlo, _compare("EQ", hlo, x, one), one, inverse)
+    return _where(hlo, _compare("LT", hlo, y, zero), inverse, plain)
+
+
+def _is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point
+
+
+_NAMES = {
+    "neg": "negate",
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "fmod": "remainder",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "truncdiv": "divide",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "bitwise_not": "not",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "exp": "exponential",
+    "expm1": "exponential_minus_one",
+    "log": "log",
+    "log1p": "log_plus_one",
+    "sin": "sine",
+    "cos": "cosine",
+    "tan": "tan",
+    "tanh": "tanh",
+    "sigmoid": "logistic",
+    "floor": "floor",
+    "ceil": "ceil",
+    "round": "round_nearest_even",
+    "truediv": "divide",
+    "pow": "power",
+    "atan2": "atan2",
+    "logical_and": "and",
+    "logical_or": "or",
+    "logical_xor": "xor",
+    "logical_not": "not",
+}
+
+ELEMENTWISE: dict[str, Rule] = {
+    **{name: partial(_plain, theirs) for name, theirs in _NAMES.items()},
+    **{name: partial(_compare, name.upper()) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: partial(_shift, name) for name in ("lshift", "rshift")},
+    "where": _where,
+    "abs": _abs,
+    "sign": _sign,
+    "isnan": _isnan,
+    "isinf": _isinf,
+    "int_pow": _int_pow,
+}
+"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for dtypes it does not take."""
