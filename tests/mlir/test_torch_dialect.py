@@ -9,6 +9,7 @@ from torch.export import Dim
 
 from smelt.errors import SmeltError
 from smelt.mlir import fx, run_pipeline_with_repro_report
+from smelt.mlir.capturing import capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
 from smelt.mlir.signature import signature_of
 from smelt.mlir.torch_dialect import emit
@@ -115,7 +116,7 @@ def test_derived_sizes_are_affine():
 
 
 def test_weights_are_resources_or_arguments():
-    program = fx.capture(SimpleModel().eval(), (torch.randn(3, 10),))
+    program = capture(SimpleModel().eval(), (torch.randn(3, 10),)).program
     filecheck(
         emit(program, "inline"),
         """
@@ -138,7 +139,7 @@ def test_weights_are_resources_or_arguments():
 
 def test_weights_are_not_copied():
     model = nn.Linear(64, 64)
-    program = fx.capture(model, (torch.randn(2, 64),))
+    program = capture(model, (torch.randn(2, 64),)).program
     module = emit(program)
     with torch.no_grad():
         model.weight.zero_()
@@ -173,7 +174,7 @@ def test_what_was_fixed_while_capturing_is_no_argument():
     def scale(x, factor, flag=None, bias=None):
         return x * factor + (1 if bias is None else bias)
 
-    program = fx.capture(scale, (torch.ones(3), 2), {"flag": True, "bias": torch.ones(3)})
+    program = capture(scale, (torch.ones(3), 2), {"flag": True, "bias": torch.ones(3)}).program
     assert signature_of(program).places == (0, 3)
     filecheck(
         emit(program),

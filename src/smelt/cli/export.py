@@ -20,10 +20,10 @@ DYNAMIC_FORM = (
 def export(
     spec: str,
     *,
-    to: str,
+    to: Any,
     output: str | None,
     dynamic: Sequence[str],
-    weights: str,
+    weights: Any,
     print_after_each: bool,
 ) -> None:
     """Export a SPEC's program and write the module to ``output``, or to standard output.

@@ -34,6 +34,7 @@ _LOWERING = (
     "func.func(buffer-deallocation-pipeline),"
     "convert-bufferization-to-memref,"
     "func.func(tm-tensor-to-loops),"
+    "func.func(refback-munge-memref-copy),"
     "func.func(convert-linalg-to-loops),"
     "func.func(lower-affine),"
     "convert-shape-to-std,"
@@ -106,7 +107,7 @@ class Executable:
         self.messages: list[str] = []
         self.failed: list[int] = []
         with module.context, ir.Location.unknown():
-            copy = _clone(module)
+            copy = clone(module)
             function = _function(copy, name)
             kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
             self.inputs = [_Kind(str(each)) for each in kind.inputs]
@@ -234,13 +235,14 @@ def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
     )
 
 
-def _clone(module: Any) -> Any:
-    """A copy in the same context; weights are not copied."""
+def clone(module: Any) -> Any:
+    """A copy of a module in the same context; weights are not copied."""
     from torch_mlir import ir
 
-    copy = ir.Module.create()
-    for operation in module.body.operations:
-        copy.body.append(operation.operation.clone())
+    with module.context:
+        copy = ir.Module.create(ir.Location.unknown())
+        for operation in module.body.operations:
+            copy.body.append(operation.operation.clone())
     return copy
 
 

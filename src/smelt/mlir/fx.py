@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-import torch
-from torch.export import ExportedProgram
-
-from smelt.capture import capture_export
 from smelt.capture.program import Program
-from smelt.contract import contract, export_decompositions
-from smelt.errors import SmeltError, Unsupported
+from smelt.errors import SmeltError
+from smelt.mlir.capturing import Exportable, capture
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.export import emitter
 from smelt.mlir.torch_dialect import emit
 
 _TO_BACKEND_FORM = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
@@ -34,7 +31,7 @@ class OutputType(Enum):
 
 
 def export_and_import(
-    f: torch.nn.Module | ExportedProgram | Callable[..., Any],
+    f: Exportable,
     *args: Any,
     output_type: OutputType | str = OutputType.RAW,
     dynamic_shapes: Any = None,
@@ -81,7 +78,7 @@ def export_and_import(
         dynamic_shapes=dynamic_shapes,
         strict=strict,
         decompositions=decomposition_table,
-    )
+    ).program
     if kind in (OutputType.RAW, OutputType.TORCH):
         module = emit(program, "inline", name=func_name, symbolic_shapes=import_symbolic_shape_expressions)
         if kind is OutputType.TORCH:
@@ -90,53 +87,6 @@ def export_and_import(
             )
         return module
     return _own(kind, program, func_name)
-
-
-def capture(
-    f: torch.nn.Module | ExportedProgram | Callable[..., Any],
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic_shapes: Any = None,
-    strict: bool | None = None,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
-) -> Program:
-    """The program of a model, function or ExportedProgram, in contract form."""
-    name = getattr(f, "__name__", type(f).__name__)
-    if not isinstance(f, ExportedProgram):
-        f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
-    table = export_decompositions() if decompositions is None else decompositions
-    try:
-        return contract(capture_export(f, table, name))
-    except Unsupported as refusal:
-        raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
-
-
-def _exported(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dynamic_shapes: Any,
-    strict: bool | None,
-) -> ExportedProgram:
-    model = f if isinstance(f, torch.nn.Module) else _Function(f)
-    if strict is not None:
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
-    try:
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
-    except Exception as error:  # what torch.export raises has no common class
-        try:
-            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True)
-        except Exception:
-            raise error from None
-
-
-class _Function(torch.nn.Module):
-    """A function as a module, because ``torch.export`` wants one; its arguments keep their names."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.forward = function
 
 
 def _output_type(given: OutputType | str) -> OutputType:
@@ -148,10 +98,7 @@ def _output_type(given: OutputType | str) -> OutputType:
 
 
 def _own(kind: OutputType, program: Program, name: str) -> Any:
-    from importlib import import_module
-
-    folder = {OutputType.LINALG_ON_TENSORS: "linalg"}.get(kind, kind.value)
-    module = import_module(f"smelt.mlir.{folder}").emit(program, "inline")
+    module = emitter("linalg" if kind is OutputType.LINALG_ON_TENSORS else kind.value)(program, "inline")
     if name != "main":
         from torch_mlir import ir
 

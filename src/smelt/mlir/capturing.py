@@ -1,0 +1,85 @@
+"""How a program is got for MLIR: ``torch.export``, smelt's decompositions, the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from smelt.capture import Program, capture_export
+from smelt.contract import contract, export_decompositions
+from smelt.errors import SmeltError, Unsupported
+
+Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A program in contract form, and the ExportedProgram that it comes from (nesting, ranges of sizes)."""
+
+    program: Program
+    exported: ExportedProgram = field(repr=False)
+
+
+def capture(
+    f: Exportable,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Captured:
+    """Capture a model, a function or an ExportedProgram.
+
+    Args:
+        f: what to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
+        dynamic_shapes: as `torch.export.export` takes it.
+        strict: export through Dynamo (True), or not (False); None: through Dynamo where it does not work
+            without.
+        decompositions: ATen overload → function, in place of smelt's own.
+
+    Raises:
+        SmeltError: SM0601 or SM0602, the program is not for smelt.
+
+    >>> capture(lambda x: x + 1, (torch.ones(3),)).program.output_roles
+    ('user',)
+    """
+    name = getattr(f, "__name__", type(f).__name__)
+    if not isinstance(f, ExportedProgram):
+        f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
+    table = export_decompositions() if decompositions is None else decompositions
+    try:
+        return Captured(contract(capture_export(f, table, name)), f)
+    except Unsupported as refusal:
+        raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
+
+
+def _exported(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    strict: bool | None,
+) -> ExportedProgram:
+    model = f if isinstance(f, torch.nn.Module) else _Function(f)
+    if strict is not None:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    try:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:  # what torch.export raises has no common class
+        try:
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True)
+        except Exception:
+            raise error from None
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, because ``torch.export`` wants one; its arguments keep their names."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function

@@ -1,0 +1,180 @@
+"""`export`: a model in, a module of another compiler's dialect out, which can be looked at, saved and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch.utils import _pytree as pytree
+
+from smelt.capture import Program
+from smelt.capture.check import InputCheck
+from smelt.errors import SmeltError
+from smelt.mlir.capturing import Captured, Exportable, capture
+from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.execute import Executable, clone
+from smelt.mlir.signature import Signature, Weights, signature_of
+
+Dialect = Literal["linalg", "torch", "stablehlo", "tosa"]
+
+_PACKAGES = {"torch": "torch_dialect"}
+_TO_LINALG: dict[str, str | None] = {
+    "linalg": None,
+    "torch": (
+        "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
+    ),
+    "stablehlo": "stablehlo-legalize-to-linalg",
+    "tosa": (
+        "func.func(tosa-to-linalg-named,tosa-to-linalg,"
+        "tosa-to-arith{include-apply-rescale=true},tosa-to-tensor,tosa-to-scf)"
+    ),
+}
+"""Dialect → the upstream passes that bring it to Linalg, for running it."""
+
+
+def export(
+    model: Exportable,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    to: Dialect = "linalg",
+    dynamic_shapes: Any = None,
+    weights: Weights = "inline",
+    strict: bool | None = None,
+) -> Exported:
+    """A model, a function or an ``ExportedProgram`` as MLIR.
+
+    Args:
+        model: what to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
+        to: ``"linalg"`` (on tensors), ``"torch"``, ``"stablehlo"`` or ``"tosa"``.
+        dynamic_shapes: which sizes are not fixed, as `torch.export.export` takes it.
+        weights: ``"inline"``, literals of the module; ``"external"``, its last arguments.
+        strict: as `torch.export.export` takes it; None tries without Dynamo first.
+
+    Raises:
+        SmeltError: SM0601 or SM0602 a program that is not for smelt, SM0710 the bindings are not installed,
+            SM0711 operators that the dialect cannot express (all of them), SM0720 no such dialect.
+
+    >>> import torch
+    >>> exported = export(torch.nn.Tanh(), [torch.zeros(2, 3)], to="torch")
+    >>> exported.run(torch.zeros(2, 3))
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
+    """
+    captured = capture(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    return Exported(captured, to, weights)
+
+
+class Exported:
+    """A program as a module of one dialect. ``str()`` is its text.
+
+    ``module``: the ``ir.Module``, with one function ``main``. ``signature``: its arguments and results.
+    ``program``: what was captured, in contract form. ``dialect``, ``weights``: as given to `export`.
+    """
+
+    def __init__(self, captured: Captured, dialect: Dialect, weights: Weights = "inline") -> None:
+        self.dialect, self.weights = dialect, weights
+        self._captured = captured
+        self.signature: Signature = signature_of(captured.program, weights)
+        self.module = emitter(dialect)(captured.program, weights)
+        self._check = InputCheck(captured.program, captured.exported.range_constraints)
+        self._executable: Executable | None = None
+
+    @property
+    def program(self) -> Program:
+        """What was captured, in contract form."""
+        return self._captured.program
+
+    def __str__(self) -> str:
+        return str(self.module)
+
+    def __repr__(self) -> str:
+        return f"<smelt.Exported {self.program.name} as {self.dialect}>"
+
+    def to(self, dialect: Dialect) -> Exported:
+        """The same program in another dialect.
+
+        Raises:
+            SmeltError: SM0711, operators that it cannot express; SM0720, no such dialect.
+        """
+        return self if dialect == self.dialect else Exported(self._captured, dialect, self.weights)
+
+    def save(self, path: str | Path) -> None:
+        """Write the module: as text, or as MLIR bytecode where ``path`` ends in ``.mlirbc``."""
+        path = Path(path)
+        if path.suffix == ".mlirbc":
+            with path.open("wb") as file:
+                self.module.operation.write_bytecode(file)
+        else:
+            path.write_text(f"{str(self).rstrip()}\n")
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these arguments, computed by the module; mutated arguments are written to.
+
+        What the program holds and mutates (batch-norm statistics) changes in the model's own tensors.
+
+        Raises:
+            SmeltError: SM0603, arguments of other sizes, dtypes or nesting than were exported.
+            PipelineError: SM0712, the module has no way to Linalg or to LLVM.
+        """
+        call_spec = self._captured.exported.call_spec
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != call_spec.in_spec:
+            what = "the arguments are not nested as those that were exported"
+            raise SmeltError("SM0603", what, why=str(call_spec.in_spec))
+        self._check(leaves)
+        passed = [leaves[place] for place in self.signature.places]
+        passed += [each.value for each in self.signature.held]
+        returned = iter(self.compile()(*passed))
+        given = dict(zip((each.node for each in self.signature.arguments), passed))
+        outputs: list[Any] = []
+        with torch.no_grad():
+            for result in self.signature.results:
+                value = None if result.value is None else _as(next(returned), result.value)
+                if result.target is None:
+                    outputs.append(value)
+                else:
+                    given[result.target.node].copy_(value)
+        return pytree.tree_unflatten(outputs, call_spec.out_spec)
+
+    def compile(self) -> Executable:
+        """What `run` calls: the module's function, compiled; made once.
+
+        Raises:
+            PipelineError: SM0712, the module has no way to Linalg or to LLVM.
+        """
+        if self._executable is None:
+            module, passes = self.module, _TO_LINALG[self.dialect]
+            if passes is not None:
+                module = clone(module)
+                what = f"bringing {self.dialect} to Linalg"
+                run_pipeline_with_repro_report(module, f"builtin.module({passes})", what)
+            self._executable = Executable(module)
+        return self._executable
+
+
+def emitter(dialect: str) -> Callable[[Program, Weights], Any]:
+    """``emit(program, weights) -> ir.Module`` of a dialect.
+
+    Raises:
+        SmeltError: SM0720, there is no such dialect.
+    """
+    name = f"smelt.mlir.{_PACKAGES.get(dialect, dialect)}"
+    spec = find_spec(name) if dialect in get_args(Dialect) else None
+    if spec is None or spec.origin is None:
+        known = ", ".join(get_args(Dialect))
+        raise SmeltError("SM0720", f"no dialect {dialect!r}", remedy=f"one of {known}")
+    found: Callable[[Program, Weights], Any] = import_module(name).emit
+    return found
+
+
+def _as(value: Any, source: Any) -> Any:
+    """A result as the program's metadata has it: MLIR's integers have no sign."""
+    meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
+    if isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor) and value.dtype != meta.dtype:
+        return value.view(meta.dtype)
+    return value

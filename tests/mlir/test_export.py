@@ -1,0 +1,198 @@
+"""smelt.export: run against eager at several sizes, what is mutated, what is saved, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import smelt
+from smelt.errors import SmeltError
+from smelt.mlir.bindings import new_context
+
+ir = pytest.importorskip("torch_mlir.ir", reason="needs the extra [mlir]")
+
+
+def agree(got, model, args):
+    """Errors against float64 are at most four times eager's, and a few units in the last place."""
+    eager = model(*args)
+    double = model.double() if isinstance(model, nn.Module) else model
+    exact = double(
+        *[arg.double() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg for arg in args]
+    )
+    if isinstance(model, nn.Module):
+        model.float()
+    leaves = torch.utils._pytree.tree_leaves
+    assert len(leaves(got)) == len(leaves(eager))
+    for mine, theirs, reference in zip(leaves(got), leaves(eager), leaves(exact)):
+        if not isinstance(mine, torch.Tensor):
+            assert mine == theirs
+            continue
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        if not mine.is_floating_point():
+            assert torch.equal(mine, theirs)
+            continue
+        allowed = (
+            4 * (theirs - reference).abs().max() + 8 * torch.finfo(mine.dtype).eps * reference.abs().max()
+        )
+        assert (mine - reference).abs().max() <= allowed
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.heads = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        y = self.norm(x)
+        y = x + self.heads(y, y, y, need_weights=False)[0]
+        return y + self.mlp(y)
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 4, 3, stride=2, groups=2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+    def forward(self, x):
+        return torch.log_softmax(self.layers(x), -1)
+
+
+def embed(indices, table):
+    return table[indices].sum(1), indices.float().mean(), indices.shape[0]
+
+
+CASES = {
+    "attention": (lambda: Attention().eval(), lambda n: (torch.randn(n, 5, 8),)),
+    "convolutions": (lambda: Convolutions().eval(), lambda n: (torch.randn(n, 3, 12, 12),)),
+    "gather": (lambda: embed, lambda n: (torch.randint(0, 7, (n, 3)), torch.randn(7, 4))),
+    "scan and sort": (
+        lambda: lambda x: (x.cumsum(0), x.sort(1), x.argmax(1)),
+        lambda n: (torch.randn(n, 6),),
+    ),
+    "bytes": (
+        lambda: lambda x: (x + 200, x > 3),
+        lambda n: (torch.arange(n * 2, dtype=torch.uint8).view(n, 2),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_torch_dialect_computes_what_eager_does_at_every_size(name):
+    torch.manual_seed(0)
+    make, arguments = CASES[name]
+    model = make()
+    shapes = ({0: Dim.DYNAMIC}, *[None] * (len(arguments(2)) - 1))
+    exported = smelt.export(model, arguments(3), to="torch", dynamic_shapes=shapes)
+    for size in (3, 7, 2):
+        args = arguments(size)
+        with torch.no_grad():
+            agree(exported.run(*args), model, args)
+
+
+def test_training_batch_norm_writes_its_statistics():
+    torch.manual_seed(0)
+    model, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    exported = smelt.export(model, (torch.randn(5, 4),), to="torch")
+    for _ in range(2):
+        x = torch.randn(5, 4)
+        torch.testing.assert_close(exported.run(x), twin(x))
+    torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+    assert model.num_batches_tracked == 2
+
+
+def test_mutated_arguments_are_written_to():
+    def write(x, y):
+        x.add_(y)
+        return x * 2
+
+    exported = smelt.export(write, (torch.zeros(3), torch.zeros(3)), to="torch")
+    x = torch.ones(3)
+    assert torch.equal(exported.run(x, torch.full((3,), 2.0)), torch.full((3,), 6.0))
+    assert torch.equal(x, torch.full((3,), 3.0))
+
+
+def test_external_weights_are_arguments_and_are_passed():
+    model = nn.Linear(4, 2)
+    exported = smelt.export(model, (torch.randn(3, 4),), to="torch", weights="external")
+    assert "vtensor.literal" not in str(exported)
+    assert [each.name for each in exported.signature.held] == ["weight", "bias"]
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(exported.run(x), model(x))
+
+
+def test_nested_results_numbers_and_none():
+    def nest(x, *, scale=2.0, extra=None):
+        return {"a": [x * scale, None], "b": (x.shape[0], 3, extra)}
+
+    exported = smelt.export(
+        nest,
+        (torch.ones(2),),
+        {"scale": 3.0},
+        to="torch",
+        dynamic_shapes={"x": {0: Dim.DYNAMIC}, "scale": None},
+    )
+    result = exported.run(torch.ones(5), scale=3.0)
+    assert result["b"] == (5, 3, None)
+    assert torch.equal(result["a"][0], torch.full((5,), 3.0))
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        ((torch.ones(3, 5),), "dimension 1 of input x is 5"),
+        ((torch.ones(3, 4).double(),), "float64"),
+        ((torch.ones(3, 4), 1), "not nested"),
+    ],
+)
+def test_a_wrong_size_is_an_error_never_a_wrong_number(args, said):
+    exported = smelt.export(
+        lambda x: x * 2, (torch.ones(3, 4),), to="torch", dynamic_shapes=({0: Dim.DYNAMIC},)
+    )
+    with pytest.raises(SmeltError, match=said) as caught:
+        exported.run(*args)
+    assert caught.value.code == "SM0603"
+
+
+def test_sizes_that_were_equal_have_to_be():
+    exported = smelt.export(
+        lambda x, y: x + y,
+        (torch.ones(3), torch.ones(3)),
+        to="torch",
+        dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}),
+    )
+    with pytest.raises(SmeltError) as caught:
+        exported.run(torch.ones(4), torch.ones(5))
+    assert caught.value.code == "SM0603"
+
+
+@pytest.mark.parametrize("name", ["model.mlir", "model.mlirbc"])
+def test_what_is_saved_is_the_module(tmp_path, name):
+    exported = smelt.export(nn.Linear(4, 2), (torch.randn(3, 4),), to="torch")
+    exported.save(tmp_path / name)
+    with new_context():
+        assert str(ir.Module.parseFile(str(tmp_path / name))) == str(exported)
+
+
+def test_an_unknown_dialect_lists_those_that_exist():
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(nn.Tanh(), (torch.ones(2),), to="onnx")
+    assert caught.value.code == "SM0720"
+    assert "stablehlo" in str(caught.value)
+
+
+def test_a_program_that_is_not_for_smelt():
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(lambda x: x.to_sparse(), (torch.ones(2, 2),), to="torch")
+    assert caught.value.code in ("SM0602", "SM0711")
