@@ -14,11 +14,14 @@ from sympy import Expr, Symbol
 
 from smelt.capture import capture_function
 from smelt.contract import contract
+from smelt.loops.elementwise import apply
 from smelt.loops.interpreter import bind_sizes, evaluate_body
 from smelt.loops.ir import Extern, Graph, Host
 from smelt.lowering import lower
 from smelt.mlir.arrays import Array, access, evaluate_arrays
-from smelt.mlir.arrays.evaluate import ArrayHandler
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.arrays.evaluate import ArrayHandler, elementwise_on
+from smelt.ops import TABLE, Rule
 from smelt.symbolic import FloorDiv, Mod, evaluate, loop_var
 from tests.mlir.torch_arrays import TorchArrays
 
@@ -205,3 +208,80 @@ def test_bodies_by_arrays_are_the_interpreters(name: str) -> None:
     graph = lower(contract(capture_function(function, inputs)).graph_module)
     assert any(not isinstance(node.body, Host) for node in graph.nodes)
     run_arrays(graph, inputs)
+
+
+# -- decomposed rows --------------------------------------------------------------------------------
+
+
+class Without(TorchArrays):
+    """Torch tensors without some rows."""
+
+    def __init__(self, lacks: set[str]) -> None:
+        super().__init__()
+        self.lacks = lacks
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        return NotImplemented if name in self.lacks else super().elementwise(name, *args)
+
+
+SPANS = {
+    "asin": (-1, 1), "acos": (-1, 1), "atanh": (-1, 1), "erfinv": (-1, 1), "acosh": (1, 50),
+    "log1p": (-1, 9), "log2": (0, 9), "log10": (0, 9), "rsqrt": (0, 9), "hypot": (-50, 50),
+    "exp2": (-20, 20), "expm1": (-20, 20), "sinh": (-30, 30), "cosh": (-30, 30), "erfc": (-4, 9),
+    "tan": (-1.5, 1.5),
+}  # fmt: skip
+SLACK = {"digamma": 256, "lgamma": 40, "fma": 20}  # these cancel beside their roots
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.0, torch.inf, -torch.inf, torch.nan, 1e-30, 1e-9, -1e-9]
+
+
+def ulps(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest error, in units in the last place of the exact value (or of 1, below that, for roots)."""
+    same = (found.double() == exact) | (found.isnan() & exact.isnan())
+    scale = exact.abs().clamp_min(torch.finfo(found.dtype).tiny) * torch.finfo(found.dtype).eps
+    return torch.where(same, 0.0, (found.double() - exact).abs() / scale).max().item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(name for name in DECOMPOSED if TABLE[name].rule is Rule.FLOAT))
+def test_decomposed_rows_are_close_to_torchs(name: str, dtype: torch.dtype) -> None:
+    if name == "nextafter":
+        x, y = torch.tensor(EDGES, dtype=dtype), torch.tensor([*EDGES[1:], 3.0], dtype=dtype)
+        found = run_row(name, x, y)
+        assert torch.equal(found.nan_to_num(7.0), torch.nextafter(x, y).nan_to_num(7.0))
+        return
+    low, high = SPANS.get(name, (-9, 9))
+    edges = torch.tensor(EDGES, dtype=dtype)
+    x = torch.cat([torch.linspace(low, high, 801, dtype=dtype), edges])
+    args = [x, x.flip(0), x.roll(3)][: TABLE[name].arity]
+    found, eager = run_row(name, *args), apply(name, args)
+    wide = apply(name, [arg.double() for arg in args])
+    assert torch.equal(found.isnan(), eager.isnan()), name
+    assert torch.equal(found.isinf(), eager.isinf()), name
+    usual = eager.isfinite() & (wide.abs() > 1e-2)  # beside roots, the absolute error is what counts
+    bound = 4 * ulps(eager[usual], wide[usual]) + SLACK.get(name, 12)
+    assert ulps(found[usual], wide[usual]) <= bound, name
+    finite = eager.isfinite()
+    gap = (found - wide)[finite & ~usual].abs()
+    assert gap.numel() == 0 or gap.max() <= SLACK.get(name, 16) * torch.finfo(dtype).eps
+
+
+def run_row(name: str, *args: torch.Tensor) -> torch.Tensor:
+    """One row without the dialect's own."""
+    dialect = Without({name, *(["atan2"] if name == "atan" else [])})
+    arrays = [Array(arg, arg.dtype, tuple(map(N, arg.shape))) for arg in args]
+    return elementwise_on(dialect, name, *arrays).value
+
+
+@pytest.mark.parametrize("name", ["remainder", "floordiv", "fmod", "int_pow", "sign"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8])
+def test_decomposed_rows_are_exact_on_integers(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([7, 5, 100, 0, 1, 2, 3], dtype=dtype)
+    x = torch.cat([x, -x]) if dtype.is_signed else x
+    grid = torch.cartesian_prod(x, x[x != 0])
+    args = [grid[:, 0].contiguous(), grid[:, 1].contiguous()][: TABLE[name].arity]
+    assert torch.equal(run_row(name, *args), apply(name, args))
+
+
+def test_decomposed_random_bits_are_the_interpreters() -> None:
+    args = [torch.randint(-(2**63), 2**63 - 1, (50,)) for _ in range(3)]
+    assert torch.equal(run_row("philox", *args), apply("philox", args))

@@ -140,10 +140,42 @@ class _Evaluation:
         return self.numbers.elementwise("logical_not", self.run(expr.args[0]))
 
     def unary(self, name: str, expr: Any, result: torch.dtype = FLOAT) -> Any:
+        if result is INT and name in ("floor", "trunc"):
+            ratio = _ratio(expr.args[0])
+            if ratio is not None and (name == "floor" or ratio[0].is_nonnegative):
+                return self.binary("floordiv", *ratio, INT)
         (value,) = self.all(expr.args[:1], FLOAT)
         if name:
             value = self.numbers.elementwise(name, value)
         return self.numbers.convert(value, result)
+
+
+_LARGEST_RATIO = 1 << 20
+
+
+def _ratio(expr: Any) -> tuple[Any, Any] | None:
+    """``(above, below)``, whole numbers, where the floating expression is exactly that: ``2.5 * ToFloat(n)``
+    is ``5 * n / 2``. Targets fold whole numbers where they do not fold floating ones.
+    """
+    above, below = sympy.Integer(1), sympy.Integer(1)
+    for factor in sympy.Mul.make_args(expr):
+        name = factor.func.__name__
+        if name == "ToFloat":
+            above = above * factor.args[0]
+        elif name == "FloatTrueDiv":
+            parts = [_ratio(arg) for arg in factor.args]
+            if parts[0] is None or parts[1] is None:
+                return None
+            above, below = above * parts[0][0] * parts[1][1], below * parts[0][1] * parts[1][0]
+        elif factor.is_number and factor.is_real:
+            exact = sympy.Rational(*float(factor).as_integer_ratio())
+            above, below = above * exact.p, below * exact.q
+        else:
+            return None
+    small = (
+        below.is_Integer and 0 < below <= _LARGEST_RATIO and abs(above.as_coeff_Mul()[0]) <= _LARGEST_RATIO
+    )
+    return (above, below) if small and above.is_integer else None
 
 
 _Rule = Callable[[_Evaluation, Any], Any]

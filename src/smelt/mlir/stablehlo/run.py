@@ -1,4 +1,4 @@
-"""StableHLO's reference interpreter."""
+"""StableHLO's reference interpreter: modules run with the sizes that their inputs have."""
 
 from __future__ import annotations
 
@@ -21,42 +21,94 @@ _UNKNOWN_TO_INTERPRETER = frozenset(
     f"stablehlo.{name}"
     for name in ("cholesky", "triangular_solve", "fft", "rng", "rng_bit_generator", "custom_call")
 )
+_MOST_ROUNDS = 64
 
 
 def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> list[torch.Tensor]:
     """Run ``main`` on tensors and numbers; the module stays as it is. A number is a tensor of rank 0.
 
-    Sizes become known from the inputs first. Random numbers come from torch's default generator.
+    Sizes become known from the inputs first; one that depends on data by running what it depends on, as
+    often as there are such sizes. Random numbers come from torch's default generator.
 
     Raises:
-        SmeltError: SM0731, the interpreter cannot run the module: a size depends on data, or it does not know
-            an operation.
+        SmeltError: SM0731, the interpreter cannot run the module: a size inside of a loop or branch depends
+            on data, or it does not know an operation.
     """
     from torch_mlir import ir
-    from torch_mlir._mlir_libs import _stablehlo as hlo
-    from torch_mlir.passmanager import PassManager
 
-    values = [_elements(each) for each in map(torch.as_tensor, inputs)]
+    values = [_elements(torch.as_tensor(each)) for each in inputs]
     with module.context, ir.Location.unknown():
-        copied = _copy(module)
-        given = [_attribute(value) for value in values]
-        _draw(copied)
-        types = ",".join(str(each.type) for each in given)
-        refine = f"stablehlo-refine-arguments{{types={types}}}," if given else ""
-        with diagnostics_of(module.context) as found:
-            passes = PassManager.parse(f"builtin.module({refine}{_STATIC})")
-            _attempt("sizes do not fit", found, lambda: passes.run(copied.operation))
-            _check(copied)
-            results = _attempt("it failed", found, lambda: hlo.eval_module(copied, given))
-        return [_tensor(each) for each in results]
+        run = _Run(_copy(module), values)
+        _draw(run.module)
+        _split_complex(run.module)
+        results = iter(run.results())
+        kinds = _function(module).type.results
+        return [_result(str(kind), results) for kind in kinds]
 
 
-def _attempt(what: str, found: Sequence[Any], function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except Exception as error:  # the bindings' errors have no public base
-        said = "; ".join(map(str, found)) or str(error)
-        raise SmeltError("SM0731", f"StableHLO's interpreter: {what}", why=said) from error
+class _Run:
+    """A module that is made static, bit by bit, for given inputs."""
+
+    def __init__(self, module: Any, values: Sequence[torch.Tensor]) -> None:
+        self.module = module
+        self.given = [_attribute(value) for value in values]
+
+    def results(self) -> list[Any]:
+        types = ",".join(str(each.type) for each in self.given)
+        self._refine(f"stablehlo-refine-arguments{{types={types}}}," if self.given else "")
+        for _ in range(_MOST_ROUNDS):
+            unknown = _first_unknown(self.module)
+            if unknown is None:
+                break
+            self._find_out(*unknown)
+            self._refine("")
+        return self._evaluate(self.module)
+
+    def _refine(self, before: str) -> None:
+        from torch_mlir.passmanager import PassManager
+
+        passes = PassManager.parse(f"builtin.module({before}{_STATIC})")
+        _attempt("sizes do not fit", self.module, lambda: passes.run(self.module.operation))
+
+    def _evaluate(self, module: Any) -> list[Any]:
+        from torch_mlir._mlir_libs import _stablehlo as hlo
+
+        _check(module)
+        return _attempt("it failed", module, lambda: hlo.eval_module(module, self.given))
+
+    def _find_out(self, place: int, operands: Sequence[int]) -> None:
+        """Put numbers in the place of the sizes that operation ``place`` of the function takes as operands."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import func
+
+        part = _copy(self.module)
+        function = _function(part)
+        block = function.regions[0].blocks[0]
+        body = list(block)
+        wanted = [body[place].operation.operands[n] for n in operands]
+        for each in reversed(body[place:]):
+            each.operation.erase()
+        with ir.InsertionPoint(block):
+            func.ReturnOp(wanted)
+        kind = ir.FunctionType.get(function.type.inputs, [each.type for each in wanted])
+        function.attributes["function_type"] = ir.TypeAttr.get(kind)
+        found = self._evaluate(part)
+        operation = list(_function(self.module).regions[0].blocks[0])[place].operation
+        for n, attribute in zip(operands, found, strict=True):
+            with ir.InsertionPoint(operation):
+                operation.operands[n] = _constant(attribute)
+
+
+def _attempt(what: str, module: Any, function: Callable[[], Any]) -> Any:
+    with diagnostics_of(module.context) as found:
+        try:
+            return function()
+        except Exception as error:  # the bindings' errors have no public base
+            said = "; ".join(map(str, found)) or str(error)
+            raise SmeltError("SM0731", f"StableHLO's interpreter: {what}", why=said) from error
+
+
+# -- modules -------------------------------------------------------------------------------------------
 
 
 def _copy(module: Any) -> Any:
@@ -67,12 +119,46 @@ def _copy(module: Any) -> Any:
     return ir.Module.parse(buffer.getvalue(), module.context)
 
 
+def _function(module: Any) -> Any:
+    return module.body.operations[0]
+
+
 def _operations(operation: Any) -> Iterator[Any]:
     for region in operation.regions:
         for block in region:
             for each in list(block):
                 yield each.operation
                 yield from _operations(each.operation)
+
+
+def _constant(attribute: Any) -> Any:
+    from torch_mlir import ir
+
+    return ir.Operation.create(
+        "stablehlo.constant", results=[attribute.type], attributes={"value": attribute}
+    ).results[0]
+
+
+def _first_unknown(module: Any) -> tuple[int, list[int]] | None:
+    """The first operation of the function that gives an unknown size: its place, and which of its operands
+    are the sizes."""
+    for place, each in enumerate(_function(module).regions[0].blocks[0]):
+        operation = each.operation
+        if any("?" in str(result.type) for result in operation.results):
+            first = 0 if operation.name == "stablehlo.dynamic_iota" else 1
+            operands = enumerate(operation.operands)
+            sizes = [n for n, value in operands if n >= first and _is_sizes(str(value.type))]
+            if not operation.name.startswith(_DYNAMIC) or not sizes:
+                return None
+            return place, sizes
+    return None
+
+
+_DYNAMIC = ("stablehlo.dynamic_", "stablehlo.real_dynamic_slice")
+
+
+def _is_sizes(kind: str) -> bool:
+    return kind.startswith("tensor<") and kind.endswith("xi64>") and kind.count("x") == 1 and "?" not in kind
 
 
 def _draw(module: Any) -> None:
@@ -84,13 +170,36 @@ def _draw(module: Any) -> None:
         if operation.name == "stablehlo.rng":
             drawn = torch.randint(limits.min, limits.max, (), dtype=torch.int64)
             with ir.InsertionPoint(operation):
-                made = ir.Operation.create(
-                    "stablehlo.constant",
-                    results=[operation.results[0].type],
-                    attributes={"value": ir.DenseElementsAttr.get(drawn.numpy())},
-                )
-            operation.results[0].replace_all_uses_with(made.results[0])
+                made = _constant(ir.DenseElementsAttr.get(drawn.numpy()))
+            operation.results[0].replace_all_uses_with(made)
             operation.erase()
+
+
+def _split_complex(module: Any) -> None:
+    """Return real and imaginary parts: the bindings give no complex numbers."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import func
+
+    function = _function(module)
+    block = function.regions[0].blocks[0]
+    end = list(block)[-1].operation
+    if not any("complex" in str(value.type) for value in end.operands):
+        return
+    results = []
+    with ir.InsertionPoint(end):
+        for value in end.operands:
+            kind = ir.RankedTensorType(value.type)
+            if "complex" not in str(kind):
+                results.append(value)
+                continue
+            part = ir.RankedTensorType.get(kind.shape, ir.ComplexType(kind.element_type).element_type)
+            for name in ("real", "imag"):
+                made = ir.Operation.create(f"stablehlo.{name}", results=[part], operands=[value])
+                results.append(made.results[0])
+        func.ReturnOp(results)
+    end.erase()
+    kind = ir.FunctionType.get(function.type.inputs, [each.type for each in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
 def _check(module: Any) -> None:
@@ -103,10 +212,13 @@ def _check(module: Any) -> None:
             if "?" in kind:
                 raise SmeltError(
                     "SM0731",
-                    "StableHLO's interpreter takes no size that depends on data",
+                    "StableHLO's interpreter takes no size that depends on data here",
                     why=f"{operation.name} gives {kind}",
                     remedy="hand the module to a compiler that does",
                 )
+
+
+# -- numbers -------------------------------------------------------------------------------------------
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,8 +246,14 @@ _DTYPES = {
 }
 
 
+def _result(kind: str, results: Iterator[Any]) -> torch.Tensor:
+    """The tensor of a result of the module's type ``kind``."""
+    if "complex" in kind:
+        return torch.complex(_tensor(next(results)), _tensor(next(results)))
+    return _tensor(next(results))
+
+
 def _tensor(attribute: Any) -> torch.Tensor:
-    """The tensor of a result."""
     import numpy
     from torch_mlir import ir
 
