@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from torch.export import Dim
 import smelt
 from smelt.errors import SmeltError
 from smelt.mlir.bindings import new_context
+from smelt.mlir.export import Dialect, emitter
 
 ir = pytest.importorskip("torch_mlir.ir", reason="needs the extra [mlir]")
 
@@ -88,13 +91,24 @@ CASES = {
 }
 
 
+def has_emitter(dialect):
+    try:
+        return emitter(dialect) is not None
+    except SmeltError:
+        return False
+
+
+DIALECTS = [dialect for dialect in get_args(Dialect) if has_emitter(dialect)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_torch_dialect_computes_what_eager_does_at_every_size(name):
+def test_a_module_computes_what_eager_does_at_every_size(name, dialect):
     torch.manual_seed(0)
     make, arguments = CASES[name]
     model = make()
     shapes = ({0: Dim.DYNAMIC}, *[None] * (len(arguments(2)) - 1))
-    exported = smelt.export(model, arguments(3), to="torch", dynamic_shapes=shapes)
+    exported = smelt.export(model, arguments(3), to=dialect, dynamic_shapes=shapes)
     for size in (3, 7, 2):
         args = arguments(size)
         with torch.no_grad():

@@ -1,8 +1,15 @@
 """The closed, verified form of a program: what it is made of, how it is got, what its key is."""
 
-from smelt.contract.decompositions import decompositions, export_decompositions
+from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
 from smelt.contract.graph import contract
 from smelt.contract.key import graph_key
 from smelt.contract.verify import verify
 
-__all__ = ["contract", "decompositions", "export_decompositions", "graph_key", "verify"]
+__all__ = [
+    "contract",
+    "decompositions",
+    "export_decompositions",
+    "graph_key",
+    "portable_decompositions",
+    "verify",
+]

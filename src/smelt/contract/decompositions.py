@@ -98,6 +98,9 @@ _ALSO_APART: tuple[Any, ...] = (
 """Not in the core table, but of the same family as what is."""
 
 
+_ATTENTION = (aten._scaled_dot_product_flash_attention_for_cpu,)
+
+
 @lru_cache(maxsize=1)
 def decompositions() -> Table:
     """The table for AOTAutograd: ATen overload → function that computes it from simpler ones.
@@ -115,6 +118,19 @@ def decompositions() -> Table:
 def export_decompositions() -> Table:
     """The table for ``ExportedProgram.run_decompositions``: with the composites that autograd takes apart."""
     return _with_our_choices(dict(core_aten_decompositions().items()))
+
+
+@lru_cache(maxsize=1)
+def portable_decompositions() -> Table:
+    """The table for programs that are handed to other compilers: attention is taken apart too.
+
+    ATen's attention kernel is PyTorch's own; elsewhere only what it computes is known.
+
+    >>> import torch
+    >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
+    True
+    """
+    return {**export_decompositions(), **get_decompositions(_ATTENTION)}
 
 
 def whole() -> dict[Any, str]:

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 
 from smelt.capture import Program, capture_export
-from smelt.contract import contract, export_decompositions
+from smelt.contract import contract, portable_decompositions
 from smelt.errors import SmeltError, Unsupported
 
 Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
@@ -51,7 +51,7 @@ def capture(
     name = getattr(f, "__name__", type(f).__name__)
     if not isinstance(f, ExportedProgram):
         f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
-    table = export_decompositions() if decompositions is None else decompositions
+    table = portable_decompositions() if decompositions is None else decompositions
     try:
         return Captured(contract(capture_export(f, table, name)), f)
     except Unsupported as refusal:

@@ -27,13 +27,12 @@ _TO_LINALG: dict[str, str | None] = {
     "torch": (
         "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
     ),
-    "stablehlo": "stablehlo-legalize-to-linalg",
     "tosa": (
         "func.func(tosa-to-linalg-named,tosa-to-linalg,"
         "tosa-to-arith{include-apply-rescale=true},tosa-to-tensor,tosa-to-scf)"
     ),
 }
-"""Dialect → the upstream passes that bring it to Linalg, for running it."""
+"""Dialect → the upstream passes that bring it to Linalg, for running it; StableHLO has an interpreter."""
 
 
 def export(
@@ -82,7 +81,7 @@ class Exported:
         self.signature: Signature = signature_of(captured.program, weights)
         self.module = emitter(dialect)(captured.program, weights)
         self._check = InputCheck(captured.program, captured.exported.range_constraints)
-        self._executable: Executable | None = None
+        self._executable: Callable[..., list[Any]] | None = None
 
     @property
     def program(self) -> Program:
@@ -141,12 +140,16 @@ class Exported:
                     given[result.target.node].copy_(value)
         return pytree.tree_unflatten(outputs, call_spec.out_spec)
 
-    def compile(self) -> Executable:
-        """What `run` calls: the module's function, compiled; made once.
+    def compile(self) -> Callable[..., list[Any]]:
+        """What `run` calls: the module's function, compiled (StableHLO's by its interpreter); made once.
 
         Raises:
             PipelineError: SM0712, the module has no way to Linalg or to LLVM.
         """
+        if self._executable is None and self.dialect == "stablehlo":
+            from smelt.mlir.stablehlo import evaluate_module
+
+            self._executable = lambda *values: evaluate_module(self.module, values)
         if self._executable is None:
             module, passes = self.module, _TO_LINALG[self.dialect]
             if passes is not None:
@@ -173,8 +176,10 @@ def emitter(dialect: str) -> Callable[[Program, Weights], Any]:
 
 
 def _as(value: Any, source: Any) -> Any:
-    """A result as the program's metadata has it: MLIR's integers have no sign."""
+    """A result as the program's metadata has it: MLIR's integers have no sign, StableHLO no numbers."""
     meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
-    if isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor) and value.dtype != meta.dtype:
-        return value.view(meta.dtype)
-    return value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if not isinstance(meta, torch.Tensor):
+        return value.item()
+    return value if value.dtype == meta.dtype else value.view(meta.dtype)
