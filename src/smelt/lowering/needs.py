@@ -52,8 +52,8 @@ def needs_of(overload: OpOverload) -> Needs | None:
     """What the row of an operator may ask for; None where the operator has neither a row nor a meaning.
 
     >>> import torch
-    >>> needs_of(torch.ops.aten.tanh.default).elementwise
-    frozenset({'tanh'})
+    >>> "tanh" in needs_of(torch.ops.aten.tanh.default).elementwise
+    True
     >>> sorted(needs_of(torch.ops.aten.mm.default).bodies)
     ['Contraction']
     """
