@@ -120,3 +120,15 @@ def test_rows_are_read_before_they_are_written() -> None:
     for got, want in zip(simulate(graph, scheduled, inputs), run_graph(graph, inputs)):
         torch.testing.assert_close(got, want)
     assert scheduled.arena_size < 2 * 24 * 40 * 4
+
+
+def test_what_a_scatter_writes_into_is_no_place_for_its_source() -> None:
+    """Its result holds the base before the source is read."""
+    graph, b = start()
+    x = given(graph, "x", ROWS, COLUMNS)
+    source = b.pointwise(lambda i: ops.exp(x.load(i)), shape=(ROWS, COLUMNS), dtype=F32)
+    zeros = b.pointwise(lambda i: ops.constant(0.0, F32), shape=(ROWS, COLUMNS), dtype=F32)
+    placed = b.scatter(zeros, source.load, tuple, shape=(ROWS, COLUMNS))
+    last = b.pointwise(lambda i: ops.neg(placed.load(i)), shape=(ROWS, COLUMNS), dtype=F32)
+    graph.outputs = [b.strided(last)]
+    run(graph)

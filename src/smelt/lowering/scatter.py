@@ -25,6 +25,7 @@ from smelt.lowering.dims import (
     load_as,
 )
 from smelt.lowering.indexing import AdvancedIndex, Indices, along, position
+from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.scatter_reduce import combined, computed, rows, rows_of, source_at
 from smelt.lowering.tensor import Index, Tensor
@@ -140,8 +141,8 @@ def scatter_source(ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor
 
 
 @lowers(aten.scatter.value)
-def scatter_value(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    return _scatter(ctx, x, dim, index, lambda at: constant(value, x.dtype))
+def scatter_value(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    return _scatter(ctx, x, dim, index, loader(value, x.dtype, x.dtype))
 
 
 # -- along one dimension -------------------------------------------------------------------------------------
@@ -154,9 +155,9 @@ def index_copy(ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor)
 
 
 @lowers(aten.index_fill.int_Scalar)
-def index_fill(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+def index_fill(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
     place, shape = rows(x.shape, dim, index, wrap=True)
-    return ctx.scatter(x, lambda at: constant(value, x.dtype), place, shape=shape)
+    return ctx.scatter(x, loader(value, x.dtype, x.dtype), place, shape=shape)
 
 
 @lowers(aten.index_fill.int_Tensor)

@@ -16,6 +16,7 @@ from sympy import Expr
 from smelt.lowering.builder import Builder, constant
 from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill
 from smelt.lowering.indexing import along, selected
+from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -154,9 +155,9 @@ def scatter_source_reduce(
 
 @lowers(aten.scatter.value_reduce)
 def scatter_value_reduce(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, value: float, *, reduce: str
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand, *, reduce: str
 ) -> Tensor:
-    return _scatter(ctx, x, dim, index, lambda at: constant(value, x.dtype), _NAMES[reduce])
+    return _scatter(ctx, x, dim, index, loader(value, x.dtype, x.dtype), _NAMES[reduce])
 
 
 @lowers(aten.scatter_reduce.two)
@@ -191,14 +192,15 @@ def rows(
 
 @lowers(aten.index_add.default)
 def index_add(
-    ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Operand = 1
 ) -> Tensor:
     """ATen raises RuntimeError out of range where ``x`` has several dimensions, else IndexError."""
     load, compute = computed(rows_of(source, len(x.shape)), x.dtype), compute_dtype(x.dtype)
+    factor = loader(alpha, compute, compute)
 
     def value(at: Index) -> Any:
         times = getattr(ops, mode_of("prod", compute))
-        return load(at) if alpha == 1 else times(load(at), constant(alpha, compute))
+        return load(at) if alpha == 1 else times(load(at), factor(at))
 
     place, shape = rows(x.shape, dim, index, check="RuntimeError" if len(x.shape) > 1 else True)
     return combined(ctx, x, "sum", value, place, shape)

@@ -17,6 +17,7 @@ from smelt.lowering.builder import Builder, constant
 from smelt.lowering.checks import at_least
 from smelt.lowering.dims import cast, compute_dtype, convert, fill, load_as
 from smelt.lowering.indexing import position
+from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.scatter_reduce import MODES, identity
 from smelt.lowering.tensor import Index, Tensor
@@ -93,10 +94,11 @@ class _Segments:
         at = ops.indirect_index(self.of(index), self.count + 1, wrap=False, check=False)
         return [*index[: self.axis], at, *index[self.axis + 1 :]]
 
-    def combine(self, reduce: str, value: Callable[[Index], Any], first: float) -> Tensor:
+    def combine(self, reduce: str, value: Callable[[Index], Any], first: Operand) -> Tensor:
         """``value`` of each segment's elements combined, from ``first`` on, in the dtype `dtype`."""
         before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
-        base = fill(self.ctx, [*before, self.count + 1, *after], self.dtype, first)
+        start = loader(first, self.dtype, self.dtype)
+        base = self.ctx.pointwise(start, shape=[*before, self.count + 1, *after], dtype=self.dtype)
         found = self.ctx.scatter(base, value, self.place, shape=self.shape, mode=MODES[reduce])
         return found.view((*before, self.count, *after), tuple)
 
@@ -137,7 +139,7 @@ def segment_reduce(
     offsets: Tensor | None = None,
     axis: int = 0,
     unsafe: bool = False,
-    initial: float | None = None,
+    initial: Operand | None = None,
 ) -> Tensor:
     """RuntimeError where a length is negative or, unless ``unsafe``, the lengths do not add up."""
     segments, kind = _Segments(ctx, data, lengths, offsets), _NAMES[reduce]
@@ -211,7 +213,7 @@ def segment_reduce_backward(
     lengths: Tensor | None = None,
     offsets: Tensor | None = None,
     axis: int = 0,
-    initial: float | None = None,
+    initial: Operand | None = None,
 ) -> Tensor:
     segments = _Segments(ctx, data, lengths, offsets)
     if reduce in ("max", "min"):
@@ -266,7 +268,7 @@ def _of_extremes(segments: _Segments, grad: Tensor, output: Tensor, data: Tensor
 
 
 def _of_product(
-    segments: _Segments, grad: Tensor, output: Tensor, data: Tensor, initial: float
+    segments: _Segments, grad: Tensor, output: Tensor, data: Tensor, initial: Operand
 ) -> Callable[[Index], Any]:
     """``grad * output / x``; where x is 0 or NaN the product of all others, which has to be known without it.
 

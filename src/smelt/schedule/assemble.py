@@ -248,12 +248,15 @@ class Assembler:
     def _reuse(self) -> None:
         """Let kernels write where inputs lie that are dead after them."""
         last = {name: position for position, names in self._used() for name in names}
+        first = {name: position for position, names in reversed(list(self._used())) for name in names}
         fresh = self._fresh_results()
         for position, built in self.built.items():
 
             def may_overwrite(result: str, source: str, position: int = position) -> bool:
                 root = self._root(source)
                 if last[root] != position or root in self.outputs or self.homes[result] == "given":
+                    return False
+                if first[result] != position:  # it holds something already, as what a scatter writes into
                     return False
                 if self.homes[root] == "aten":
                     return root in fresh
