@@ -67,3 +67,15 @@ def test_other_inputs_are_refused(
     with pytest.raises(SmeltError, match="SM0603") as caught:
         compiled(*arguments)
     assert word in str(caught.value)
+
+
+def test_calling_does_not_fix_sizes_that_strides_hold():
+    model = torch.nn.Tanh()
+    shapes = ({0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")},)
+    exported = torch.export.export(model, (torch.randn(3, 4),), dynamic_shapes=shapes)
+    compiled = smelt.compile(exported)
+    for size in ((3, 4), (5, 6), (2, 9)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x))
+    with pytest.raises(SmeltError, match="strides"):
+        compiled(torch.randn(6, 5).t())
