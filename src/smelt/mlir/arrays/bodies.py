@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -24,8 +25,13 @@ from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, 
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, loop_var, numel
+from smelt.symbolic.index import floor_div
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+_FORWARD = 3
+_CONVOLUTIONS = {"aten.convolution.default": _FORWARD, "aten.convolution_backward.default": 4}
+"""ATen's convolutions → where the stride stands among their arguments; the geometry follows it."""
 
 View = Callable[[StridedView], Array]
 
@@ -170,21 +176,68 @@ class _Bodies:
 
     def _convolution(self, body: Contraction) -> Array | None:
         """What the dialect's own convolution gives, if the call is one and the dialect has it."""
-        call = body.call
-        if self.view is None or call.target != "aten.convolution.default":
+        call, within = body.call, accumulator(body.dtype)
+        if self.view is None or call.target not in _CONVOLUTIONS:
             return None
-        x, weight, _, stride, padding, dilation, transposed, output_padding, groups = call.args
+        first = _CONVOLUTIONS[call.target]
+        stride, padding, dilation, transposed, output_padding, groups = call.args[first : first + 6]
+        operands = call.args[: 2 if first == _FORWARD else 3]
+        weight = operands[-1]
         numbers = [*stride, *padding, *dilation, *output_padding, groups]
         if not all(isinstance(number, int) or getattr(number, "is_Integer", False) for number in numbers):
             return None
-        rank, within = len(weight.shape) - 2, accumulator(body.dtype)
-        if len(x.shape) != rank + 2:
-            return None
+        rank = len(weight.shape) - 2
         lie = [tuple(map(int, each)) for each in (stride, padding, dilation, output_padding)]
         strides, pads, dilations, behind = (each * (rank if len(each) == 1 else 1) for each in lie)
         geometry = ConvolutionGeometry(strides, pads, dilations, bool(transposed), behind, int(groups))
-        data, taps = (self._converted(self.view(each), within) for each in (x, weight))
-        return self.dialect.convolution(data, taps, geometry, body.shape)
+        if any(len(each.shape) != rank + 2 for each in operands):
+            return None
+        arrays = [self._converted(self.view(each), within) for each in operands]
+        if first == _FORWARD:
+            return self.dialect.convolution(arrays[0], arrays[1], geometry, body.shape)
+        if geometry.transposed:
+            return None
+        grad, x, weights = arrays
+        if body.result == 0:
+            return self._input_gradient(grad, weights, geometry, body.shape)
+        return self._weight_gradient(grad, x, geometry, body.shape) if int(groups) == 1 else None
+
+    def _input_gradient(
+        self, grad: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    ) -> Array | None:
+        """The transposed convolution of the result's gradient."""
+        behind = []
+        for d, (size, seen) in enumerate(zip(shape[2:], grad.shape[2:])):
+            reach = geometry.dilation[d] * (weight.shape[2 + d] - 1) + 1 - 2 * geometry.padding[d]
+            rest = sympy.expand(size - (seen - 1) * geometry.stride[d] - reach)
+            if not rest.is_Integer:
+                return None
+            behind.append(int(rest))
+        turned = replace(geometry, transposed=True, output_padding=tuple(behind))
+        return self.dialect.convolution(grad, weight, turned, shape)
+
+    def _weight_gradient(
+        self, grad: Array, x: Array, geometry: ConvolutionGeometry, shape: Shape
+    ) -> Array | None:
+        """The input convolved with the result's gradient, over the batch; strides and dilations change
+        places."""
+        swapped = [1, 0, *range(2, x.rank)]
+        data, taps = self.dialect.transpose(x, swapped), self.dialect.transpose(grad, swapped)
+        sizes = []
+        for d, (size, seen) in enumerate(zip(x.shape[2:], grad.shape[2:])):
+            room = size + 2 * geometry.padding[d] - geometry.stride[d] * (seen - 1) - 1
+            sizes.append(floor_div(sympy.expand(room), sympy.Integer(geometry.dilation[d])) + 1)
+        if not all(size.is_Integer for size in sizes):
+            return None
+        turned = replace(geometry, stride=geometry.dilation, dilation=geometry.stride)
+        whole = (data.shape[0], taps.shape[0], *sizes)
+        found = self.dialect.convolution(data, taps, turned, whole)
+        if found is None:
+            return None
+        wanted = (shape[1], shape[0], *shape[2:])
+        if wanted != whole:
+            found = self.dialect.slice(found, (ZERO,) * found.rank, wanted, (ONE,) * found.rank)
+        return self.dialect.transpose(found, swapped)
 
     def _converted(self, x: Array, dtype: torch.dtype) -> Array:
         return x if x.dtype == dtype else self.dialect.convert(x, dtype)

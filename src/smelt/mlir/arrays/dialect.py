@@ -24,11 +24,15 @@ Number = int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A whole array: the target's value (an ``ir.Value``, a tensor …), what one element is, and the shape."""
+    """A whole array: the target's value (an ``ir.Value``, a tensor …), what one element is, and the shape.
+
+    ``number``: what each element is, where that is known.
+    """
 
     value: Any
     dtype: torch.dtype
     shape: Shape
+    number: Number | None = None
 
     @property
     def rank(self) -> int:

@@ -67,7 +67,8 @@ class StableHlo(MlirArrays):
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         if all(size.is_Integer for size in shape):
             return self._splat(value, dtype, shape)
-        return self.broadcast(self._splat(value, dtype, ()), shape, [])
+        made = self.broadcast(self._splat(value, dtype, ()), shape, [])
+        return Array(made.value, dtype, shape, value)
 
     def _splat(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("splat", repr(value), dtype, tuple(shape))
@@ -76,7 +77,7 @@ class StableHlo(MlirArrays):
             sizes = [int(size) for size in shape]
             attribute = self._splatted(single, sizes)
             made = self._operation("constant", [self.type(dtype, shape)], [], {"value": attribute})
-            self.memo[key] = Array(made.results[0], dtype, tuple(shape))
+            self.memo[key] = Array(made.results[0], dtype, tuple(shape), value)
         return self.memo[key]
 
     def _splatted(self, single: torch.Tensor, sizes: Sequence[int]) -> Any:

@@ -67,16 +67,16 @@ def _isinf(hlo: StableHlo, x: Array) -> Array:
 def _shift(name: str, hlo: StableHlo, x: Array, y: Array) -> Array:
     """0, or the sign, where the distance is negative or not less than the width."""
     width = torch.iinfo(x.dtype).bits
+    unsigned = x.dtype is torch.uint8
+    operation = "shift_left"
+    if name == "rshift":
+        operation = "shift_right_logical" if unsigned else "shift_right_arithmetic"
+    if y.number is not None and 0 <= y.number < width:
+        return _plain(operation, hlo, x, y)
     zero, most = hlo.full(0, y.dtype, y.shape), hlo.full(width - 1, y.dtype, y.shape)
     low, high = _compare("LT", hlo, y, zero), _compare("GT", hlo, y, most)
     outside = elementwise_on(hlo, "logical_or", low, high)
-    unsigned = x.dtype is torch.uint8
-    shifted = _plain(
-        "shift_left" if name == "lshift" else f"shift_right_{'logical' if unsigned else 'arithmetic'}",
-        hlo,
-        x,
-        _where(hlo, outside, most, y),
-    )
+    shifted = _plain(operation, hlo, x, _where(hlo, outside, most, y))
     return _where(hlo, outside, zero, shifted) if name == "lshift" or unsigned else shifted
 
 

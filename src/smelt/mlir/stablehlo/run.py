@@ -40,7 +40,7 @@ def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> lis
     with module.context, ir.Location.unknown():
         run = _Run(_copy(module), values)
         _draw(run.module)
-        _split_complex(run.module)
+        _plain_results(run.module)
         results = iter(run.results())
         kinds = _function(module).type.results
         return [_result(str(kind), results) for kind in kinds]
@@ -77,7 +77,7 @@ class _Run:
         return _attempt("it failed", module, lambda: hlo.eval_module(module, self.given))
 
     def _find_out(self, place: int, operands: Sequence[int]) -> None:
-        """Put numbers in the place of the sizes that operation ``place`` of the function takes as operands."""
+        """Put numbers in the place of the sizes that operation ``place`` takes as operands."""
         from torch_mlir import ir
         from torch_mlir.dialects import func
 
@@ -145,10 +145,11 @@ def _first_unknown(module: Any) -> tuple[int, list[int]] | None:
     for place, each in enumerate(_function(module).regions[0].blocks[0]):
         operation = each.operation
         if any("?" in str(result.type) for result in operation.results):
-            first = 0 if operation.name == "stablehlo.dynamic_iota" else 1
+            name = operation.name
+            first = 0 if name == "stablehlo.dynamic_iota" else 1
             operands = enumerate(operation.operands)
             sizes = [n for n, value in operands if n >= first and _is_sizes(str(value.type))]
-            if not operation.name.startswith(_DYNAMIC) or not sizes:
+            if not name.startswith(_DYNAMIC) or not sizes:
                 return None
             return place, sizes
     return None
@@ -175,25 +176,25 @@ def _draw(module: Any) -> None:
             operation.erase()
 
 
-def _split_complex(module: Any) -> None:
-    """Return real and imaginary parts: the bindings give no complex numbers."""
+def _plain_results(module: Any) -> None:
+    """Return what the bindings can read: real and imaginary parts, float32 for bfloat16."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
     function = _function(module)
-    block = function.regions[0].blocks[0]
-    end = list(block)[-1].operation
-    if not any("complex" in str(value.type) for value in end.operands):
-        return
+    end = list(function.regions[0].blocks[0])[-1].operation
     results = []
     with ir.InsertionPoint(end):
         for value in end.operands:
             kind = ir.RankedTensorType(value.type)
-            if "complex" not in str(kind):
+            names, element = ["convert"], ir.F32Type.get()
+            if "complex" in str(kind):
+                names, element = ["real", "imag"], ir.ComplexType(kind.element_type).element_type
+            elif not str(kind).endswith("bf16>"):
                 results.append(value)
                 continue
-            part = ir.RankedTensorType.get(kind.shape, ir.ComplexType(kind.element_type).element_type)
-            for name in ("real", "imag"):
+            part = ir.RankedTensorType.get(kind.shape, element)
+            for name in names:
                 made = ir.Operation.create(f"stablehlo.{name}", results=[part], operands=[value])
                 results.append(made.results[0])
         func.ReturnOp(results)
@@ -234,7 +235,6 @@ def _attribute(tensor: torch.Tensor) -> Any:
 
 _DTYPES = {
     "f16": torch.float16,
-    "bf16": torch.bfloat16,
     "f32": torch.float32,
     "f64": torch.float64,
     "i1": torch.bool,
@@ -250,7 +250,8 @@ def _result(kind: str, results: Iterator[Any]) -> torch.Tensor:
     """The tensor of a result of the module's type ``kind``."""
     if "complex" in kind:
         return torch.complex(_tensor(next(results)), _tensor(next(results)))
-    return _tensor(next(results))
+    result = _tensor(next(results))
+    return result.bfloat16() if kind.endswith("bf16>") else result
 
 
 def _tensor(attribute: Any) -> torch.Tensor:
@@ -263,8 +264,5 @@ def _tensor(attribute: Any) -> torch.Tensor:
         raise SmeltError("SM0731", f"a result of {name} elements", why="the bindings give no such numbers")
     if 0 in kind.shape:
         return torch.empty(list(kind.shape), dtype=_DTYPES[name])
-    if name == "bf16":
-        numbers = [attribute[n] for n in range(len(attribute))]
-        return torch.tensor(numbers, dtype=torch.bfloat16).reshape(list(kind.shape))
     array = numpy.array(attribute)
     return torch.from_numpy(array.copy()).to(_DTYPES[name]).reshape(list(kind.shape))

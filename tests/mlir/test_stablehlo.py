@@ -1,0 +1,251 @@
+"""StableHLO: verified, portable, and run by its reference interpreter against eager at two sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from smelt.errors import SmeltError
+from smelt.mlir.capturing import capture
+from smelt.mlir.diagnostics import UnsupportedOperatorsError
+from smelt.mlir.stablehlo import CAPABILITIES, emit, evaluate_module
+from tests.mlir.support import filecheck
+
+F = torch.nn.functional
+DYNAMIC = torch.export.Dim.DYNAMIC
+
+
+def check(
+    function: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    others: tuple[Any, ...] | None = None,
+    dims: Any = None,
+) -> Any:
+    """Export for ``inputs``, run on these and on ``others``; returns the module."""
+    module = emit(capture(function, inputs, dynamic_shapes=dims).program)
+    for given in (inputs, others):
+        if given is None:
+            continue
+        found = evaluate_module(module, given)
+        expected = function(*given)
+        exact = function(*(x.double() if x.is_floating_point() else x for x in given))
+        expected, exact = (list(x) if isinstance(x, (tuple, list)) else [x] for x in (expected, exact))
+        assert len(found) == len(expected)
+        for one, eager, wide in zip(found, expected, exact):
+            assert one.dtype == eager.dtype and one.shape == eager.shape
+            if not eager.dtype.is_floating_point:
+                assert torch.equal(one, eager)
+                continue
+            error, own = (one.double() - wide.double()), (eager.double() - wide.double())
+            bound = 4 * own.abs().max() + 8 * torch.finfo(eager.dtype).eps * wide.abs().max().clamp_min(1)
+            assert torch.equal(one.isnan(), eager.isnan())
+            assert error.nan_to_num(0, 0, 0).abs().max() <= bound.nan_to_num(0)
+    return module
+
+
+torch.manual_seed(0)
+X, Y = torch.randn(4, 6), torch.randn(7, 6)
+BOTH = ({0: DYNAMIC},)
+ROWS = {
+    "elementwise": lambda x: x.tanh() * 2 - x.exp().log1p() / (x.abs() + 1),
+    "softmax": lambda x: x.softmax(1) + x.softmax(0),
+    "norm": lambda x: F.layer_norm(x, (6,)) + x.var(0),
+    "extremes": lambda x: (x.argmax(0), x.amin(1), x.max(), x.argmin()),
+    "sorted": lambda x: x.sort(0, descending=True),
+    "topk": lambda x: x.topk(2, 1)[0],
+    "views": lambda x: torch.cat([x, x[1:]]).flip(0).reshape(-1)[::2],
+    "transposed": lambda x: x.t().reshape(2, 3, -1).permute(2, 0, 1).contiguous() + 1,
+    "padded": lambda x: F.pad(x, (2, -1, 0, 3), value=1.5),
+    "windows": lambda x: x.unfold(1, 3, 2) * 2,
+    "triangle": lambda x: x.tril(1) + (x @ x.t()).triu()[:, :1],
+    "scans": lambda x: (x.cumsum(0), x.cummax(1)[0]),
+    "chosen": lambda x: x[:, torch.tensor([3, -1, 0])],
+    "stored": lambda x: x.index_put((torch.tensor([1, 0, 1]),), torch.ones(6).to(x), accumulate=True),
+    "integers": lambda x: (x * 9).int() // 4 % 3 << 1,
+    "bytes": lambda x: ((x * 50).abs().to(torch.uint8) + 200) // 3,
+    "special": lambda x: x.erf() + x.lgamma() + F.gelu(x),
+    "sizes": lambda x: x.sum(0) / x.shape[0] + torch.arange(x.shape[0]).sum(),
+    "bfloat16": lambda x: (x.bfloat16() * 3).sin(),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_programs_over_rows(name: str) -> None:
+    module = check(ROWS[name], (X,), (Y,), BOTH)
+    assert "?" in str(module)
+    assert "?" not in str(check(ROWS[name], (X,)))
+
+
+IMAGE, OTHER = torch.randn(2, 4, 9, 8), torch.randn(3, 4, 11, 7)
+IMAGES = {
+    "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg_pool": lambda x: F.avg_pool2d(x, 2),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    "batch_norm": lambda x: F.batch_norm(x, x[0, :, 0, 0] * 0, x[0, :, 0, 0] * 0 + 1, training=True),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "pixels": lambda x: F.pixel_shuffle(x, 2),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_programs_over_images(name: str) -> None:
+    check(IMAGES[name], (IMAGE,), (OTHER,), ({0: DYNAMIC, 2: DYNAMIC, 3: DYNAMIC},))
+
+
+def test_convolutions_are_convolutions() -> None:
+    weight, bias = torch.randn(6, 2, 3, 2), torch.randn(6)
+    dims = ({0: DYNAMIC, 2: DYNAMIC}, None, None)
+    module = check(
+        lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1, dilation=(1, 2), groups=2),
+        (IMAGE, weight, bias),
+        (torch.randn(3, 4, 12, 8), weight, bias),
+        dims,
+    )
+    filecheck(
+        module,
+        """
+        CHECK: stablehlo.convolution(%{{.*}}, %{{.*}}) {{.*}}stride = [2, 2], pad = {{\\[}}[1, 1], [1, 1]]
+        CHECK-NOT: stablehlo.convolution
+        """,
+    )
+    taps = torch.randn(4, 3, 3, 2)
+    turned = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2, "dilation": (2, 1)}
+    found = check(lambda x, w: F.conv_transpose2d(x, w, **turned), (IMAGE, taps))
+    assert str(found).count("stablehlo.convolution") == 1
+
+
+def test_matrix_products_are_dots() -> None:
+    module = check(
+        lambda x, y: torch.einsum("bij,bkj->bik", x, y),
+        (torch.randn(2, 3, 4), torch.randn(2, 5, 4)),
+        (torch.randn(3, 3, 4), torch.randn(3, 5, 4)),
+        ({0: DYNAMIC}, {0: DYNAMIC}),
+    )
+    filecheck(module, "CHECK: stablehlo.dot_general {{.*}}batching_dims = [0] x [0]")
+
+
+def test_gradients() -> None:
+    def step(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten.convolution_backward(
+            torch.ones(2, 3, 7, 6, dtype=x.dtype),
+            x,
+            w,
+            [3],
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True] * 3,
+        )
+
+    check(step, (IMAGE, torch.randn(3, 4, 3, 3)))
+
+
+def test_sizes_that_depend_on_data() -> None:
+    x, y = torch.tensor([1.0, 0, 2, 0, 3]), torch.tensor([0.0, 5, 0, 0, 0])
+    check(lambda x: (x[x > 0] * 2, x.nonzero()), (x,), (y,))
+    module = check(lambda x: torch.arange(5.0) + x[x > 0].sum(), (x,), (y,))
+    assert "stablehlo" in str(module)
+
+
+def test_control_flow() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * 2, (x,))
+
+    filecheck(check(branches, (X.abs(),), (-Y.abs(),), BOTH), "CHECK: stablehlo.if")
+
+    def loop(x: torch.Tensor) -> Any:
+        from torch._higher_order_ops import while_loop
+
+        return while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1]
+
+    filecheck(check(loop, (X,)), "CHECK: stablehlo.while")
+
+
+def test_random_numbers_depend_on_the_seed() -> None:
+    module = emit(capture(lambda x: torch.rand_like(x), (torch.zeros(40),)).program)
+    torch.manual_seed(3)
+    one, other = evaluate_module(module, [torch.zeros(40)])[0], evaluate_module(module, [torch.zeros(40)])[0]
+    torch.manual_seed(3)
+    again = evaluate_module(module, [torch.zeros(40)])[0]
+    assert torch.equal(one, again) and not torch.equal(one, other)
+    assert one.min() >= 0 and one.max() < 1 and 0.2 < one.mean() < 0.8
+
+
+def test_weights_inside_or_as_arguments() -> None:
+    model = torch.nn.Linear(6, 3)
+    program = capture(model, (X,), dynamic_shapes=BOTH).program
+    inside, outside = emit(program), emit(program, "external")
+    expected = model(Y)
+    torch.testing.assert_close(evaluate_module(inside, [Y])[0], expected)
+    held = [model.weight, model.bias]
+    torch.testing.assert_close(evaluate_module(outside, [Y, *held])[0], expected)
+    arguments = [str(each) for each in outside.body.operations[0].type.inputs]
+    assert arguments == ["tensor<?x6xf32>", "tensor<3x6xf32>", "tensor<3xf32>"]
+    assert len(inside.body.operations[0].type.inputs) == 1
+
+
+def test_mutated_buffers_come_first() -> None:
+    model = torch.nn.BatchNorm1d(6).train()
+    program = capture(model, (X,)).program
+    state = {name: value.clone() for name, value in model.named_buffers()}
+    found = evaluate_module(emit(program), [X, *state.values()])
+    expected = model(X)
+    assert len(found) == 4
+    torch.testing.assert_close(found[:2], [model.running_mean, model.running_var])
+    assert found[2] == 1
+    torch.testing.assert_close(found[3], expected)
+
+
+def test_the_module_is_a_portable_artifact() -> None:
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo as hlo
+
+    for dims in (None, BOTH):
+        module = emit(capture(lambda x: x.cumsum(0)[1:].softmax(0), (X,), dynamic_shapes=dims).program)
+        artifact = hlo.serialize_portable_artifact(module, hlo.get_minimum_version())
+        with module.context, ir.Location.unknown():
+            back = hlo.deserialize_portable_artifact(module.context, artifact)
+            assert back.operation.verify()
+        found = evaluate_module(back, [X])[0]
+        torch.testing.assert_close(found, X.cumsum(0)[1:].softmax(0))
+
+
+def test_all_that_is_not_supported_is_told_at_once() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.linalg.eigh(x)[0] + torch.linalg.svd(x)[1]
+
+    with pytest.raises(UnsupportedOperatorsError) as caught:
+        emit(capture(Model(), (torch.eye(3),)).program)
+    assert len(caught.value.problems) == 2
+    assert all("test_stablehlo.py" in str(problem.where) for problem in caught.value.problems)
+
+
+def test_what_the_interpreter_does_not_know_is_an_error() -> None:
+    from torch_mlir import ir
+
+    from smelt.mlir.bindings import new_context
+
+    text = "func.func @main(%x: tensor<1x1xf32>) -> tensor<1x1xf32> {"
+    text += " %y = stablehlo.cholesky %x, lower = true : tensor<1x1xf32> return %y : tensor<1x1xf32> }"
+    module = ir.Module.parse(text, context=new_context())
+    with pytest.raises(SmeltError, match=r"SM0731.*cholesky"):
+        evaluate_module(module, [torch.ones(1, 1)])
+
+
+def test_the_interpreter_leaves_the_module_as_it_is() -> None:
+    module = emit(capture(lambda x: x + 1, (X,), dynamic_shapes=BOTH).program)
+    before = str(module)
+    evaluate_module(module, [X])
+    assert str(module) == before
+
+
+def test_capabilities_name_what_there_is() -> None:
+    assert {"Pointwise", "Sort", "Scan"} <= CAPABILITIES.bodies and "lgamma" in CAPABILITIES.elementwise
