@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim
 
 import smelt
@@ -113,6 +114,30 @@ def test_a_module_computes_what_eager_does_at_every_size(name, dialect):
         args = arguments(size)
         with torch.no_grad():
             agree(exported.run(*args), model, args)
+
+
+def test_every_dimension_dynamic():
+    dims = {0: Dim.AUTO, 1: Dim.AUTO}
+    exported = smelt.export(
+        lambda x, y: x @ y, (torch.randn(3, 4), torch.randn(4, 5)), to="torch", dynamic_shapes=(dims, dims)
+    )
+    for rows, inner, columns in ((3, 4, 5), (6, 2, 7), (2, 9, 3)):
+        x, y = torch.randn(rows, inner), torch.randn(inner, columns)
+        torch.testing.assert_close(exported.run(x, y), x @ y)
+
+
+def test_a_size_that_cannot_be_dynamic_is_said_once(caplog):
+    with pytest.raises(UserError, match="specialized it to be a constant"):
+        smelt.export(
+            lambda x: x + torch.ones(3), (torch.ones(3),), to="torch", dynamic_shapes=({0: Dim.DYNAMIC},)
+        )
+    assert "Error while creating guard" not in caplog.text
+
+
+def test_complex_numbers_run():
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    exported = smelt.export(lambda x: (torch.linalg.vector_norm(x), x * x), (x,), to="torch")
+    torch.testing.assert_close(exported.run(x), (torch.linalg.vector_norm(x), x * x))
 
 
 def test_training_batch_norm_writes_its_statistics():

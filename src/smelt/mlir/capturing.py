@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import ExportedProgram
 
 from smelt.capture import Program, capture_export
@@ -14,6 +15,8 @@ from smelt.contract import contract, portable_decompositions
 from smelt.errors import SmeltError, Unsupported
 
 Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
+
+_FINAL = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.INVALID_INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def _exported(
     try:
         return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:  # what torch.export raises has no common class
+        if isinstance(error, UserError) and error.error_type in _FINAL:
+            raise  # Dynamo would say the same, at length
         try:
             return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True)
         except Exception:

@@ -25,7 +25,8 @@ _APART = frozenset(
         aten.upsample_bicubic2d.default,
         aten.upsample_trilinear3d.vec,
         aten.upsample_trilinear3d.default,
-        aten.copysign.Tensor,
+        aten.nll_loss_forward.default,
+        aten.nll_loss2d_forward.default,
     }
 )
 """What the dialect has, but none of torch-mlir's pipelines takes."""

@@ -330,7 +330,7 @@ def renamed(overload: OpOverload) -> OpOverload:
     wanted = overload._overloadname
     if namespace == "prims" and not is_registered(operation_name(overload)):
         count = len(overload._schema.arguments)
-        choices = [getattr(getattr(aten, name, None), each, None) for each in ("default", "Tensor")]
+        choices = [getattr(getattr(aten, name, None), each, None) for each in ("default", "Tensor", "self")]
         choices = [each for each in choices if each is not None and _takes(each, count)]
     elif namespace == "aten" and name.endswith("_copy"):
         choices = [getattr(getattr(aten, name.removesuffix("_copy"), None), wanted, None)]
