@@ -15,6 +15,7 @@ from smelt.loops.ir import (
     Check,
     Contraction,
     Extern,
+    Fold,
     Host,
     Node,
     Pointwise,
@@ -39,7 +40,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What one element of a node needs, over ``variables`` (and ``reduce_variables`` for a Reduction).
+    """What one element of a node needs, over ``variables`` (and ``reduce_variables`` for a Reduction; a
+    Fold's is its turn).
 
     ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base, what is sorted.
     ``operations``, ``cost`` (units of one float addition) are those of one call of the loop function;
@@ -85,7 +87,7 @@ def analyze(
     Args:
         node: any node.
         index: the loop variables to use, ``i0 …`` where not given.
-        rindex: those of the reduced dimensions, ``r0 …`` where not given.
+        rindex: those of the reduced dimensions (of a fold's turns), ``r0 …`` where not given.
         inlined: buffers that are computed where they are read: what they read is noted in their place.
     """
     body = node.body
@@ -119,6 +121,10 @@ def analyze(
     if isinstance(body, Scan):
         counter.run(body.inner_fn, over, (None,) * len(body.state))
         return counter.found(over, (), (), writes)
+    if isinstance(body, Fold):
+        turn = variables("r", 1) if rindex is None else tuple(rindex)
+        counter.run(body.inner_fn, over, turn[0], (None,) * len(body.state))
+        return counter.found(over, turn, (), writes)
     counter.run(body.inner_fn, over)
     place = tuple(counter.run(body.place, over))
     return counter.found(over, (), (body.base,), writes, place)
@@ -160,6 +166,8 @@ def domain(node: Node) -> tuple[Expr, ...]:
     body = node.body
     if isinstance(body, Host):
         return ()
+    if isinstance(body, Fold):
+        return (*body.shape, body.turns)
     return (*body.shape, *body.reduce_shape) if isinstance(body, (Reduction, Contraction)) else body.shape
 
 

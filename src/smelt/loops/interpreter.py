@@ -24,6 +24,7 @@ from smelt.loops.ir import (
     Check,
     Contraction,
     Extern,
+    Fold,
     Graph,
     Node,
     Origin,
@@ -182,6 +183,8 @@ def evaluate_body(
         return [_contraction(body, buffers, sizes, origin)]
     if isinstance(body, Scan):
         return _scan(body, buffers, sizes, origin)
+    if isinstance(body, Fold):
+        return _fold(body, buffers, sizes, origin)
     if isinstance(body, Sort):
         return _sort(body, buffers, sizes)
     return [_scatter(body, buffers, sizes, origin)]
@@ -270,6 +273,20 @@ def _scan(
                 _expect(handler, value, dtype)
                 out.narrow(body.dim, step, 1).copy_(value.expand(line))
     return outs
+
+
+def _fold(
+    body: Fold, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> list[Tensor]:
+    turn = loop_var("r0")
+    with _domain(body.shape, buffers, sizes, origin) as (handler, index, extents):
+        state = [handler.constant(first, dtype) for dtype, first in body.state]
+        for step in range(evaluate(body.turns, sizes)):
+            handler.values[turn] = torch.full([1] * len(extents), step)
+            state = list(body.inner_fn(tuple(index), turn, tuple(state)))
+            for part, (dtype, _) in zip(state, body.state, strict=True):
+                _expect(handler, part, dtype)
+        return [part.expand(extents).clone(memory_format=torch.contiguous_format) for part in state]
 
 
 def _sort(body: Sort, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Contraction | Scan | Scatter | Sort | Extern | Bind | Check
+    Body   = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -100,6 +100,21 @@ class Scan:
     state: tuple[tuple[torch.dtype, float | int | bool], ...]
     dtypes: tuple[torch.dtype, ...]
     inner_fn: Callable[[Index, Sequence[Value]], tuple[Sequence[Value], Sequence[Value]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What becomes of a state in a number of turns, for each element on its own: recurrences, iterations.
+
+    ``state = inner_fn(index, turn, state)`` for ``turn`` from 0 to ``turns - 1``; at first it is what
+    ``state`` says, as in a `Scan`. There is one output for each part: what it is after the last turn.
+    ``turns`` may be a size that depends on data.
+    """
+
+    shape: Shape
+    turns: Expr
+    state: tuple[tuple[torch.dtype, float | int | bool], ...]
+    inner_fn: Callable[[Index, Expr, Sequence[Value]], Sequence[Value]]
 
 
 ACCUMULATIONS = ("add", "mul", "maximum", "minimum")
@@ -241,7 +256,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Contraction | Scan | Scatter | Sort | Host
+Body = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort | Host
 
 
 @dataclass(frozen=True, slots=True)

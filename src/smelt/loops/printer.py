@@ -15,6 +15,7 @@ from smelt.loops.ir import (
     Check,
     Contraction,
     Extern,
+    Fold,
     Graph,
     Node,
     Pointwise,
@@ -98,6 +99,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return lines + _contraction_lines(node, body, graph, outputs)
     if isinstance(body, Scan):
         return lines + _scan_lines(node, body, graph, outputs)
+    if isinstance(body, Fold):
+        return lines + _fold_lines(node, body, graph, outputs)
     if isinstance(body, Sort):
         order = "descending" if body.descending else "ascending"
         limit = python_text(body.shape[-1])
@@ -175,19 +178,10 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
     index = variables("i", len(body.shape))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
-    state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
-    for value in state:
-        recorder.adopt(value)
+    state, first = _handed(recorder, body)
     after, made = recorder.run(body.inner_fn, index, tuple(state))
     results, handed = [value.name for value in made], [value.name for value in after]
-    steps = list(recorder.instructions)
-    uses = Counter([*results, *handed])
-    _count(steps, uses)
-    texts: dict[str, str] = {}
-    code = _code_lines(steps, uses, texts, 88)
-    first = ", ".join(
-        f"{value.name}: {type_text(value.dtype)} = {number}" for value, (_, number) in zip(state, body.state)
-    )
+    code, texts = _turn_lines(recorder, [*results, *handed])
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     places = ", ".join(f"{name}[{index_text(index)}]" for name in names)
@@ -199,6 +193,47 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
         f"        {places} = {', '.join(texts.get(name, name) for name in results)}",
         f"        {parts} = {', '.join(texts.get(name, name) for name in handed)}",
     ]
+
+
+def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) -> list[str]:
+    index, (turn,) = variables("i", len(body.shape)), variables("r", 1)
+    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+    recorder = Recorder(dtypes, dict(zip((*index, turn), (*body.shape, body.turns))), origin=node.origin)
+    state, first = _handed(recorder, body)
+    handed = [value.name for value in recorder.run(body.inner_fn, index, turn, tuple(state))]
+    code, texts = _turn_lines(recorder, handed)
+    loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
+    names = [name if name is not None else "_" for name in node.outputs]
+    parts = ", ".join(value.name for value in state)
+    head = [f"{', '.join(outputs)} = fold from {first}", *([f"    for {loops}:"] if loops else [])]
+    inner = "        " if loops else "    "
+    return [
+        *head,
+        f"{inner}for {turn} in range({python_text(body.turns)}):",
+        *(f"{inner}    {line}" for line in code),
+        f"{inner}    {parts} = {', '.join(texts.get(name, name) for name in handed)}",
+        f"{inner}{', '.join(f'{name}[{index_text(index)}]' for name in names)} = {parts}",
+    ]
+
+
+def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
+    """What a turn is handed, and the text of what that is at first."""
+    state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
+    for value in state:
+        recorder.adopt(value)
+    first = (
+        f"{value.name}: {type_text(value.dtype)} = {number}" for value, (_, number) in zip(state, body.state)
+    )
+    return state, ", ".join(first)
+
+
+def _turn_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A turn's code, and the texts of the values that it writes where they are used."""
+    steps = list(recorder.instructions)
+    uses = Counter(results)
+    _count(steps, uses)
+    texts: dict[str, str] = {}
+    return _code_lines(steps, uses, texts, 88), texts
 
 
 def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:

@@ -13,9 +13,11 @@ from smelt.loops.interpreter import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,
+    Body,
     Buffer,
     Contraction,
     Extern,
+    Fold,
     Graph,
     Host,
     Node,
@@ -125,6 +127,8 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         count = REDUCTIONS[body.kind]
     elif isinstance(body, Scan):
         count = len(body.dtypes)
+    elif isinstance(body, Fold):
+        count = len(body.state)
     elif isinstance(body, Sort):
         count = 2
     if len(node.outputs) != count:
@@ -141,7 +145,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         shape = body.shape if shape is None else shape  # type: ignore[union-attr]
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
-        dtype = body.dtypes[position] if isinstance(body, Scan) else body.dtype  # type: ignore[union-attr]
+        dtype = _output_dtype(body, position)
         if (isinstance(body, Reduction) and body.kind in ("argmax", "argmin")) or (
             isinstance(body, Sort) and position == 1
         ):
@@ -152,8 +156,9 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
 
 def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
     body = node.body
-    assert isinstance(body, (Pointwise, Reduction, Contraction, Scan, Scatter))
-    if isinstance(body, Scan) and (problem := _scan_head(body)):
+    assert isinstance(body, (Pointwise, Reduction, Contraction, Scan, Fold, Scatter))
+    problem = _state_head(body) if isinstance(body, (Scan, Fold)) else None
+    if problem is not None:
         yield problem
         return
     index = variables("i", len(body.shape))
@@ -170,13 +175,14 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         elif isinstance(body, Scan):
             after, values = body.inner_fn(index, tuple(dtype for dtype, _ in body.state))
             given = (*after, *values)
+        elif isinstance(body, Fold):
+            parts = tuple(dtype for dtype, _ in body.state)
+            given = tuple(body.inner_fn(index, variables("r", 1)[0], parts))
         else:
             given = (body.inner_fn(index),)
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
-    said = _scan_dtypes(body) if isinstance(body, Scan) else (body.dtype,)
-    if isinstance(body, Contraction):
-        said = (accumulator(body.dtype),) * len(given)
+    said = _dtypes_of_a_turn(body, len(given))
     if given != said:
         yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):
@@ -198,19 +204,36 @@ def _listed(dtypes: Sequence[torch.dtype]) -> str:
     return ", ".join(map(str, dtypes))
 
 
-def _scan_dtypes(body: Scan) -> tuple[torch.dtype, ...]:
-    """What a turn gives: the state's parts, then the outputs."""
-    return (*(dtype for dtype, _ in body.state), *body.dtypes)
+def _output_dtype(body: Body, position: int) -> torch.dtype:
+    """What is stored; of a reduction that gives positions, what is reduced."""
+    if isinstance(body, Scan):
+        return body.dtypes[position]
+    if isinstance(body, Fold):
+        return body.state[position][0]
+    return body.dtype  # type: ignore[union-attr]
 
 
-def _scan_head(body: Scan) -> str | None:
-    """What is wrong with the direction or the state of a scan."""
-    if not 0 <= body.dim < len(body.shape):
+def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
+    """What a loop function gives: of a scan the state's parts, then the outputs."""
+    if isinstance(body, (Scan, Fold)):
+        outputs = body.dtypes if isinstance(body, Scan) else ()
+        return (*(dtype for dtype, _ in body.state), *outputs)
+    if isinstance(body, Contraction):
+        return (accumulator(body.dtype),) * count
+    return (body.dtype,)  # type: ignore[union-attr]
+
+
+def _state_head(body: Scan | Fold) -> str | None:
+    """What is wrong with the direction, the turns or the state of a scan or fold."""
+    name = type(body).__name__.lower()
+    if isinstance(body, Scan) and not 0 <= body.dim < len(body.shape):
         return f"the scan runs along dimension {body.dim} of {len(body.shape)}"
+    if isinstance(body, Fold) and body.turns.is_negative:
+        return f"the fold has {body.turns} turns"
     for dtype, number in body.state:
         kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
         if type(number) is not kind:
-            return f"the scan's first value {number!r} is no {dtype}"
+            return f"the {name}'s first value {number!r} is no {dtype}"
     return None
 
 

@@ -21,6 +21,7 @@ from smelt.loops.ir import (
     Buffer,
     Check,
     Extern,
+    Fold,
     Graph,
     Node,
     Origin,
@@ -120,6 +121,23 @@ class Builder:
         parts are after ``index``, and the buffers' elements there.
         """
         body = Scan(tuple(shape), dim, tuple(state), tuple(dtypes), inner_fn)
+        return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
+
+    def fold(
+        self,
+        inner_fn: Callable[[Index, Expr, Sequence[Any]], Sequence[Any]],
+        *,
+        shape: Sequence[Expr],
+        turns: Expr | int,
+        state: Sequence[tuple[torch.dtype, float | int | bool]],
+    ) -> tuple[Tensor, ...]:
+        """New buffers of ``shape``, one for each part of the state: what it is after ``turns`` turns.
+
+        ``state`` has each part's dtype and what it is at first; ``inner_fn(index, turn, parts)`` gives what
+        the parts are after a turn.
+        """
+        body = Fold(tuple(shape), as_expr(turns), tuple(state), inner_fn)
+        dtypes = [dtype for dtype, _ in state]
         return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
 
     def sort(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
-from smelt.loops.ir import Check, Host, Reduction, Scan, Scatter, Sort
+from smelt.loops.ir import Check, Contraction, Fold, Host, Reduction, Scan, Scatter, Sort
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import free_symbols, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
@@ -291,7 +291,7 @@ def coordinates_of(
 
 def writer_outer_space(writer: Item, space: Sequence[Expr]) -> tuple[Expr, ...]:
     """The leading part of ``space`` that the writer's loops over written elements make up."""
-    if not isinstance(writer.body, Reduction):
+    if not isinstance(writer.body, (Reduction, Fold)):
         return tuple(space)
     return tuple(space[: loops_outside(writer, space)])
 
@@ -358,7 +358,7 @@ def _segment_for(
 
 def _scans_alike(items: Sequence[Item]) -> bool:
     """Whether items may share their innermost loops as far as scans go: along rows, a scan's loop runs
-    serially, one element after the other, and so does all that shares it.
+    serially, one element after the other, and so does all that shares it. A fold's turns are its own.
     """
     if not any(isinstance(item.body, Scan) and item.walk != "columns" for item in items):
         return True
@@ -368,6 +368,8 @@ def _scans_alike(items: Sequence[Item]) -> bool:
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     if left == right:
         return left
+    if any(isinstance(item.body, Fold) for item in items):
+        return len(items) == 1
     refined = refine(left, right)
     return None if refined is None else tuple(refined)
 
@@ -382,7 +384,7 @@ def _walk_alike(group: Group, item: Item) -> bool:
         return True
     if "columns" in (item.walk, group.walk):
         return item.outer == len(item.order) and item.walk == "rows" and len(item.order) <= len(group.prefix)
-    return not any(isinstance(member.body, (Reduction, Scan)) for member in (item, *group.items))
+    return not any(isinstance(member.body, (Reduction, Scan, Fold)) for member in (item, *group.items))
 
 
 def _is_point(coordinates: Sequence[Expr]) -> bool:

@@ -12,7 +12,7 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read
-from smelt.loops.ir import Body, Buffer, Graph, Host, Node, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import Body, Buffer, Fold, Graph, Host, Node, Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import Interval
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.ops import using
@@ -28,9 +28,9 @@ SPACE = tuple(loop_var(f"i{d}") for d in range(32))
 class Item:
     """A node to be scheduled, its loops in the order in which they shall run.
 
-    ``order`` lists the natural dimensions (shape first, then reduce_shape) that have loops, outermost first:
-    sizes of one have none. ``outer`` of them are neither reduced nor scanned. ``writes`` is the buffer
-    written (for a mutation: an input).
+    ``order`` lists the natural dimensions (shape first, then reduce_shape; a fold's turns are one) that have
+    loops, outermost first: sizes of one have none. ``outer`` of them are neither reduced nor scanned.
+    ``writes`` is the buffer written (for a mutation: an input).
     """
 
     node: Node
@@ -90,7 +90,7 @@ def record_values(
 ) -> Any:
     """Run the item's loop function at a natural index under ``recorder``; what it returns.
 
-    ``state`` is what a scan's turn is handed.
+    ``state`` is what a scan's or fold's turn is handed.
     """
     body = item.node.body
     rank = item.rank
@@ -99,6 +99,8 @@ def record_values(
             return body.inner_fn(tuple(index[:rank]), tuple(index[rank:]))
         if isinstance(body, Scan):
             return body.inner_fn(tuple(index), tuple(state))
+        if isinstance(body, Fold):
+            return body.inner_fn(tuple(index[:rank]), index[rank], tuple(state))
         assert isinstance(body, (Pointwise, Scatter))
         return body.inner_fn(tuple(index))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import Fold, Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable, prune
@@ -173,8 +173,8 @@ class KernelBuilder:
         index = in_space(item, state.space, state.variables)
         index = [recorder.simplified(expr) for expr in index]
         body = item.body
-        if isinstance(body, Scan):
-            self._scan(recorder, state, item, body, index)
+        if isinstance(body, (Scan, Fold)):
+            self._handing(recorder, state, item, body, index)
             return
         value = record_values(item, index, recorder)
         if isinstance(body, Reduction):
@@ -189,9 +189,10 @@ class KernelBuilder:
                 if name is None:
                     continue
                 result = recorder.reserve(self.work.buffers[name].dtype)
-                results.append((number, name, result))
+                results.append((acc, number, name, result))
                 state.made[name] = (result, outer)
-            state.reductions.append(_Open(item, acc, value.dtype, outer, results, tuple(index[: item.rank])))
+            opened = Accumulate(acc, body.kind, value.dtype)
+            state.reductions.append(_Open(opened, outer, results, tuple(index[: item.rank])))
             return
         name = item.writes[0]
         assert name is not None
@@ -203,23 +204,33 @@ class KernelBuilder:
         assert isinstance(body, Pointwise)
         self._made(state, name, value, index)
 
-    def _scan(
-        self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan, index: Sequence[Expr]
+    def _handing(
+        self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan | Fold, index: Sequence[Expr]
     ) -> None:
-        """One turn of a scan: what it is handed, what it makes of that, what it hands on."""
+        """One turn of a scan or fold: what it is handed, what it makes of that, what it hands on."""
         number = len(state.scans)
         opened = _Handed(loops_outside(item, state.space), [])
         for part, (dtype, initial) in enumerate(body.state):
             carry = f"carry{self.values}_{number}_{part}"
             opened.parts.append((carry, recorder.reserve(dtype), initial))
         state.scans.append(opened)
-        after, results = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
+        made = record_values(item, index, recorder, [value for _, value, _ in opened.parts])
+        after, results = made if isinstance(body, Scan) else (made, ())
         for (carry, _, _), part_after in zip(opened.parts, after, strict=True):
             state.effects.append(Advance(carry, part_after.name))
         for name, result in zip(item.writes, results, strict=True):
             if name is not None:
                 self._made(state, name, result, index)
 
+        if isinstance(body, Fold):
+            kept = []
+            for (carry, handed, _), written in zip(opened.parts, item.writes, strict=True):
+                if written is not None:
+                    last = recorder.reserve(handed.dtype)
+                    kept.append((carry, 0, written, last))
+                    state.made[written] = (last, opened.outer)
+            state.reductions.append(_Open(None, opened.outer, kept, tuple(index[: item.rank])))
+            return
     def _made(self, state: _SegmentState, name: str, value: RecordedValue, index: Sequence[Expr]) -> None:
         """An element of ``name`` that the innermost loops make: where it goes."""
         state.made[name] = (value, len(state.space))
@@ -244,10 +255,10 @@ class KernelBuilder:
         for open_ in state.reductions:
             if open_.outer != depth:
                 continue
-            kind = open_.item.body.kind  # type: ignore[union-attr]
-            opened.append(Accumulate(open_.acc, kind, open_.dtype))
-            for number, name, result in open_.results:
-                closed.append(Let(result.name, result.dtype, "read", (open_.acc, number)))
+            if open_.accumulator is not None:
+                opened.append(open_.accumulator)
+            for source, number, name, result in open_.results:
+                closed.append(Let(result.name, result.dtype, "read", (source, number)))
                 if name in self.stored:
                     closed.append(Store(name, open_.index, result.name))
                     self.written.add(name)
@@ -317,19 +328,19 @@ class KernelBuilder:
 
 @dataclass(slots=True)
 class _Open:
-    """A reduction under construction: its accumulator, the depth at which it is complete, its results."""
+    """A reduction or fold under construction: its accumulator (a fold's carries are with the scans), the
+    depth at which it is complete, its results (accumulator or carry, number, buffer, value).
+    """
 
-    item: Item
-    acc: str
-    dtype: Any
+    accumulator: Accumulate | None
     outer: int
-    results: list[tuple[int, str, RecordedValue]]
+    results: list[tuple[str, int, str, RecordedValue]]
     index: tuple[Expr, ...]
 
 
 @dataclass(slots=True)
 class _Handed:
-    """A scan under construction: the loops around its own; (carry, what a turn is handed, at first)."""
+    """A scan or fold under construction: the loops around its own; (carry, what a turn is handed, first)."""
 
     outer: int
     parts: list[tuple[str, RecordedValue, float | int | bool]]

@@ -9,7 +9,7 @@ import sympy
 from sympy import Expr
 
 from smelt.loops.dependencies import Read, analyze
-from smelt.loops.ir import Graph, Host, Node, Reduction, Scan, Scatter, Sort, StridedView
+from smelt.loops.ir import Contraction, Fold, Graph, Host, Node, Reduction, Scan, Scatter, Sort, StridedView
 from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
@@ -57,6 +57,8 @@ def _item(node: Node) -> Item:
     outer = len(sizes)
     if isinstance(body, Reduction):
         sizes = (*sizes, *body.reduce_shape)
+    elif isinstance(body, Fold):
+        sizes = (*sizes, body.turns)
     order = tuple(d for d, size in enumerate(sizes) if size != 1)
     if isinstance(body, Scan) and body.dim in order:
         order = (*(d for d in order if d != body.dim), body.dim)
@@ -95,7 +97,7 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Host, Scatter, Sort)):
+    if isinstance(item.body, (Contraction, Host, Scatter, Sort)):
         return
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)
@@ -133,9 +135,10 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
 
 def _walk(work: Work, item: Item) -> str:
     """How the item's largest read is walked (see `Item.walk`)."""
-    if len(item.order) < 2:
+    order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order  # turns walk nowhere
+    if len(order) < 2:
         return "rows"
-    strides = _read_strides(work, item, list(item.order))
+    strides = _read_strides(work, item, list(order))
     if strides[-1] == 1 or not any(stride == 1 for stride in strides[:-1]):
         return "rows"
     if not isinstance(item.body, (Reduction, Scan)):

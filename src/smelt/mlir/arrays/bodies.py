@@ -12,6 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.ir import (
     Contraction,
+    Fold,
     Origin,
     Pointwise,
     Reduction,
@@ -35,7 +36,7 @@ _CONVOLUTIONS = {"aten.convolution.default": _FORWARD, "aten.convolution_backwar
 
 View = Callable[[StridedView], Array]
 
-Loop = Pointwise | Reduction | Contraction | Scan | Scatter | Sort
+Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
 
 
 def evaluate_arrays(
@@ -76,6 +77,8 @@ class _Bodies:
             return [self._contraction(body)]
         if isinstance(body, Scan):
             return self._scan(body)
+        if isinstance(body, Fold):
+            return self._fold(body)
         if isinstance(body, Sort):
             return self._sort(body)
         return [self._scatter(body)]
@@ -323,6 +326,31 @@ class _Bodies:
 
         results = dialect.loop([turn, *state, *outs], test, step)
         return results[1 + len(state) :]
+
+    def _fold(self, body: Fold) -> list[Array]:
+        """A loop over the turns; each part of the state has the shape of the results."""
+        dialect = self.dialect
+        state = [dialect.full(first, dtype, body.shape) for dtype, first in body.state]
+        if any(size == 0 for size in body.shape):
+            return state
+
+        def test(carried: Sequence[Array]) -> Array:
+            return self._apply("lt", carried[0], dialect.size(body.turns))
+
+        def step(carried: Sequence[Array]) -> list[Array]:
+            position, *before = carried
+            turn = loop_var("r0")
+            handler, variables = self._space(body.shape, None, {turn: Value(torch.int64, (), position)})
+            with using(handler):
+                given = [Value(part.dtype, variables, part) for part in before]
+                after = body.inner_fn(variables, turn, given)
+            made = [
+                handler.as_array(expect(part, dtype, self.origin), variables)
+                for part, (dtype, _) in zip(after, body.state, strict=True)
+            ]
+            return [self._apply("add", position, dialect.full(1, torch.int64, ())), *made]
+
+        return dialect.loop([dialect.full(0, torch.int64, ()), *state], test, step)[1:]
 
     # -- sorting and scattering ---------------------------------------------------------------------
 

@@ -15,7 +15,9 @@ from smelt.mlir.stablehlo.dialect import StableHlo
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
 
 CAPABILITIES = Capabilities(
-    bodies=frozenset({"Pointwise", "Reduction", "Contraction", "Scan", "Scatter", "Sort", "Bind", "Check"}),
+    bodies=frozenset(
+        {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}
+    ),
     elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}),
     calls=CALLS | {SEED},
 )
