@@ -170,7 +170,7 @@ class Builder:
         shape: Sequence[Expr],
         mode: str | None = None,
     ) -> Tensor:
-        """A copy of ``base`` with elements stored (or accumulated, ``mode="add"``) at ``place(index)``."""
+        """A copy of ``base`` with elements stored (or combined, by ``mode``) at ``place(index)``."""
         source = self.realize(base)
         body = Scatter(source.buffer, tuple(shape), base.dtype, inner_fn, place, mode)
         return self._add(body, [base.dtype], [base.shape], [None])[0]

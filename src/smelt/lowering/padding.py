@@ -11,6 +11,7 @@ from sympy import Expr
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import fill
 from smelt.lowering.registry import lowers
+from smelt.lowering.scatter_reduce import combined, computed
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
@@ -93,7 +94,7 @@ def _border_gradient(
 ) -> Tensor:
     base = fill(ctx, x.shape, grad.dtype, 0)
     place = _border_place(x.shape, padding, source)
-    return ctx.scatter(base, grad.load, place, shape=grad.shape, mode="add")
+    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
 
 
 @lowers(

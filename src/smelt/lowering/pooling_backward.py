@@ -15,6 +15,7 @@ from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, fill, load_as
 from smelt.lowering.pooling import Average, Sizes, adaptive_divide, spread
 from smelt.lowering.registry import lowers
+from smelt.lowering.scatter_reduce import combined, computed
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Window, adaptive, covering, covering_adaptive, window_reduce
 from smelt.ops import ops
@@ -108,7 +109,7 @@ def _adaptive_max_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor
         return [*index[:outer], *unflatten(flat, sizes)]
 
     base = fill(ctx, x.shape, grad.dtype, 0)
-    return ctx.scatter(base, grad.load, place, shape=grad.shape, mode="add")
+    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
 
 
 @lowers(aten.adaptive_max_pool2d_backward.default)

@@ -15,6 +15,7 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, convert, fill, fold, load_as
 from smelt.lowering.registry import lowers
+from smelt.lowering.scatter_reduce import combined, computed
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Window, window_reduce
 from smelt.ops import ops
@@ -126,7 +127,8 @@ def _nearest_backward(
     def place(index: Index) -> list[Expr]:
         return [*index[:2], *(source(o) for source, o in zip(sources, index[2:], strict=True))]
 
-    return ctx.scatter(fill(ctx, shape, grad.dtype, 0), grad.load, place, shape=grad.shape, mode="add")
+    base = fill(ctx, shape, grad.dtype, 0)
+    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)
 
 
 def _repeated_backward(ctx: Builder, grad: Tensor, shape: Sequence[Expr], ratios: Sequence[int]) -> Tensor:
