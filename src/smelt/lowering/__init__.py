@@ -25,6 +25,7 @@ ROW_MODULES: tuple[str, ...] = (
     "normalization_backward",
     "masked",
     "padding",
+    "polynomials",
     "pooling",
     "pooling_backward",
     "random",
