@@ -249,3 +249,19 @@ def test_the_interpreter_leaves_the_module_as_it_is() -> None:
 
 def test_capabilities_name_what_there_is() -> None:
     assert {"Pointwise", "Sort", "Scan"} <= CAPABILITIES.bodies and "lgamma" in CAPABILITIES.elementwise
+
+
+def test_large_programs_run_compiled_by_way_of_linalg() -> None:
+    from smelt.mlir.stablehlo import run
+
+    def function(x: torch.Tensor) -> Any:
+        return x.sin() + 1, (x * 100).abs().to(torch.uint8) // 3 + 150, x > 0
+
+    x = torch.randn(600, 700)
+    module = emit(capture(function, (x,), dynamic_shapes=BOTH).program)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run._Run, "_evaluate", None)
+        found = evaluate_module(module, [x])
+    for one, expected in zip(found, function(x), strict=True):
+        assert one.dtype == expected.dtype
+        torch.testing.assert_close(one, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, S
 from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.arrays.function import MlirArrays
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
-from smelt.symbolic import same
+from smelt.symbolic import numel, same
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -296,6 +297,26 @@ class StableHlo(MlirArrays):
     # -- reductions and order -----------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        if kind == "sum" and x.dtype.is_floating_point:
+            return self._sum(x, dims)
+        return self._reduce(kind, x, dims)
+
+    def _sum(self, x: Array, dims: Sequence[int]) -> Array:
+        """Long sums in parts: StableHLO leaves their order open, and one after the other loses digits."""
+        count = numel([x.shape[d] for d in dims])
+        if count.is_Integer and count <= _LONG_SUM:
+            return self._reduce("sum", x, dims)
+        for dim in sorted(dims, reverse=True):
+            size = x.shape[dim]
+            part = _divisor(int(size)) if size.is_Integer and size > _LONG_SUM else None
+            if part is not None:
+                halves = (sympy.Integer(int(size) // part), sympy.Integer(part))
+                x = self.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
+                x = self._reduce("sum", x, [dim + 1])
+            x = self._reduce("sum", x, [dim])
+        return x
+
+    def _reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         name = _COMBINED[kind]
         start = self.full(_start(kind, x.dtype), x.dtype, ())
         shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
@@ -496,6 +517,7 @@ class StableHlo(MlirArrays):
 
 
 _UNSIGNED = {torch.uint8: 8, torch.uint16: 16, torch.uint32: 32, torch.uint64: 64}
+_LONG_SUM = 1 << 13
 _COMBINED = {
     "sum": "add",
     "prod": "mul",
@@ -519,6 +541,12 @@ def _start(kind: str, dtype: torch.dtype) -> Number:
     if dtype is torch.bool:
         return kind in ("all", "prod")
     return 1 if kind == "prod" else 0
+
+
+def _divisor(size: int) -> int | None:
+    """The divisor of ``size`` next to its root, from 16 on."""
+    root = math.isqrt(size)
+    return next((part for part in range(root, 15, -1) if size % part == 0), None)
 
 
 def _end(start: Expr, size: Expr, step: Expr) -> Expr:

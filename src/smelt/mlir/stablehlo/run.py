@@ -1,8 +1,10 @@
-"""StableHLO's reference interpreter: modules run with the sizes that their inputs have."""
+"""StableHLO modules run with the sizes of their inputs: by StableHLO's reference interpreter, or, where that
+would take long, compiled by way of Linalg.
+"""
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import diagnostics_of
+from smelt.mlir.execute import Executable, clone
 
 Number = int | float | bool
 
@@ -21,14 +24,23 @@ _UNKNOWN_TO_INTERPRETER = frozenset(
     f"stablehlo.{name}"
     for name in ("cholesky", "triangular_solve", "fft", "rng", "rng_bit_generator", "custom_call")
 )
+_NOT_IN_LINALG = frozenset(
+    f"stablehlo.{name}" for name in ("sort", "scatter", "while", "if", "case", "dynamic_update_slice")
+)
+_TO_LINALG = (
+    "builtin.module(func.func(stablehlo-legalize-to-linalg),stablehlo-convert-to-signless,canonicalize,cse)"
+)
 _MOST_ROUNDS = 64
+_MOST_INTERPRETED = 1 << 20
+"""So many elements (of all results) go through the interpreter, which makes some millions in a second."""
 
 
 def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> list[torch.Tensor]:
     """Run ``main`` on tensors and numbers; the module stays as it is. A number is a tensor of rank 0.
 
     Sizes become known from the inputs first; one that depends on data by running what it depends on, as
-    often as there are such sizes. Random numbers come from torch's default generator.
+    often as there are such sizes. Random numbers come from torch's default generator. The interpreter runs
+    the module, save for one that computes millions of elements by operations that all have a form in Linalg.
 
     Raises:
         SmeltError: SM0731, the interpreter cannot run the module: a size inside of a loop or branch depends
@@ -38,22 +50,19 @@ def evaluate_module(module: Any, inputs: Sequence[torch.Tensor | Number]) -> lis
 
     values = [_elements(torch.as_tensor(each)) for each in inputs]
     with module.context, ir.Location.unknown():
-        run = _Run(_copy(module), values)
+        run = _Run(clone(module), values)
         _draw(run.module)
-        _plain_results(run.module)
-        results = iter(run.results())
-        kinds = _function(module).type.results
-        return [_result(str(kind), results) for kind in kinds]
+        return run.results()
 
 
 class _Run:
     """A module that is made static, bit by bit, for given inputs."""
 
     def __init__(self, module: Any, values: Sequence[torch.Tensor]) -> None:
-        self.module = module
+        self.module, self.values = module, values
         self.given = [_attribute(value) for value in values]
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[torch.Tensor]:
         types = ",".join(str(each.type) for each in self.given)
         self._refine(f"stablehlo-refine-arguments{{types={types}}}," if self.given else "")
         for _ in range(_MOST_ROUNDS):
@@ -62,7 +71,21 @@ class _Run:
                 break
             self._find_out(*unknown)
             self._refine("")
-        return self._evaluate(self.module)
+        kinds = [str(kind) for kind in _function(self.module).type.results]
+        if _work(self.module) > _MOST_INTERPRETED and _has_linalg(self.module):
+            return self._compiled(kinds)
+        _plain_results(self.module)
+        results = iter(self._evaluate(self.module))
+        return [_result(kind, results) for kind in kinds]
+
+    def _compiled(self, kinds: Sequence[str]) -> list[torch.Tensor]:
+        """The results of the module as Linalg; integers there have no sign."""
+        from torch_mlir.passmanager import PassManager
+
+        passes = PassManager.parse(_TO_LINALG)
+        _attempt("no way to Linalg", self.module, lambda: passes.run(self.module.operation))
+        found = map(torch.as_tensor, Executable(self.module)(*self.values))
+        return [each.view(torch.uint8) if "ui8>" in kind else each for kind, each in zip(kinds, found)]
 
     def _refine(self, before: str) -> None:
         from torch_mlir.passmanager import PassManager
@@ -81,7 +104,7 @@ class _Run:
         from torch_mlir import ir
         from torch_mlir.dialects import func
 
-        part = _copy(self.module)
+        part = clone(self.module)
         function = _function(part)
         block = function.regions[0].blocks[0]
         body = list(block)
@@ -109,14 +132,6 @@ def _attempt(what: str, module: Any, function: Callable[[], Any]) -> Any:
 
 
 # -- modules -------------------------------------------------------------------------------------------
-
-
-def _copy(module: Any) -> Any:
-    from torch_mlir import ir
-
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return ir.Module.parse(buffer.getvalue(), module.context)
 
 
 def _function(module: Any) -> Any:
@@ -160,6 +175,31 @@ _DYNAMIC = ("stablehlo.dynamic_", "stablehlo.real_dynamic_slice")
 
 def _is_sizes(kind: str) -> bool:
     return kind.startswith("tensor<") and kind.endswith("xi64>") and kind.count("x") == 1 and "?" not in kind
+
+
+def _work(module: Any) -> int:
+    """How many elements the module computes, or multiplies."""
+    total = 0
+    for operation in _operations(module.operation):
+        sizes = [_count(str(result.type)) for result in operation.results]
+        if operation.name in ("stablehlo.convolution", "stablehlo.dot_general"):
+            sizes = [math.isqrt(sizes[0] * math.prod(_count(str(each.type)) for each in operation.operands))]
+        total += sum(sizes)
+    return total
+
+
+def _count(kind: str) -> int:
+    """The elements of a static tensor type."""
+    sizes = kind.removeprefix("tensor<").split("x")
+    return math.prod(int(size) for size in sizes if size.isdigit())
+
+
+def _has_linalg(module: Any) -> bool:
+    """Whether StableHLO's passes bring all of the module to Linalg."""
+    return not any(
+        operation.name in _NOT_IN_LINALG or "complex" in str(operation.results)
+        for operation in _operations(module.operation)
+    )
 
 
 def _draw(module: Any) -> None:
