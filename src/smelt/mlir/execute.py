@@ -28,7 +28,7 @@ _LOWERING = (
     "func.func(refback-generalize-tensor-pad),"
     "func.func(refback-generalize-tensor-concat),"
     "func.func(tm-tensor-bufferize),"
-    "one-shot-bufferize{ANALYSIS bufferize-function-boundaries "
+    "one-shot-bufferize{ANALYSIS bufferize-function-boundaries allow-return-allocs-from-loops "
     "function-boundary-type-conversion=identity-layout-map},"
     "refback-mlprogram-bufferize,"
     "func.func(buffer-deallocation-pipeline),"

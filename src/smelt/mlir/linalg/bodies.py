@@ -1,0 +1,401 @@
+"""Pointwise, Reduction, Scan and Scatter as operations of Linalg (see `smelt.loops.interpreter`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import SmeltError
+from smelt.loops.dependencies import variables as loop_variables
+from smelt.loops.ir import Graph, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ranges import Interval, contents_of, relax_checks
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.reductions import greatest, least
+from smelt.loops.straightline import Instruction, Recordable, prune
+from smelt.mlir.linalg.handler import ElementHandler
+from smelt.mlir.linalg.operands import Load, covered, loads_of, operand_of
+from smelt.mlir.linalg.scalars import (
+    ELEMENTWISE,
+    Scalar,
+    compare,
+    constant,
+    convert,
+    isnan,
+    select,
+)
+from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
+from smelt.ops import using
+from smelt.symbolic import numel
+
+ZERO = sympy.Integer(0)
+_FEW = 128
+"""Sums of no more float32 numbers are made in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A loop function, recorded: its steps, and the names and dtypes of what it gives."""
+
+    steps: tuple[Recordable, ...]
+    results: tuple[tuple[str, torch.dtype], ...]
+
+    @property
+    def constant(self) -> float | int | bool | None:
+        """The number that is its only result, if it is one."""
+        step = self._last()
+        return step.args[0] if step is not None and step.op == "constant" else None
+
+    @property
+    def load(self) -> Load | None:
+        """The load that is its only result, if it is one."""
+        step = self._last()
+        return (step.args[0], step.args[1]) if step is not None and step.op == "load" else None
+
+    def _last(self) -> Instruction | None:
+        if len(self.results) != 1 or len(self.steps) != 1:
+            return None
+        step = self.steps[0]
+        return step if isinstance(step, Instruction) and step.name == self.results[0][0] else None
+
+
+class Bodies:
+    """Writes the nodes of one loop graph. ``tensors``: buffer → tensor, as far as they are written."""
+
+    def __init__(self, writer: Writer, graph: Graph, tensors: Mapping[str, Any]) -> None:
+        self.writer, self.graph, self.tensors = writer, graph, tensors
+        self.dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+        self.contents: dict[str, Interval] = contents_of(graph)
+        self.origin = Origin("?")
+
+    # -- loop functions ----------------------------------------------------------------------------------
+
+    def record(
+        self,
+        extents: Mapping[Symbol, Expr],
+        function: Callable[[Recorder], Sequence[Any]],
+        outside: Sequence[str] = (),
+    ) -> Code:
+        """What a loop function does; ``function`` runs it under a recorder and returns its values."""
+        recorder = Recorder(self.dtypes, extents, origin=self.origin)
+        values = function(recorder)
+        names = [value.name for value in values]
+        steps = prune(recorder.instructions, names)
+        steps = relax_checks(steps, recorder.extents, self.contents, outside)
+        return Code(steps, tuple((value.name, value.dtype) for value in values))
+
+    def expect(self, code: Code, *dtypes: torch.dtype) -> None:
+        """The dtypes that a node says its loop function gives."""
+        for (_, found), wanted in zip(code.results, dtypes, strict=True):
+            if found != wanted:
+                raise self._wrong(found, wanted)
+
+    def _wrong(self, found: torch.dtype, wanted: torch.dtype) -> SmeltError:
+        what = f"the loop function gives {found}, the node says {wanted}"
+        return SmeltError("SM0501", what, where=self.origin.where, why=f"in {self.origin.op}")
+
+    def operands(self, code: Code, extents: Mapping[Symbol, Expr]) -> dict[Load, Operand]:
+        """The loads that are operands of a generic over ``extents``."""
+        found: dict[Load, Operand] = {}
+        masks: dict[Load, bool] = {}
+        for load, masked in loads_of(code.steps):
+            masks[load] = masks.get(load, True) and masked
+        for load, masked in masks.items():
+            buffer, index = load
+            shape = self.graph.buffers[buffer].shape
+            operand = operand_of(self.writer, self.tensors[buffer], shape, index, extents, masked)
+            if operand is not None:
+                found[load] = operand
+        return found
+
+    def loop(
+        self,
+        code: Code,
+        extents: Mapping[Symbol, Expr],
+        outputs: Sequence[Operand],
+        finish: Callable[[Sequence[Scalar], Sequence[Any], ElementHandler], Sequence[Any]],
+        reduced: int = 0,
+        known: Mapping[Symbol, Any] | None = None,
+        given: Sequence[tuple[str, torch.dtype, Operand]] = (),
+        carried: Sequence[tuple[str, torch.dtype]] = (),
+    ) -> list[Any]:
+        """A generic over ``extents`` that runs ``code``.
+
+        ``finish``: its values and the elements of the outputs → what is yielded. ``known``: loop variables
+        of loops around this one. ``given``: operands that are values of the code by themselves; ``carried``:
+        the elements of the first outputs that are.
+        """
+        operands = self.operands(code, extents)
+        inputs = [*operands.values(), *(each for _, _, each in given)]
+        missing = [v for v in extents if v not in covered([each.place for each in (*inputs, *outputs)])]
+        if missing:  # a tensor that is only a shape
+            window = self.writer.empty(torch.float32, [extents[v] for v in missing])
+            inputs.append(Operand(window, tuple(missing)))
+
+        def body(seen: Sequence[Any], before: Sequence[Any]) -> Sequence[Any]:
+            loads = {load: Scalar(value, self.dtypes[load[0]]) for load, value in zip(operands, seen)}
+            places = dict(known or {}) | {v: loop_index(n) for n, v in enumerate(extents)}
+            rest = zip(given, list(seen)[len(operands) :])
+            outside = {name: Scalar(value, dtype) for (name, dtype, _), value in rest}
+            outside |= {name: Scalar(value, dtype) for (name, dtype), value in zip(carried, before)}
+            handler = ElementHandler(self.writer, _Sources(self), places, loads, outside)
+            values = handler.run(code.steps)
+            return finish([values[name] for name, _ in code.results], before, handler)
+
+        return self.writer.generic(list(extents), reduced, inputs, outputs, body)
+
+    # -- pointwise ---------------------------------------------------------------------------------------
+
+    def pointwise(self, body: Pointwise) -> list[Any]:
+        index = loop_variables("i", len(body.shape))
+        return [self.elements(body.inner_fn, index, body.shape, body.dtype)]
+
+    def elements(
+        self, function: Callable[..., Any], index: Sequence[Symbol], shape: Sequence[Expr], dtype: torch.dtype
+    ) -> Any:
+        """A tensor of ``shape`` whose elements a loop function gives."""
+        extents = dict(zip(index, shape))
+        code = self.record(extents, lambda recorder: [recorder.run(function, index)])
+        self.expect(code, dtype)
+        if code.constant is not None:
+            return self.writer.fill(code.constant, dtype, shape)
+        if code.load is not None:
+            operand = self.operands(code, extents).get(code.load)
+            if operand is not None and operand.place == tuple(index):
+                return self.writer.cast(operand.tensor, dtype, shape)
+        out = Operand(self.writer.empty(dtype, shape), tuple(index))
+        return self.loop(code, extents, [out], lambda values, before, _: [values[0].value])[0]
+
+    def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Sequence[Expr]) -> Any:
+        """A tensor of another dtype."""
+        if have == want:
+            return tensor
+        index = loop_variables("i", len(shape))
+        out = Operand(self.writer.empty(want, shape), index)
+        source = Operand(tensor, index)
+        return self.writer.generic(
+            index, 0, [source], [out], lambda x, _: [convert(Scalar(x[0], have), want).value]
+        )[0]
+
+    # -- reductions --------------------------------------------------------------------------------------
+
+    def reduction(self, body: Reduction) -> list[Any]:
+        if body.kind in ("argmax", "argmin"):
+            return [self._extreme(body)]
+        if body.kind == "welford":
+            return self._welford(body)
+        if body.kind == "online_softmax":
+            return self._online_softmax(body)
+        return [self._reduce(body, body.kind, body.inner_fn)]
+
+    def _domain(self, body: Reduction) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...], dict[Symbol, Expr]]:
+        index = loop_variables("i", len(body.shape))
+        rindex = loop_variables("r", len(body.reduce_shape))
+        return index, rindex, dict(zip((*index, *rindex), (*body.shape, *body.reduce_shape)))
+
+    def _reduce(
+        self, body: Reduction, kind: str, function: Callable[..., Any], dtype: torch.dtype | None = None
+    ) -> Any:
+        """One of the reductions with an operator of its own; ``dtype``: of the result, where not the body's.
+        Long sums and products of float32 are made in float64."""
+        index, rindex, extents = self._domain(body)
+        code = self.record(extents, lambda recorder: [recorder.run(function, index, rindex)])
+        self.expect(code, body.dtype)
+        within = _accumulator(kind, body)
+        start = self.writer.fill(_START[kind](within), within, body.shape)
+
+        def finish(values: Sequence[Scalar], before: Sequence[Any], _: ElementHandler) -> list[Any]:
+            so_far, value = Scalar(before[0], within), values[0]
+            if kind in ("any", "all"):
+                value = convert(convert(value, torch.bool), within)
+            return [ELEMENTWISE[_COMBINE[kind]](so_far, convert(value, within)).value]
+
+        made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex))[0]
+        return self.converted(made, within, dtype or body.dtype, body.shape)
+
+    def _extreme(self, body: Reduction) -> Any:
+        """The value and its place, handed on together."""
+        index, rindex, extents = self._domain(body)
+        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
+        self.expect(code, body.dtype)
+        edge = least(body.dtype) if body.kind == "argmax" else greatest(body.dtype)
+        tops = self.writer.fill(edge, body.dtype, body.shape)
+        places = self.writer.fill(0, torch.int64, body.shape)
+        flat: Expr = ZERO
+        for variable, size in zip(rindex, body.reduce_shape):
+            flat = flat * size + variable
+        name = "gt" if body.kind == "argmax" else "lt"
+
+        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
+            value, top = values[0], Scalar(before[0], body.dtype)
+            place = Scalar(before[1], torch.int64)
+            better = compare(name, value, top)
+            if body.dtype.is_floating_point:
+                missing = ELEMENTWISE["logical_and"](isnan(value), ELEMENTWISE["logical_not"](isnan(top)))
+                better = ELEMENTWISE["logical_or"](better, missing)
+            here = handler.index_expr(sympy.expand(flat), torch.int64)
+            return [select(better, value, top).value, select(better, here, place).value]
+
+        outputs = [Operand(tops, index), Operand(places, index)]
+        return self.loop(code, extents, outputs, finish, len(rindex))[1]
+
+    def _welford(self, body: Reduction) -> list[Any]:
+        """Mean, squared deviations from it, and the count: a sum, and then another."""
+        index, rindex, extents = self._domain(body)
+        dtype = body.dtype
+        wide = torch.float64
+        total = self._reduce(body, "sum", body.inner_fn, wide)
+        count = self.writer.sizes.number(numel(body.reduce_shape))
+        out = Operand(self.writer.empty(wide, body.shape), index)
+        number = convert(count, wide)
+        one = constant(1.0, wide)
+        divisor = ELEMENTWISE["maximum"](number, one)
+
+        def mean_of(x: Sequence[Any], _: Any) -> list[Any]:
+            return [ELEMENTWISE["truediv"](Scalar(x[0], wide), divisor).value]
+
+        means = self.writer.generic(index, 0, [Operand(total, index)], [out], mean_of)[0]
+        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
+        self.expect(code, dtype)
+        start = Operand(self.writer.fill(0.0, wide, body.shape), index)
+
+        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
+            gap = ELEMENTWISE["sub"](convert(values[0], wide), handler.given["mean"])
+            return [ELEMENTWISE["add"](Scalar(before[0], wide), ELEMENTWISE["mul"](gap, gap)).value]
+
+        given = [("mean", wide, Operand(means, index))]
+        squares = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
+        counts = self.writer.fill(convert(number, dtype), dtype, body.shape)
+        rounded = [self.converted(each, wide, dtype, body.shape) for each in (means, squares)]
+        return [*rounded, counts]
+
+    def _online_softmax(self, body: Reduction) -> list[Any]:
+        index, rindex, extents = self._domain(body)
+        dtype = body.dtype
+        tops = self._reduce(body, "max", body.inner_fn)
+        within = _accumulator("sum", body)
+        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
+        start = Operand(self.writer.fill(0.0, within, body.shape), index)
+
+        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
+            gap = ELEMENTWISE["sub"](values[0], handler.given["top"])
+            part = convert(ELEMENTWISE["exp"](gap), within)
+            return [ELEMENTWISE["add"](Scalar(before[0], within), part).value]
+
+        given = [("top", dtype, Operand(tops, index))]
+        totals = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
+        return [tops, self.converted(totals, within, dtype, body.shape)]
+
+    # -- scans -------------------------------------------------------------------------------------------
+
+    def scan(self, body: Scan) -> list[Any]:
+        """``scf.for`` along the dimension; each turn is a generic over all lines."""
+        index = loop_variables("i", len(body.shape))
+        along = index[body.dim]
+        extents = dict(zip(index, body.shape))
+        names = [f"state{n}" for n in range(len(body.state))]
+        lines = {variable: extent for variable, extent in extents.items() if variable != along}
+        shape = tuple(lines.values())
+
+        def run(recorder: Recorder) -> list[Any]:
+            parts = [RecordedValue(name, dtype) for name, (dtype, _) in zip(names, body.state)]
+            for part in parts:
+                recorder.adopt(part)
+            after, values = recorder.run(body.inner_fn, index, parts)
+            return [*after, *values]
+
+        code = self.record(extents, run, names)
+        self.expect(code, *(dtype for dtype, _ in body.state), *body.dtypes)
+        states = [self.writer.fill(first, dtype, shape) for dtype, first in body.state]
+        outs = [self.writer.empty(dtype, body.shape) for dtype in body.dtypes]
+        count = len(states)
+
+        def turn(at: list[Any], carried: list[Any]) -> list[Any]:
+            before = [Operand(each, tuple(lines)) for each in carried[:count]]
+            fresh = [Operand(self.writer.empty(dtype, shape), tuple(lines)) for dtype in body.dtypes]
+            results = self.loop(
+                code,
+                lines,
+                [*before, *fresh],
+                lambda values, *_: [value.value for value in values],
+                known={along: at[0]},
+                carried=[(name, dtype) for name, (dtype, _) in zip(names, body.state)],
+            )
+            starts = [at[0] if variable == along else ZERO for variable in index]
+            sizes = [ONE if variable == along else extent for variable, extent in extents.items()]
+            stored = [
+                self.writer.insert(line, out, starts, sizes)
+                for line, out in zip(results[count:], carried[count:])
+            ]
+            return [*results[:count], *stored]
+
+        return self.writer.loops([body.shape[body.dim]], [*states, *outs], turn)[count:]
+
+    # -- scatters ----------------------------------------------------------------------------------------
+
+    def scatter(self, body: Scatter) -> list[Any]:
+        """``scf.for`` over all elements in order: each is put into its place."""
+        from torch_mlir.dialects import tensor
+
+        index = loop_variables("i", len(body.shape))
+
+        def put(at: list[Any], state: list[Any]) -> list[Any]:
+            handler = ElementHandler(self.writer, _Sources(self), dict(zip(index, at)))
+            with using(handler):
+                value: Scalar = body.inner_fn(index)
+                place = [handler.position(expr) for expr in body.place(index)]
+                if value.dtype != body.dtype:
+                    raise self._wrong(value.dtype, body.dtype)
+                if body.mode is not None:
+                    before = self.writer.element(state[0], place, body.dtype)
+                    value = handler.elementwise(body.mode, before, value)
+            return [tensor.insert(value.value, state[0], place)]
+
+        return self.writer.loops(body.shape, [self.tensors[body.base]], put)
+
+
+class _Sources(dict[str, tuple[Any, torch.dtype]]):
+    """The tensors by buffer, with their dtypes, found when they are asked for."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        super().__init__()
+        self.bodies = bodies
+
+    def __missing__(self, name: str) -> tuple[Any, torch.dtype]:
+        return self.bodies.tensors[name], self.bodies.dtypes[name]
+
+
+def _accumulator(kind: str, body: Reduction) -> torch.dtype:
+    """The dtype that a reduction adds or multiplies in."""
+    if kind in ("sum", "prod") and body.dtype.is_floating_point:
+        count = numel(body.reduce_shape)
+        few = count.is_Integer and count <= _FEW
+        if body.dtype in (torch.float16, torch.bfloat16):
+            return torch.float32 if few else torch.float64
+        return body.dtype if few else torch.float64
+    return body.dtype
+
+
+_COMBINE = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "maximum",
+    "all": "minimum",
+    "xor_sum": "bitwise_xor",
+}
+_START: dict[str, Callable[[torch.dtype], float | int | bool]] = {
+    "sum": lambda dtype: 0,
+    "prod": lambda dtype: 1,
+    "max": least,
+    "min": greatest,
+    "any": lambda dtype: 0,
+    "all": lambda dtype: 1,
+    "xor_sum": lambda dtype: 0,
+}
+REDUCTIONS = frozenset({*_COMBINE, "argmax", "argmin", "welford", "online_softmax"})

@@ -1,0 +1,220 @@
+"""Matrix products and convolutions: Linalg's named operations where they are, else sums of products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Contraction, StridedView, accumulator
+from smelt.loops.straightline import Instruction
+from smelt.mlir.linalg.bodies import Bodies, Code
+from smelt.mlir.linalg.operands import ZERO, reshape
+from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, constant
+from smelt.mlir.linalg.writer import Operand, Writer, affine_map
+from smelt.symbolic import as_expr
+
+
+def contract(bodies: Bodies, body: Contraction, view: Any) -> list[Any]:
+    """The result of a contraction. ``view`` gives the tensor of a strided view of a buffer."""
+    return [_Contractions(bodies, body, view).run()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One factor that is nothing but elements of a tensor of ``dtype``."""
+
+    operand: Operand
+    dtype: torch.dtype
+
+
+class _Contractions:
+    def __init__(self, bodies: Bodies, body: Contraction, view: Any) -> None:
+        self.bodies, self.body, self.view = bodies, body, view
+        self.writer: Writer = bodies.writer
+        self.within = accumulator(body.dtype)
+        self.index = variables("i", len(body.shape))
+        self.rindex = variables("r", len(body.reduce_shape))
+        self.extents = dict(zip((*self.index, *self.rindex), (*body.shape, *body.reduce_shape)))
+
+    def run(self) -> Any:
+        body, bodies = self.body, self.bodies
+        if body.call.target == "aten.convolution.default":
+            made = self._convolution()
+            if made is not None:
+                return self._finished(made)
+        codes = [self._code(side) for side in (body.lhs, body.rhs)]
+        for code in codes:
+            bodies.expect(code, self.within)
+        sides = [self._side(code) for code in codes]
+        if sides[0] is not None and sides[1] is not None:
+            made = self._named(sides[0], sides[1])
+            if made is not None:
+                return self._finished(made)
+        return self._finished(self._sum())
+
+    def _code(self, side: Callable[..., Any]) -> Code:
+        over = self.index, self.rindex
+        return self.bodies.record(self.extents, lambda recorder: [recorder.run(side, *over)])
+
+    def _finished(self, made: Any) -> Any:
+        return self.bodies.converted(made, self.within, self.body.dtype, self.body.shape)
+
+    def _start(self) -> Any:
+        """What the sums start from."""
+        body = self.body
+        if body.start is None:
+            return self.writer.fill(0, self.within, body.shape)
+        return self.bodies.elements(body.start, self.index, body.shape, self.within)
+
+    def _sum(self) -> Any:
+        """Product after product, whatever the factors are."""
+        body, bodies = self.body, self.bodies
+        over = self.index, self.rindex
+        code = bodies.record(
+            self.extents, lambda recorder: [recorder.run(body.lhs, *over), recorder.run(body.rhs, *over)]
+        )
+
+        def finish(values: Sequence[Scalar], before: Sequence[Any], _: Any) -> list[Any]:
+            product = ELEMENTWISE["mul"](*values)
+            return [ELEMENTWISE["add"](Scalar(before[0], self.within), product).value]
+
+        start = Operand(self._start(), self.index)
+        return bodies.loop(code, self.extents, [start], finish, len(self.rindex))[0]
+
+    # -- products ----------------------------------------------------------------------------------------
+
+    def _side(self, code: Code) -> _Side | None:
+        """The factor as an operand, where it is only loaded and converted."""
+        steps = [step for step in code.steps if isinstance(step, Instruction)]
+        if [step.op for step in steps] not in (["load"], ["load", "to_dtype"]):
+            return None
+        if len(steps) != len(code.steps) or steps[-1].name != code.results[0][0]:
+            return None
+        found = self.bodies.operands(code, self.extents)
+        dtype = steps[0].dtype
+        if len(found) != 1 or dtype is torch.uint8:
+            return None
+        (operand,) = found.values()
+        return _Side(operand, dtype)
+
+    def _named(self, left: _Side, right: _Side) -> Any:
+        """``linalg.matmul`` and its like, transposed by their indexing maps; None where it is none."""
+        if len(self.rindex) != 1:
+            return None
+        (k,) = self.rindex
+        rank = len(self.index)
+        x, y = left.operand.place, right.operand.place
+        if rank in (2, 3):
+            *batch, m, n = self.index
+            fits = set(x) == {*batch, m, k} and set(y) == {*batch, k, n} and len(x) == len(y) == rank
+            fits = fits and list(x[:-2]) == batch == list(y[:-2])
+            kind = "MatmulOp" if rank == 2 else "BatchMatmulOp"
+            usual = (*batch, m, k), (*batch, k, n)
+        elif rank == 1:
+            (m,) = self.index
+            fits, kind, usual = (x, y) == ((m, k), (k,)), "matvec", ((m, k), (k,))
+            if (x, y) == ((k,), (k, m)):
+                fits, kind, usual = True, "vecmat", (x, y)
+        else:
+            fits, kind, usual = (x, y) == ((k,), (k,)), "dot", ((k,), (k,))
+        if not fits:
+            return None
+        return self._written(kind, left, right, usual == (x, y))
+
+    def _written(self, kind: str, left: _Side, right: _Side, usual: bool) -> Any:
+        from torch_mlir import ir
+        from torch_mlir.dialects import linalg
+
+        start = self._start()
+        inputs = [left.operand.tensor, right.operand.tensor]
+        if not kind.endswith("Op"):
+            return _result(getattr(linalg, kind)(*inputs, outs=[start]))
+        maps = None
+        if not usual:
+            places = {v: n for n, v in enumerate((*self.index, *self.rindex))}
+            each = (left.operand.place, right.operand.place, self.index)
+            maps = ir.ArrayAttr.get([ir.AffineMapAttr.get(affine_map(place, places)) for place in each])
+        options = {} if maps is None else {"indexing_maps": maps}
+        operation = getattr(linalg, kind)([start.type], inputs, [start], **options)
+        linalg.fill_builtin_region(operation.operation)
+        return operation.results[0]
+
+    # -- convolutions ------------------------------------------------------------------------------------
+
+    def _convolution(self) -> Any:
+        """``linalg.conv_*`` of the padded input; None for what has no such operation."""
+        x, weight, _, stride, padding, dilation, transposed, _, groups = self.body.call.args
+        if transposed or not isinstance(x, StridedView) or not isinstance(weight, StridedView):
+            return None
+        rank = len(weight.shape) - 2
+        dtype = self.bodies.dtypes[x.buffer]
+        if rank not in (1, 2, 3) or dtype is torch.uint8 or len(x.shape) != rank + 2:
+            return None
+        kind = _NAMES.get((rank, _grouping(weight, groups)))
+        if kind is None:
+            return None
+        stride, padding, dilation = (_spread(each, rank) for each in (stride, padding, dilation))
+        seen = self._padded(self.view(x), x.shape, padding, dtype)
+        taps, start = self.view(weight), self._start()
+        options = {"strides": stride, "dilations": dilation}
+        if kind.startswith("depthwise"):
+            shape = (weight.shape[0], *weight.shape[2:])
+            taps = reshape(self.writer, taps, weight.shape, shape)
+            return self._conv(kind, seen, taps, start, options)
+        if groups == 1:
+            return self._conv(kind, seen, taps, start, options)
+        count = as_expr(groups)
+        wide = tuple(size + 2 * pad for size, pad in zip(x.shape[2:], padding))
+        into, out = weight.shape[1], weight.shape[0] / groups
+        seen = reshape(self.writer, seen, (x.shape[0], x.shape[1], *wide), (x.shape[0], count, into, *wide))
+        taps = reshape(self.writer, taps, weight.shape, (count, out, *weight.shape[1:]))
+        whole = self.body.shape
+        apart = (whole[0], count, out, *whole[2:])
+        made = self._conv(kind, seen, taps, reshape(self.writer, start, whole, apart), options)
+        return reshape(self.writer, made, apart, whole)
+
+    def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:
+        from torch_mlir.dialects import linalg
+
+        return _result(getattr(linalg, kind)(x, taps, outs=[start], **options))
+
+    def _padded(self, x: Any, shape: Sequence[Expr], padding: Sequence[int], dtype: torch.dtype) -> Any:
+        if not any(padding):
+            return x
+        around = [ZERO, ZERO, *(sympy.Integer(pad) for pad in padding)]
+        wide = [size + 2 * pad for size, pad in zip(shape, around)]
+        return self.writer.pad(x, around, around, wide, constant(0, dtype))
+
+
+_NAMES = {
+    (1, "one"): "conv_1d_ncw_fcw",
+    (2, "one"): "conv_2d_nchw_fchw",
+    (3, "one"): "conv_3d_ncdhw_fcdhw",
+    (1, "each"): "depthwise_conv_1d_ncw_cw",
+    (2, "each"): "depthwise_conv_2d_nchw_chw",
+    (3, "each"): "depthwise_conv_3d_ncdhw_cdhw",
+    (2, "groups"): "conv_2d_ngchw_gfchw",
+}
+
+
+def _grouping(weight: StridedView, groups: int) -> str:
+    """``one`` group; ``each`` channel by itself; several ``groups``."""
+    if groups == 1:
+        return "one"
+    out, into = weight.shape[:2]
+    return "each" if into == 1 and out == groups else "groups"
+
+
+def _spread(values: Sequence[int], rank: int) -> list[int]:
+    return list(values) * rank if len(values) == 1 else list(values)
+
+
+def _result(made: Any) -> Any:
+    """The tensor that an operation gives; the bindings return the one or the other."""
+    return made.results[0] if hasattr(made, "results") else made

@@ -1,0 +1,205 @@
+"""Program → module of Linalg on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.capture import Program
+from smelt.errors import Problem, Unsupported
+from smelt.loops.ir import Graph
+from smelt.lowering import lower
+from smelt.mlir import bindings
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
+from smelt.mlir.linalg.graphs import CALLS, Evaluation
+from smelt.mlir.linalg.literals import literal
+from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, compare, convert, require, word
+from smelt.mlir.linalg.writer import Writer
+from smelt.mlir.locations import location
+from smelt.mlir.signature import Argument, Weights, signature_of
+from smelt.symbolic import as_expr
+
+CAPABILITIES = Capabilities(
+    bodies=frozenset({"Pointwise", "Reduction", "Contraction", "Scan", "Scatter", "Sort", "Bind", "Check"}),
+    elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}),
+    calls=CALLS,
+)
+"""What Linalg takes of the loop graph."""
+
+
+def emit(program: Program, weights: Weights = "inline") -> Any:
+    """A program in contract form as a module with one function ``main`` of Linalg on tensors.
+
+    Args:
+        program: what `smelt.contract.contract` gave.
+        weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+
+    Sizes stay dynamic (``?``); what the program takes for granted of them is asserted (``cf.assert``), as is
+    that positions are in range; a message begins with the name of the exception that eager raises. Integers
+    have no sign, uint8 is ``i8``. Long sums of float32 are made in ``f64``. Random numbers come from a seed
+    that the module keeps (``ml_program.global``).
+
+    Raises:
+        UnsupportedOperatorsError: SM0711, all calls that have no form in Linalg.
+        SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
+    """
+    context = bindings.new_context()
+    from torch_mlir import ir
+    from torch_mlir.passmanager import PassManager
+
+    graph = lower(program.graph_module)
+    problems: list[Problem] = []
+    with context, ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            _Function(program, graph, weights, problems).write(module)
+        if problems:
+            raise UnsupportedOperatorsError("Linalg", problems)
+        verify(module)
+        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
+    return module
+
+
+class _Function:
+    def __init__(self, program: Program, graph: Graph, weights: Weights, problems: list[Problem]) -> None:
+        self.program, self.graph, self.problems = program, graph, problems
+        self.signature = signature_of(program, weights)
+        self.writer = Writer()
+        self.seeded = False
+
+    def write(self, module: Any) -> None:
+        from torch_mlir import ir
+        from torch_mlir.dialects import func
+
+        arguments = self.signature.arguments
+        try:
+            kinds = [self._kind(each) for each in arguments]
+        except Unsupported as refusal:
+            self.problems.append(Problem(f"an argument: {refusal.reason}"))
+            return
+        function = func.FuncOp("main", ir.FunctionType.get(kinds, []))
+        block = function.add_entry_block([ir.Location.name(each.name) for each in arguments])
+        with ir.InsertionPoint(block):
+            given: dict[Any, Any] = {}
+            for each, value in zip(arguments, block.arguments):
+                meta = each.meta
+                given[each.node] = (
+                    value if isinstance(meta, torch.Tensor) else Scalar(value, _number_dtype(meta))
+                )
+            self._solve(arguments, list(block.arguments))
+            for held in self.signature.literals:
+                if held.value is not None and held.node.users:
+                    try:
+                        given[held.node] = literal(held.value, held.name)
+                    except Unsupported as refusal:
+                        self.problems.append(Problem(f"{held.name}: {refusal.reason}"))
+            inputs = [given.get(node) for node in self.program.placeholders]
+            evaluation = Evaluation(self.graph, self.writer, self.problems, location, self._seed)
+            mutated, outputs = evaluation.run(inputs)
+            if self.problems:
+                return
+            results = [*mutated, *(each for each in outputs if each is not None)]
+            metas = [each.value for each in self.signature.results if each.value is not None]
+            finished = [self._finished(each, meta) for each, meta in zip(results, metas, strict=True)]
+            func.ReturnOp(finished)
+        kind = ir.FunctionType.get(kinds, [each.type for each in finished])
+        function.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if self.seeded:
+            _declare_seed(module)
+
+    def _kind(self, argument: Argument) -> Any:
+        meta = argument.meta
+        if isinstance(meta, torch.Tensor):
+            return self.writer.type(meta.dtype, [as_expr(size) for size in meta.shape])
+        return bindings.element_type(_number_dtype(meta))
+
+    def _finished(self, value: Any, source: Any) -> Any:
+        meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
+        if not isinstance(value, Scalar):
+            return value
+        wanted = meta.dtype if isinstance(meta, torch.Tensor) else _number_dtype(meta)
+        return word(convert(value, wanted)).value
+
+    # -- sizes -------------------------------------------------------------------------------------------
+
+    def _solve(self, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
+        """Each size symbol from a dimension of an argument, or from a number; all other dimensions that
+        depend on it are checked."""
+        sizes = self.writer.sizes
+        rest: list[tuple[Expr, str, Any, int]] = []
+        for argument, value in zip(arguments, values):
+            meta = argument.meta
+            if isinstance(meta, torch.Tensor):
+                continue
+            expr = as_expr(meta) if isinstance(meta, torch.SymInt) else getattr(meta.node, "expr", None)
+            if isinstance(expr, Symbol):
+                sizes.know(expr.name, Scalar(value, _number_dtype(meta)))
+        for argument, value in zip(arguments, values):
+            if not isinstance(argument.meta, torch.Tensor):
+                continue
+            for dim, each in enumerate(argument.meta.shape):
+                size = as_expr(each)
+                if isinstance(size, Symbol) and size.name not in sizes.symbols:
+                    sizes.know(size.name, self.writer.dimension(value, dim))
+                elif not size.is_Integer:
+                    rest.append((size, argument.name, value, dim))
+        for size, _, value, dim in rest:
+            unknown = [s for s in size.free_symbols if s.name not in sizes.symbols]  # type: ignore[attr-defined]
+            if len(unknown) == 1:
+                self._invert(size, unknown[0], self.writer.dimension(value, dim))
+        for size, name, value, dim in rest:
+            if all(s.name in sizes.symbols for s in size.free_symbols):  # type: ignore[attr-defined]
+                have, want = self.writer.dimension(value, dim), sizes.number(size)
+                message = f"RuntimeError: dimension {dim} of {name} is not {size}"
+                require(compare("eq", have, want), message)
+
+    def _invert(self, size: Expr, symbol: Any, value: Scalar) -> None:
+        """``symbol`` from ``size``, an expression of it, being ``value``."""
+        known = Symbol("_size", integer=True, positive=True)
+        found = sympy.solve(sympy.Eq(size, known), symbol)
+        if len(found) == 1:
+            self.writer.sizes.know(known.name, value)
+            self.writer.sizes.know(symbol.name, self.writer.sizes.number(found[0]))
+
+    # -- random numbers ----------------------------------------------------------------------------------
+
+    def _seed(self) -> Scalar:
+        """The next number of the generator that the module keeps (Knuth's, of 64 bits)."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import arith, ml_program, tensor
+
+        self.seeded = True
+        kind = ir.RankedTensorType.get([], ir.IntegerType.get_signless(64))
+        held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([_SEED])).result
+        before = tensor.extract(held, [])
+        factor, step = (arith.constant(kind.element_type, number) for number in _GENERATOR)
+        after = arith.addi(arith.muli(before, factor), step)
+        fresh = tensor.insert(after, held, [])
+        ml_program.GlobalStoreOp(ir.SymbolRefAttr.get([_SEED]), fresh)
+        return Scalar(after, torch.int64)
+
+
+_SEED = "seed"
+_GENERATOR = (6364136223846793005, 1442695040888963407)
+
+
+def _declare_seed(module: Any) -> None:
+    from torch_mlir import ir
+    from torch_mlir.dialects import ml_program
+
+    with ir.InsertionPoint.at_block_begin(module.body):
+        kind = ir.RankedTensorType.get([], ir.IntegerType.get_signless(64))
+        first = ir.Attribute.parse(f"dense<0> : {kind}")
+        ml_program.GlobalOp(_SEED, kind, is_mutable=True, value=first, sym_visibility="private")
+
+
+def _number_dtype(value: Any) -> torch.dtype:
+    if isinstance(value, (bool, torch.SymBool)):
+        return torch.bool
+    return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.float64

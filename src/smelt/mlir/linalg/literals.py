@@ -1,0 +1,44 @@
+"""Tensors that the program holds, as constants of the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.mlir import bindings
+
+_INLINE = 16
+"""So many elements are printed with the operation; more become a resource."""
+
+
+def literal(tensor: torch.Tensor, name: str) -> Any:
+    """``arith.constant`` of a tensor, at the insertion point.
+
+    More than a few elements become a resource called ``name``, which is the tensor's own memory, not copied.
+
+    Raises:
+        Unsupported: MLIR has no such element type.
+    """
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith
+
+    kind = bindings.element_type(tensor.dtype)
+    whole = ir.RankedTensorType.get(list(tensor.shape), kind)
+    return arith.ConstantOp(whole, _elements(tensor, name, whole)).result
+
+
+def _elements(tensor: torch.Tensor, name: str, whole: Any) -> Any:
+    from torch_mlir import ir
+
+    if tensor.numel() == 0:
+        return ir.Attribute.parse(f"dense<> : {whole}")
+    values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype is torch.bool:
+        return ir.DenseElementsAttr.get(values.numpy())
+    if tensor.dtype is torch.bfloat16:
+        values = values.view(torch.int16)
+    array: Any = values.numpy()
+    if tensor.numel() <= _INLINE and not tensor.dtype.is_complex:
+        return ir.DenseElementsAttr.get(array, type=whole.element_type, shape=list(tensor.shape))
+    return ir.DenseResourceElementsAttr.get_from_buffer(array, name, whole)

@@ -1,0 +1,219 @@
+"""Which loads are operands of a ``linalg.generic``: those whose index is a place in it, or in a view of it.
+
+    ops.load(x, [j, i])                →  x, affine_map<(i, j) -> (j, i)>
+    ops.load(x, [64*i + j]), j < 64    →  tensor.expand_shape of x, (i, j) -> (i, j)
+    ops.load(x, [i + 2])               →  tensor.extract_slice of x, (i) -> (i)
+    ops.load(x, [2*i + k])             →  x, (i, k) -> (2*i + k)
+
+All else is read by ``tensor.extract``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
+from smelt.mlir.arrays import access
+from smelt.mlir.linalg.writer import ONE, Operand, Writer
+from smelt.symbolic import numel, same
+
+ZERO = sympy.Integer(0)
+Load = tuple[str, tuple[Expr, ...]]
+Extents = Mapping[Symbol, Expr]
+
+
+def loads_of(steps: Sequence[Recordable], masked: bool = False) -> Iterator[tuple[Load, bool]]:
+    """Every load in recorded code, and whether it is inside of a mask."""
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            yield from loads_of(step.body, True)
+        elif isinstance(step, Instruction) and step.op == "load":
+            yield (step.args[0], step.args[1]), masked
+
+
+def operand_of(
+    writer: Writer, tensor: Any, shape: Sequence[Expr], index: Sequence[Expr], extents: Extents, masked: bool
+) -> Operand | None:
+    """A load as an operand of a generic over ``extents``; None where it has to be extracted.
+
+    ``masked``: the index may be out of range where the load does not count.
+    """
+    place = plain_place(shape, index, extents)
+    if place is not None:
+        return Operand(tensor, place)
+    if masked:
+        return None
+    viewed = view_of(writer, tensor, shape, index, extents)
+    if viewed is not None:
+        return viewed
+    return Operand(tensor, tuple(index)) if is_affine(index, extents) else None
+
+
+def plain_place(shape: Sequence[Expr], index: Sequence[Expr], extents: Extents) -> tuple[Expr, ...] | None:
+    """The index, where every part is a loop variable of the dimension's extent, or a number in it."""
+    for expr, size in zip(index, shape, strict=True):
+        if isinstance(expr, Symbol):
+            extent = extents.get(expr)
+            if extent is None or not same(extent, size):
+                return None
+        elif not (expr.is_Integer and size.is_Integer and 0 <= expr < size):
+            return None
+    return tuple(index)
+
+
+def is_affine(index: Sequence[Expr], extents: Extents) -> bool:
+    """Whether each part is a sum of loop variables times positive numbers, and a number."""
+    for expr in index:
+        for term in sympy.Add.make_args(expr):
+            factor, rest = term.as_coeff_Mul()
+            if not factor.is_Integer or factor < 0 or not (rest == 1 or rest in extents):
+                return False
+    return True
+
+
+# -- views -----------------------------------------------------------------------------------------------
+
+
+def view_of(
+    writer: Writer, tensor: Any, shape: Sequence[Expr], index: Sequence[Expr], extents: Extents
+) -> Operand | None:
+    """A load as that of a view of the tensor, made by ``tensor.expand_shape`` and its like; None if it is
+    not one. Transposing is left to the operand's map."""
+    used: set[Any] = set().union(*(expr.free_symbols for expr in index))
+    if any(symbol.name not in writer.sizes.symbols for symbol in used - extents.keys()):
+        return None  # a position that data gives, or a loop around this one
+    known = tuple((variable, extent) for variable, extent in extents.items() if variable in used)
+    found = _plan(tuple(shape), tuple(index), known)
+    if found is None:
+        return None
+    sizes: list[Expr] = list(shape)
+    labels: list[int] | None = None
+    for step in found.steps:
+        if isinstance(step, access.Transpose):
+            order = labels if labels is not None else list(range(len(step.order)))
+            labels = [order[d] for d in step.order]
+        elif isinstance(step, access.Reshape):
+            tensor = reshape(writer, tensor, sizes, step.shape)
+            sizes = list(step.shape)
+        elif isinstance(step, access.Slice):
+            starts, steps = [ZERO] * len(sizes), [ONE] * len(sizes)
+            starts[step.dim], sizes[step.dim], steps[step.dim] = step.start, step.size, step.step
+            tensor = writer.slice(tensor, starts, sizes, steps, range(len(sizes)))
+    place = list(found.variables)
+    if labels is not None:
+        place = [found.variables[labels.index(d)] for d in range(len(labels))]
+    return Operand(tensor, tuple(place))
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    shape: tuple[Expr, ...], index: tuple[Expr, ...], known: tuple[tuple[Symbol, Expr], ...]
+) -> access.Access | None:
+    """The steps to a view, if it takes only such that copy nothing."""
+    if any(not size.is_positive and size == 0 for size in shape):
+        return None
+    found = access.plan(shape, index, dict(known))
+    sizes, transposed = shape, False
+    for step in found.steps:
+        if isinstance(step, access.Transpose):
+            transposed = True
+        elif transposed:
+            return None
+        elif isinstance(step, access.Reshape):
+            if not _foldable(regrouped(sizes, step.shape), sizes, step.shape):
+                return None
+            sizes = step.shape
+        elif isinstance(step, access.Slice):
+            sizes = (*sizes[: step.dim], step.size, *sizes[step.dim + 1 :])
+        else:
+            return None
+    return found
+
+
+Group = tuple[list[int], list[int]]
+
+
+def regrouped(old: Sequence[Expr], new: Sequence[Expr]) -> list[Group] | None:
+    """Dimensions of ``old`` and of ``new`` that have the same elements, in the smallest groups.
+
+    >>> n = sympy.Integer
+    >>> regrouped([n(6), n(5)], [n(2), n(3), n(5)])
+    [([0], [0, 1]), ([1], [2])]
+    """
+    groups: list[Group] = []
+    left, right = 0, 0
+    while left < len(old) or right < len(new):
+        group: Group = ([], [])
+        above: Expr = ONE
+        below: Expr = ONE
+        while True:
+            if group[0] and group[1] and same(above, below):
+                break
+            if left < len(old) and (not group[0] or (group[1] and _behind(above, below))):
+                group[0].append(left)
+                above = sympy.expand(above * old[left])
+                left += 1
+            elif right < len(new):
+                group[1].append(right)
+                below = sympy.expand(below * new[right])
+                right += 1
+            elif left < len(old) and groups and not group[1]:
+                group[0].append(left)
+                above = sympy.expand(above * old[left])
+                left += 1
+            else:
+                break
+        if not (group[0] and group[1]):  # ones at the end go with what is before them
+            if not groups or not same(above, below):
+                return None
+            groups[-1][0].extend(group[0])
+            groups[-1][1].extend(group[1])
+            continue
+        if not same(above, below):
+            return None
+        groups.append(group)
+    return groups
+
+
+def _behind(above: Expr, below: Expr) -> bool:
+    """Whether the left side needs more dimensions to be as large as the right."""
+    if above.is_Integer and below.is_Integer:
+        return bool(above < below)
+    quotient = sympy.cancel(below / above)
+    return sympy.fraction(quotient)[1] == 1 and quotient != 1
+
+
+def _foldable(groups: list[Group] | None, old: Sequence[Expr], new: Sequence[Expr]) -> bool:
+    """Whether every group is split or merged, and both sides know as much of the sizes."""
+    if groups is None or not old or not new:
+        return False
+    for left, right in groups:
+        if min(len(left), len(right)) != 1:
+            return False
+        if all(old[d].is_Integer for d in left) != all(new[d].is_Integer for d in right):
+            return False
+    return True
+
+
+def reshape(writer: Writer, tensor: Any, old: Sequence[Expr], new: Sequence[Expr]) -> Any:
+    """A tensor of shape ``old`` as one of shape ``new``: its dimensions merged, then others split."""
+    groups = regrouped(old, new)
+    assert groups is not None
+    middle: list[Expr] = []
+    for left, right in groups:
+        middle += [numel([old[d] for d in left])] if len(right) == 1 else [old[left[0]]]
+    if len(middle) < len(old):
+        tensor = writer.collapse(tensor, [left for left, _ in groups], middle)
+    if len(middle) < len(new):
+        tensor = writer.expand(tensor, [right for _, right in groups], new)
+    return tensor
+
+
+def covered(places: Sequence[Sequence[Expr]]) -> set[Expr]:
+    """The loop variables that are a whole dimension of some operand: from it the loop's extent is known."""
+    return {expr for place in places for expr in place if isinstance(expr, Symbol)}

@@ -1,0 +1,130 @@
+"""Sizes and indices: SymPy expressions → arithmetic on values of type ``index``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Unsupported
+from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, constant, convert, select, word
+
+_INDEX = {"add": "addi", "sub": "subi", "mul": "muli", "maximum": "maxsi", "minimum": "minsi"}
+_TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+class IndexArithmetic(Numbers):
+    """Integers are of type ``index``, at the insertion point; floats and truths are f64 and i1."""
+
+    def constant(self, value: float | int | bool, dtype: torch.dtype) -> Scalar:
+        from torch_mlir import ir
+
+        return constant(value, dtype, ir.IndexType.get() if dtype is torch.int64 else None)
+
+    def dtype_of(self, value: Scalar) -> torch.dtype:
+        return value.dtype
+
+    def convert(self, value: Scalar, dtype: torch.dtype) -> Scalar:
+        if value.dtype == dtype:
+            return value
+        made = convert(value, dtype)
+        return Scalar(as_index(made), dtype) if dtype is torch.int64 else made
+
+    def elementwise(self, name: str, *args: Scalar) -> Scalar:
+        from torch_mlir.dialects import arith
+
+        if any(arg.dtype is not torch.int64 for arg in args[name == "where" :]):
+            rule = ELEMENTWISE.get(name)
+            if rule is None:
+                raise Unsupported(f"{name} of numbers that are no integers, in a size")
+            return rule(*map(word, args))
+        integers = [Scalar(as_index(arg), torch.int64) for arg in args[name == "where" :]]
+        if name == "where":
+            return select(args[0], *integers)
+        if name in _TESTS:
+            return compare(name, *integers)
+        x = integers[0].value
+        if name in _INDEX:
+            return Scalar(getattr(arith, _INDEX[name])(x, integers[1].value), torch.int64)
+        zero = self.constant(0, torch.int64)
+        if name == "neg":
+            return Scalar(arith.subi(zero.value, x), torch.int64)
+        if name == "abs":
+            return Scalar(arith.maxsi(x, arith.subi(zero.value, x)), torch.int64)
+        if name == "floordiv":
+            return Scalar(arith.floordivsi(x, integers[1].value), torch.int64)
+        if name == "remainder":
+            y = integers[1]
+            rest = Scalar(arith.remsi(x, y.value), torch.int64)
+            signs = arith.xori(compare("lt", rest, zero).value, compare("lt", y, zero).value)
+            wrong = Scalar(arith.andi(compare("ne", rest, zero).value, signs), torch.bool)
+            return select(wrong, Scalar(arith.addi(rest.value, y.value), torch.int64), rest)
+        raise Unsupported(f"{name} in a size")
+
+
+class Sizes(IndexArithmetic):
+    """The numbers of size symbols, by name, and of expressions of them.
+
+    What is made inside of the body of an operation (`smelt.mlir.linalg.writer`) stands in front of the
+    operation, so that it holds for what comes after it, too.
+    """
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, Scalar] = {}
+        self._memo: dict[Any, Scalar] = {}
+        self._points: list[Any] = []
+
+    def symbol(self, symbol: Symbol) -> Scalar:
+        if symbol.name not in self.symbols:
+            raise Unsupported(f"the size {symbol} is no dimension of an argument")
+        return self.symbols[symbol.name]
+
+    def know(self, name: str, value: Scalar) -> None:
+        """Bind a symbol: integers as ``index``."""
+        self.symbols[name] = Scalar(as_index(value), torch.int64) if value.dtype is torch.int64 else value
+
+    def number(self, expr: Any) -> Scalar:
+        """The value of an expression of sizes: an ``index``, f64 or i1."""
+        key = (type(expr), expr)
+        made = self._memo.get(key)
+        if made is None:
+            if self._points:
+                with self._points[-1]:
+                    made = evaluate_number(expr, self)
+            else:
+                made = evaluate_number(expr, self)
+            self._memo[key] = made
+        return made
+
+    def size(self, expr: Expr) -> Any:
+        """The value of a size, of type ``index``."""
+        return as_index(self.number(expr))
+
+    def mixed(self, expr: Expr) -> Any:
+        """A size as builders take it: a Python number where it is known."""
+        return int(expr) if expr.is_Integer else self.size(expr)
+
+    @contextmanager
+    def before(self, operation: Any) -> Iterator[None]:
+        """Inside the block sizes are computed in front of ``operation`` (or of that of an outer block)."""
+        from torch_mlir import ir
+
+        self._points.append(self._points[-1] if self._points else ir.InsertionPoint(operation))
+        try:
+            yield
+        finally:
+            self._points.pop()
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """What is made inside the block, in a region of tensors, is not known outside of it."""
+        symbols, memo, points = dict(self.symbols), dict(self._memo), self._points
+        self._points = []
+        try:
+            yield
+        finally:
+            self.symbols, self._memo, self._points = symbols, memo, points

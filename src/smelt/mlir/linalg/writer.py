@@ -1,0 +1,267 @@
+"""The operations on whole tensors that bodies are made of: types, fills, generics, views, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.mlir import bindings
+from smelt.mlir.linalg.scalars import Scalar, constant
+from smelt.mlir.linalg.sizes import Sizes
+
+Shape = Sequence[Expr]
+ONE = sympy.Integer(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor, and which of its elements an iteration sees: affine expressions of loop variables."""
+
+    tensor: Any
+    place: tuple[Expr, ...]
+
+
+class Writer:
+    """Writes at the current insertion point. ``sizes`` knows the numbers of the program's symbols."""
+
+    def __init__(self) -> None:
+        self.sizes = Sizes()
+
+    # -- types -------------------------------------------------------------------------------------------
+
+    def type(self, dtype: torch.dtype, shape: Shape) -> Any:
+        """``tensor<?x3xf32>``."""
+        from torch_mlir import ir
+
+        unknown = ir.ShapedType.get_dynamic_size()
+        sizes = [int(size) if size.is_Integer else unknown for size in shape]
+        return ir.RankedTensorType.get(sizes, bindings.element_type(dtype))
+
+    def cast(self, tensor: Any, dtype: torch.dtype, shape: Shape) -> Any:
+        """The tensor as of this shape, which differs from its own at most in what is known of it."""
+        from torch_mlir.dialects import tensor as dialect
+
+        kind = self.type(dtype, shape)
+        return tensor if tensor.type == kind else dialect.cast(kind, tensor)
+
+    # -- new tensors -------------------------------------------------------------------------------------
+
+    def empty(self, dtype: torch.dtype, shape: Shape) -> Any:
+        """A tensor whose elements are not set."""
+        from torch_mlir.dialects import tensor
+
+        return tensor.empty([self.sizes.mixed(size) for size in shape], bindings.element_type(dtype))
+
+    def fill(self, number: Scalar | float | bool, dtype: torch.dtype, shape: Shape) -> Any:
+        """A tensor of one number."""
+        from torch_mlir.dialects import linalg
+
+        value = number if isinstance(number, Scalar) else constant(number, dtype)
+        out = self.empty(dtype, shape)
+        made = linalg.fill(value.value, outs=[out])
+        return made.result if hasattr(made, "result") else made
+
+    # -- generics ----------------------------------------------------------------------------------------
+
+    def generic(
+        self,
+        variables: Sequence[Symbol],
+        reduced: int,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        body: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """``linalg.generic`` over ``variables``, the last ``reduced`` of which are reductions.
+
+        ``body``: the elements of the inputs and of the outputs → what is yielded, at the insertion point.
+        """
+        from torch_mlir import ir
+        from torch_mlir.dialects import linalg
+
+        places = {variable: n for n, variable in enumerate(variables)}
+        maps = [affine_map(each.place, places) for each in (*inputs, *outputs)]
+        kinds = ["parallel"] * (len(variables) - reduced) + ["reduction"] * reduced
+        iterators = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]
+        operation = linalg.GenericOp(
+            [each.tensor.type for each in outputs],
+            [each.tensor for each in inputs],
+            [each.tensor for each in outputs],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(each) for each in maps]),
+            ir.ArrayAttr.get(iterators),
+        )
+        elements = [each.tensor.type.element_type for each in (*inputs, *outputs)]
+        block = operation.regions[0].blocks.append(*elements)
+        with self.sizes.before(operation.operation), ir.InsertionPoint(block):
+            values = list(block.arguments)
+            linalg.YieldOp(list(body(values[: len(inputs)], values[len(inputs) :])))
+        return list(operation.results)
+
+    # -- views -------------------------------------------------------------------------------------------
+
+    def slice(self, tensor: Any, starts: Shape, shape: Shape, steps: Shape, kept: Sequence[int]) -> Any:
+        """``tensor.extract_slice``; of the dimensions only ``kept`` stay, the others have one element."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import tensor as dialect
+
+        unknown = ir.ShapedType.get_dynamic_size()
+        fixed = [int(shape[d]) if shape[d].is_Integer else unknown for d in kept]
+        kind = ir.RankedTensorType.get(fixed, tensor.type.element_type)
+        known, given = self._parts(starts, shape, steps)
+        return dialect.extract_slice(kind, tensor, *given, *known)
+
+    def insert(self, part: Any, whole: Any, starts: Shape, shape: Shape) -> Any:
+        """``tensor.insert_slice``: ``whole`` with ``part``, of ``shape`` (save for ones), put into it."""
+        from torch_mlir.dialects import tensor as dialect
+
+        known, given = self._parts(starts, shape, [ONE] * len(shape))
+        return dialect.insert_slice(part, whole, *given, *known)
+
+    def _parts(self, *groups: Sequence[Any]) -> tuple[list[list[int]], list[list[Any]]]:
+        """What MLIR takes as numbers, and what it takes as values; a group may hold values already."""
+        from torch_mlir import ir
+
+        unknown = ir.ShapedType.get_dynamic_size()
+        known, given = [], []
+        for group in groups:
+            values = [
+                self.sizes.mixed(each) if isinstance(each, (Expr, sympy.Basic)) else each for each in group
+            ]
+            known.append([each if isinstance(each, int) else unknown for each in values])
+            given.append([each for each in values if not isinstance(each, int)])
+        return known, given
+
+    def collapse(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
+        """``tensor.collapse_shape``: dimensions of a group become one."""
+        from torch_mlir.dialects import tensor as dialect
+
+        return dialect.collapse_shape(self._like(tensor, shape), tensor, _groups(groups))
+
+    def expand(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
+        """``tensor.expand_shape``: a dimension becomes those of a group."""
+        from torch_mlir.dialects import tensor as dialect
+
+        (known,), (given,) = self._parts(shape)
+        return dialect.expand_shape(self._like(tensor, shape), tensor, _groups(groups), given, known)
+
+    def _like(self, tensor: Any, shape: Shape) -> Any:
+        from torch_mlir import ir
+
+        unknown = ir.ShapedType.get_dynamic_size()
+        sizes = [int(size) if size.is_Integer else unknown for size in shape]
+        return ir.RankedTensorType.get(sizes, tensor.type.element_type)
+
+    def pad(self, tensor: Any, low: Shape, high: Shape, shape: Shape, value: Scalar) -> Any:
+        """``tensor.pad`` with one number, to ``shape``."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import tensor as dialect
+
+        known, given = self._parts(low, high)
+        operation = dialect.PadOp(self._like(tensor, shape), tensor, *given, *known)
+        block = operation.regions[0].blocks.append(*[ir.IndexType.get()] * len(low))
+        with ir.InsertionPoint(block):
+            dialect.YieldOp(value.value)
+        return operation.result
+
+    # -- elements ----------------------------------------------------------------------------------------
+
+    def element(self, tensor: Any, index: Sequence[Any], dtype: torch.dtype) -> Scalar:
+        """``tensor.extract``."""
+        from torch_mlir.dialects import tensor as dialect
+
+        return Scalar(dialect.extract(tensor, list(index)), dtype)
+
+    def dimension(self, tensor: Any, dim: int) -> Scalar:
+        """The size of a dimension."""
+        from torch_mlir.dialects import arith
+        from torch_mlir.dialects import tensor as dialect
+        from torch_mlir.ir import IndexType
+
+        return Scalar(dialect.dim(tensor, arith.constant(IndexType.get(), dim)), torch.int64)
+
+    # -- loops -------------------------------------------------------------------------------------------
+
+    def loops(
+        self,
+        shape: Shape,
+        initial: Sequence[Any],
+        body: Callable[[list[Any], list[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        """A nest of ``scf.for`` over ``shape``, row-major, that hands ``initial`` on.
+
+        ``body``: the loop variables (of type ``index``) and what was handed on → what is handed on.
+        """
+        return self._nest([self.sizes.mixed(size) for size in shape], [], list(initial), body)
+
+    def _nest(
+        self,
+        sizes: list[Any],
+        index: list[Any],
+        state: list[Any],
+        body: Callable[[list[Any], list[Any]], Sequence[Any]],
+    ) -> list[Any]:
+        from torch_mlir import ir
+        from torch_mlir.dialects import arith, scf
+
+        if len(index) == len(sizes):
+            return list(body(index, state))
+        count = sizes[len(index)]
+        kind = ir.IndexType.get()
+        if isinstance(count, int):
+            count = arith.constant(kind, count)
+        loop = scf.ForOp(arith.constant(kind, 0), count, arith.constant(kind, 1), state)
+        with self.sizes.before(loop.operation), ir.InsertionPoint(loop.body):
+            results = self._nest(sizes, [*index, loop.induction_variable], list(loop.inner_iter_args), body)
+            scf.YieldOp(results)
+        return list(loop.results)
+
+    @contextmanager
+    def region(self, block: Any) -> Iterator[None]:
+        """Write whole tensors into a block of control flow."""
+        from torch_mlir import ir
+
+        with self.sizes.region(), ir.InsertionPoint(block):
+            yield
+
+
+def loop_index(number: int) -> Any:
+    """``linalg.index``: where a generic is in its loop ``number``."""
+    from torch_mlir import ir
+
+    dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    return ir.Operation.create("linalg.index", results=[ir.IndexType.get()], attributes={"dim": dim}).results[
+        0
+    ]
+
+
+def _groups(groups: Sequence[Sequence[int]]) -> Any:
+    from torch_mlir import ir
+
+    word = ir.IntegerType.get_signless(64)
+    return ir.ArrayAttr.get(
+        [ir.ArrayAttr.get([ir.IntegerAttr.get(word, d) for d in group]) for group in groups]
+    )
+
+
+def affine_map(place: Sequence[Expr], variables: dict[Symbol, int]) -> Any:
+    """The ``ir.AffineMap`` of affine expressions whose factors are numbers."""
+    from torch_mlir import ir
+
+    results = []
+    for expr in place:
+        total: Any = None
+        for term in sympy.Add.make_args(expr):
+            factor, rest = term.as_coeff_Mul()
+            if rest == 1:
+                made = ir.AffineConstantExpr.get(int(factor))
+            else:
+                made = ir.AffineDimExpr.get(variables[rest])
+                made = made if factor == 1 else made * int(factor)
+            total = made if total is None else total + made
+        results.append(total)
+    return ir.AffineMap.get(len(variables), 0, results)
