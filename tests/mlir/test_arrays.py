@@ -166,6 +166,8 @@ PROGRAMS = {
     "var": lambda x: x.var((0, 2)),
     "argmax": lambda x: (x.argmax(1), x.argmin()),
     "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.int().cumprod(2) + x.cumprod(0).sum(0).int(),
+    "logcumsumexp": lambda x: x.logcumsumexp(2),
     "cummax": lambda x: x.cummax(2),
     "sort": lambda x: x.sort(1, descending=True),
     "topk": lambda x: x.topk(2, 1),

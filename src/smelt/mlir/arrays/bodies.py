@@ -24,6 +24,7 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
+from smelt.mlir.arrays.scans import RunningHandler, associative
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, loop_var, numel
 from smelt.symbolic.index import floor_div
@@ -292,11 +293,20 @@ class _Bodies:
     # -- scans --------------------------------------------------------------------------------------
 
     def _scan(self, body: Scan) -> list[Array]:
-        """A loop over ``dim``; the state has the shape of a line, the outputs are filled line by line."""
+        """By doubling where that is possible, else a loop over ``dim``: the state has the shape of a line, the
+        outputs are filled line by line.
+        """
         dialect, dim = self.dialect, body.dim
         outs = [self._zeros(dtype, body.shape) for dtype in body.dtypes]
         if any(size == 0 for size in body.shape):
             return outs
+        variables = tuple(loop_var(f"i{d}") for d in range(len(body.shape)))
+        extents = dict(zip(variables, body.shape))
+        found = associative(
+            body, RunningHandler(dialect, self.buffers, extents, None, self.origin), variables
+        )
+        if found is not None:
+            return found
         line = tuple(size for d, size in enumerate(body.shape) if d != dim)
         state = [dialect.full(first, dtype, line) for dtype, first in body.state]
         turn = dialect.full(0, torch.int64, ())

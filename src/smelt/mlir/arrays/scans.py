@@ -1,0 +1,129 @@
+"""Scans on whole arrays: running sums and their like by doubling, anything else by a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import Scan
+from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
+from smelt.ops import using
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+ASSOCIATIVE = ("add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_xor")
+"""Operators of two values that may be put together in any grouping (sums up to rounding)."""
+
+
+class NotAssociativeError(Exception):
+    """The state of a scan is used otherwise than ``state = operator(state, value)``."""
+
+
+class _State(Value):
+    """Stands for the state that a turn is given."""
+
+    __slots__ = ()
+
+
+class RunningHandler(ArrayHandler):
+    """Runs one turn of a scan over the whole space, as if the state were one operand of an associative
+    operator: what that gives is then known for all turns at once (``after``).
+
+    ``along``: the loop variable of the scan; ``first``: what the state is at first.
+    """
+
+    along: Symbol
+    first: float | int | bool
+    after: Value | None = None
+
+    def elementwise(self, name: str, *args: Value) -> Value:
+        if not any(isinstance(arg, _State) for arg in args):
+            return super().elementwise(name, *args)
+        values = [arg for arg in args if not isinstance(arg, _State)]
+        if name not in ASSOCIATIVE or len(values) != 1 or self.after is not None:
+            raise NotAssociativeError
+        everything = tuple(self.extents)
+        array = self.as_array(values[0], everything)
+        array = running(self.dialect, name, array, everything.index(self.along))
+        first = self.constant(self.first, array.dtype)
+        if not _is_neutral(name, self.first, array.dtype):
+            self.after = super().elementwise(name, first, Value(array.dtype, everything, array))
+        else:
+            self.after = Value(array.dtype, everything, array)
+        return self.after
+
+    def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
+        _refuse(x)
+        return super().to_dtype(x, dtype)
+
+    def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
+        _refuse(x)
+        return super().bitcast(x, dtype)
+
+    def as_array(self, value: Value, axes: Sequence[Symbol]) -> Array:
+        _refuse(value)
+        return super().as_array(value, axes)
+
+    def indirect_index(self, x: Value, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
+        _refuse(x)
+        return super().indirect_index(x, size, wrap=wrap, check=check)
+
+
+def _refuse(value: Value) -> None:
+    if isinstance(value, _State):
+        raise NotAssociativeError
+
+
+def _is_neutral(name: str, number: float | int | bool, dtype: torch.dtype) -> bool:
+    if name in ("maximum", "minimum"):
+        if dtype is torch.bool:
+            return number == (name == "minimum")
+        if dtype.is_floating_point:
+            return number == (float("-inf") if name == "maximum" else float("inf"))
+        limits = torch.iinfo(dtype)
+        return number == (limits.min if name == "maximum" else limits.max)
+    return number == {"mul": 1, "logical_and": True}.get(name, 0)
+
+
+def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
+    """``out[k] = x[0] op x[1] op … x[k]`` along a static dimension: each round joins what lies twice as far
+    (Hillis and Steele 1986).
+    """
+    size = int(x.shape[dim])
+    distance = 1
+    while distance < size:
+        head = _part(dialect, x, dim, 0, distance)
+        left, right = _part(dialect, x, dim, 0, size - distance), _part(dialect, x, dim, distance, size)
+        x = dialect.concatenate([head, elementwise_on(dialect, name, left, right)], dim)
+        distance *= 2
+    return x
+
+
+def _part(dialect: ArrayDialect, x: Array, dim: int, start: int, end: int) -> Array:
+    starts, sizes = [ZERO] * x.rank, list(x.shape)
+    starts[dim], sizes[dim] = sympy.Integer(start), sympy.Integer(end - start)
+    return dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
+
+
+def associative(body: Scan, handler: RunningHandler, variables: Sequence[Symbol]) -> list[Array] | None:
+    """The outputs of a scan whose state is only ever joined with a value; None where it is not."""
+    if len(body.state) != 1 or not body.shape[body.dim].is_Integer:
+        return None
+    handler.along, handler.first = variables[body.dim], body.state[0][1]
+    try:
+        with using(handler):
+            after, values = body.inner_fn(tuple(variables), [_State(body.state[0][0])])
+            if handler.after is None or after[0] is not handler.after:
+                return None
+            results: list[Any] = [
+                handler.as_array(expect(value, dtype, handler.origin), variables)
+                for value, dtype in zip(values, body.dtypes, strict=True)
+            ]
+    except NotAssociativeError:
+        return None
+    return results
