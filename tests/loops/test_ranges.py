@@ -172,3 +172,13 @@ def test_relax_drops_only_what_is_proved() -> None:
 
     assert flags(relaxed) == [(False, False), (False, True), (True, True)]
     assert len(relaxed) == len(recorder.instructions)
+
+
+def test_a_check_that_stays_raises_what_it_did() -> None:
+    recorder = Recorder({"n": INT64}, {A: sympy.Integer(8)})
+    with using(recorder):
+        ops.indirect_index(ops.load("n", [A]), sympy.Integer(8), wrap=False, check="RuntimeError")
+    relaxed = relax_checks(recorder.instructions, {A: sympy.Integer(8)}, {})
+    assert [s.args[3] for s in relaxed if isinstance(s, Instruction) and s.op == "indirect_index"] == [
+        "RuntimeError"
+    ]
