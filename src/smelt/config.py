@@ -22,6 +22,9 @@ class Config:
     fusion: bool = True
     """Whether nodes share loop nests at all (off: one nest per node, for finding errors)."""
 
+    contractions: bool = True
+    """Whether matrix products run in kernels of our own where that pays (off: ATen computes them all)."""
+
     vectorize: bool = True
     parallel: bool = True
 

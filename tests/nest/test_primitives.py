@@ -16,6 +16,7 @@ from smelt.nest.primitives import (
     flatten_accesses,
     hoist,
     interchange,
+    jam,
     merge,
     merges_cleanly,
     parallelize,
@@ -130,6 +131,8 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "unroll": (scaled, lambda k: unroll(k, I1)),
     "cascade": (summed, lambda k: cascade(split(flatten_accesses(k), I1, 4)[0], I1)),
     "hoist": (scaled, lambda k: hoist(flatten_accesses(k))),
+    "jam": (summed, lambda k: jam(flatten_accesses(k), I0)),
+    "jam a block": (summed, lambda k: jam(*split(flatten_accesses(k), I0, 3))),
 }
 
 
@@ -155,6 +158,8 @@ REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
     "merge around a sum": (summed(), lambda k: merge(k, I0), "not exactly one loop"),
     "interchange around a sum": (summed(), lambda k: interchange(k, I0), "not exactly one loop"),
     "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 turns"),
+    "jam of a size": (scaled(N), lambda k: jam(k, I0), "s0 turns"),
+    "jam of a sum": (summed(), lambda k: jam(flatten_accesses(k), I1), "accumulator acc"),
     "split of a split": (
         split(scaled(), I1, 4)[0],
         lambda k: split(k, loops(k.body)[-1].var, 2),

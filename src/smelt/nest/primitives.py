@@ -6,7 +6,7 @@ Loops are named by their variables, which are unique in a kernel. Extents begin 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -17,8 +17,10 @@ from smelt.errors import SmeltError
 from smelt.nest.dependence import carried_updates, conflict
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
     Alloc,
     Block,
+    Carry,
     For,
     Kernel,
     Let,
@@ -292,6 +294,87 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
     if not trip_count(loop).is_Integer or int(trip_count(loop)) > 64:
         raise ScheduleError(f"unroll({var})", f"{trip_count(loop)} turns")
     return _with_kind(kernel, var, LoopKind.UNROLL)
+
+
+def jam(kernel: Kernel, var: Symbol) -> Kernel:
+    """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
+
+    for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
+
+    What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
+    turn has accumulators of its own.
+
+    Raises:
+        ScheduleError: more than 64 turns, turns that depend on each other, or inner bounds that vary.
+    """
+    loop = find(kernel.body, var)
+    turns = trip_count(loop)
+    if not turns.is_Integer or int(turns) > 64:
+        raise ScheduleError(f"jam({var})", f"{turns} turns")
+    why = not_parallel(loop)
+    if why is not None:
+        raise ScheduleError(f"jam({var})", why)
+    for inner in loops(loop.body):
+        if inner.begin.has(var) or inner.end.has(var):
+            raise ScheduleError(f"jam({var})", f"the bounds of {inner.var} depend on {var}")
+    if any(isinstance(stmt, (Alloc, Masked, SortRow)) for stmt in walk(loop.body)):
+        raise ScheduleError(f"jam({var})", "the loop holds scratch memory, masked values or sorts")
+    values = [loop.begin + turn for turn in range(int(turns))]
+    body = _jammed(loop.body, var, values, set())
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
+
+
+def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:
+    """``varying``: the names that differ from turn to turn; they get a number behind them.
+
+    Between inner loops, what all turns share comes first, then one turn after the other: few values live at
+    the same time.
+    """
+    stmts: list[Stmt] = []
+    together: list[Stmt] = []
+
+    def flush() -> None:
+        for turn, value in enumerate(values):
+            names = {name: f"{name}_{turn}" for name in varying}
+            stmts.extend(_renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
+        together.clear()
+
+    for stmt in block.stmts:
+        if isinstance(stmt, For):
+            flush()
+            stmts.append(replace(stmt, body=_jammed(stmt.body, var, values, varying)))
+        elif _same_in_all(stmt, var, varying):
+            stmts.append(stmt)
+        else:
+            if isinstance(stmt, (Let, Carry, Accumulate)):
+                varying.add(stmt.name)
+            together.append(stmt)
+    flush()
+    return Block(tuple(stmts))
+
+
+def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
+    """Whether a statement gives one value for all turns."""
+    if not isinstance(stmt, Let) or stmt.op == "read" or stmt.index is not None:
+        return False
+    if any(isinstance(arg, str) and arg in varying for arg in stmt.args):
+        return False
+    return not any(expr.has(var) for expr in _exprs(Block((stmt,))))
+
+
+def _renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+    """The statement with other names for values, carries and accumulators."""
+    if isinstance(stmt, Let):
+        args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in stmt.args)
+        return replace(stmt, name=names.get(stmt.name, stmt.name), args=args)
+    if isinstance(stmt, Store):
+        return replace(stmt, value=names.get(stmt.value, stmt.value))
+    if isinstance(stmt, (Carry, Accumulate)):
+        return replace(stmt, name=names[stmt.name])
+    if isinstance(stmt, Advance):
+        return replace(stmt, carry=names.get(stmt.carry, stmt.carry), value=names.get(stmt.value, stmt.value))
+    assert isinstance(stmt, Update)
+    return replace(stmt, acc=names.get(stmt.acc, stmt.acc), value=names.get(stmt.value, stmt.value))
 
 
 def cascade(kernel: Kernel, var: Symbol) -> Kernel:

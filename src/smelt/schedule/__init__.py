@@ -11,6 +11,7 @@ from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
 from smelt.schedule.prepare import prepare
+from smelt.schedule.products import attach
 
 
 def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> Scheduled:
@@ -19,12 +20,12 @@ def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> 
     Every contraction gets its kernel first. The bodies of control flow are scheduled by themselves; their
     runs follow the graph's own. ``prefix`` begins the names of the runs.
     """
-    return _schedule(choose_kernels(graph), config, target, prefix)
+    return _schedule(choose_kernels(graph, config), config, target, prefix)
 
 
 def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Scheduled:
     work = prepare(graph)
-    groups = fuse(work, config.fusion)
+    groups = attach(work, fuse(work, config.fusion))
     inner = [body for item in work.items if isinstance(item.body, Extern) for body in item.body.bodies]
     bodies = {
         id(body): _schedule(body, config, target, f"{prefix}body{number}_")

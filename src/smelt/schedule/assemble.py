@@ -37,6 +37,7 @@ from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
+from smelt.schedule.products import product_kernel
 from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
@@ -93,7 +94,9 @@ class Assembler:
                 continue
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
-            if isinstance(group.items[0].body, Sort):
+            if group.product is not None:
+                self.built[position] = product_kernel(self.work, group, stored, self.target)
+            elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])
             else:
                 self.built[position] = KernelBuilder(self.work, group, stored).build()
@@ -108,7 +111,8 @@ class Assembler:
             key = replace(plain, name="")
             if key not in arranged:
                 scheduled.plain.append(plain)
-                arranged[key] = arrange(plain, self.target, self.config, self.graph.hints)
+                ready = built.arranged
+                arranged[key] = plain if ready else arrange(plain, self.target, self.config, self.graph.hints)
                 scheduled.kernels.append(arranged[key])
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
@@ -135,7 +139,7 @@ class Assembler:
     def _readers(self) -> dict[str, set[int]]:
         readers: dict[str, set[int]] = {}
         for position, group in enumerate(self.groups):
-            for item in group.items:
+            for item in group.everything:
                 names = {read.buffer for read in item.reads}
                 if isinstance(item.body, Scatter):
                     names.add(item.body.base)

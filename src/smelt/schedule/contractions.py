@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from smelt.loops.ir import Contraction, Extern, Graph, Node
+from sympy import Expr
+
+from smelt.config import Config
+from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, Value, accumulator
+from smelt.lowering.dims import convert
+from smelt.ops import ops
+from smelt.schedule.products import worth_it
+from smelt.symbolic import contiguous_strides
 
 
-def choose_kernels(graph: Graph) -> Graph:
-    """The graph, and the bodies of its control flow, with a kernel for every contraction: ATen's."""
-    return replace(graph, nodes=list(map(_chosen, graph.nodes)))
+def choose_kernels(graph: Graph, config: Config) -> Graph:
+    """The graph, and the bodies of its control flow, with a kernel for every contraction.
+
+    A product that pays (`worth_it`) becomes its sums, in a buffer of the accumulator's dtype, and a pointwise
+    node that adds the start and rounds; all others become ATen's call.
+    """
+    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    for node in graph.nodes:
+        chosen.nodes += _chosen(node, chosen, config)
+    return chosen
 
 
-def _chosen(node: Node) -> Node:
+def _chosen(node: Node, graph: Graph, config: Config) -> Iterator[Node]:
     body = node.body
-    if isinstance(body, Contraction):
+    if isinstance(body, Extern) and body.bodies:
+        inner = tuple(choose_kernels(each, config) for each in body.bodies)
+        yield replace(node, body=replace(body, bodies=inner))
+    elif not isinstance(body, Contraction):
+        yield node
+    elif config.contractions and worth_it(body, graph):
+        yield from _apart(node, body, graph)
+    else:
         outputs: list[str | None] = [None] * body.results
         outputs[body.result] = node.outputs[0]
-        return replace(node, outputs=tuple(outputs), body=body.call)
-    if isinstance(body, Extern) and body.bodies:
-        return replace(node, body=replace(body, bodies=tuple(map(choose_kernels, body.bodies))))
-    return node
+        yield replace(node, outputs=tuple(outputs), body=body.call)
+
+
+def _apart(node: Node, body: Contraction, graph: Graph) -> Iterator[Node]:
+    """The sums, and what makes the result of them."""
+    within, result = accumulator(body.dtype), str(node.outputs[0])
+    sums = f"{result}_sums"
+    while sums in graph.buffers:
+        sums += "_"
+    graph.buffers[sums] = Buffer(sums, within, body.shape, contiguous_strides(body.shape))
+    yield replace(node, outputs=(sums,), body=replace(body, dtype=within, start=None))
+    yield replace(node, body=Pointwise(body.shape, body.dtype, _Ending(body, sums)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A loop function: the sum, the start added, rounded."""
+
+    body: Contraction
+    sums: str
+
+    def __call__(self, index: Index) -> Value:
+        within = accumulator(self.body.dtype)
+        total = ops.load(self.sums, _listed(index))
+        if self.body.start is not None:
+            total = ops.add(total, self.body.start(index))
+        return convert(total, within, self.body.dtype)
+
+
+def _listed(index: Index) -> Sequence[Expr]:
+    return tuple(index)

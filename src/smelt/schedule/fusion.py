@@ -40,6 +40,8 @@ class Segment:
 class Group:
     """Items of one kernel (or what runs between kernels, then ``segments`` is empty and ``items`` has one
     item).
+
+    ``product``: the contraction whose result the items work on, tile by tile (or the only item itself).
     """
 
     prefix: tuple[Expr, ...]
@@ -48,6 +50,7 @@ class Group:
     reads: set[str] = field(default_factory=set)
     writes: dict[str, list[Item]] = field(default_factory=dict)
     cost: int = 0
+    product: Item | None = None
 
     @property
     def walk(self) -> str:
@@ -57,6 +60,11 @@ class Group:
     @property
     def is_extern(self) -> bool:
         return isinstance(self.items[0].body, Host)
+
+    @property
+    def everything(self) -> list[Item]:
+        """The items, and the product where that is none of them."""
+        return self.items if self.product in (None, *self.items) else [self.product, *self.items]  # type: ignore[list-item]
 
     def space(self, item: Item) -> tuple[Expr, ...]:
         """Sizes of the loops that ``item`` runs in: the prefix, then its segment's."""
@@ -138,7 +146,7 @@ def _account(group: Group, item: Item) -> None:
     group.cost += item.cost
 
 
-_ALONE = (Scatter, Sort)
+_ALONE = (Contraction, Scatter, Sort)
 """Bodies that share their nest with no other."""
 
 
@@ -360,6 +368,8 @@ def _scans_alike(items: Sequence[Item]) -> bool:
     """Whether items may share their innermost loops as far as scans go: along rows, a scan's loop runs
     serially, one element after the other, and so does all that shares it. A fold's turns are its own.
     """
+    if any(isinstance(item.body, Fold) for item in items):
+        return len(items) == 1
     if not any(isinstance(item.body, Scan) and item.walk != "columns" for item in items):
         return True
     return all(isinstance(item.body, Scan) or item.cost <= BESIDE_SCAN for item in items)
@@ -368,8 +378,6 @@ def _scans_alike(items: Sequence[Item]) -> bool:
 def _merged_sizes(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
     if left == right:
         return left
-    if any(isinstance(item.body, Fold) for item in items):
-        return len(items) == 1
     refined = refine(left, right)
     return None if refined is None else tuple(refined)
 

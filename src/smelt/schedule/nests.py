@@ -43,10 +43,14 @@ SCRATCH_BYTES = 65536
 
 @dataclass(slots=True)
 class BuiltKernel:
-    """A kernel and, for each of its parameters, the graph buffer that it is."""
+    """A kernel and, for each of its parameters, the graph buffer that it is.
+
+    ``arranged``: its loops are as they are to run.
+    """
 
     kernel: Kernel
     buffers: tuple[str, ...]
+    arranged: bool = False
 
 
 def spilled(work: Work, group: Group) -> set[str]:
@@ -218,10 +222,6 @@ class KernelBuilder:
         after, results = made if isinstance(body, Scan) else (made, ())
         for (carry, _, _), part_after in zip(opened.parts, after, strict=True):
             state.effects.append(Advance(carry, part_after.name))
-        for name, result in zip(item.writes, results, strict=True):
-            if name is not None:
-                self._made(state, name, result, index)
-
         if isinstance(body, Fold):
             kept = []
             for (carry, handed, _), written in zip(opened.parts, item.writes, strict=True):
@@ -231,6 +231,10 @@ class KernelBuilder:
                     state.made[written] = (last, opened.outer)
             state.reductions.append(_Open(None, opened.outer, kept, tuple(index[: item.rank])))
             return
+        for name, result in zip(item.writes, results, strict=True):
+            if name is not None:
+                self._made(state, name, result, index)
+
     def _made(self, state: _SegmentState, name: str, value: RecordedValue, index: Sequence[Expr]) -> None:
         """An element of ``name`` that the innermost loops make: where it goes."""
         state.made[name] = (value, len(state.space))

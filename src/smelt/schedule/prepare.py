@@ -55,7 +55,7 @@ def _item(node: Node) -> Item:
         return Item(node, rows, tuple(range(len(rows))), len(rows), node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
-    if isinstance(body, Reduction):
+    if isinstance(body, (Reduction, Contraction)):
         sizes = (*sizes, *body.reduce_shape)
     elif isinstance(body, Fold):
         sizes = (*sizes, body.turns)

@@ -53,9 +53,11 @@ RANDOM_OPERATORS = frozenset({"philox"})
 
 
 @lru_cache(maxsize=8)
-def header_text(*, math: bool = True, reduce: bool = True, random: bool = True, sort: bool = True) -> str:
-    """The header: the core, with the elementary functions, the accumulators, the random number generator and
-    sorting where wanted.
+def header_text(
+    *, math: bool = True, reduce: bool = True, random: bool = True, sort: bool = True, transpose: bool = True
+) -> str:
+    """The header: the core, with the elementary functions, the accumulators, the random number generator,
+    sorting and transposition where wanted.
     """
     names = ["smelt.h"]
     if math or reduce:
@@ -66,4 +68,6 @@ def header_text(*, math: bool = True, reduce: bool = True, random: bool = True, 
         names.append("smelt_random.h")
     if sort:
         names.append("smelt_sort.h")
+    if transpose:
+        names.append("smelt_transpose.h")
     return "\n".join((_FOLDER / name).read_text() for name in names)

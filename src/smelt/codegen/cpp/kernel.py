@@ -32,11 +32,12 @@ from smelt.nest.ir import (
     LoopKind,
     Masked,
     SortRow,
+    Stmt,
     Store,
     Update,
 )
 from smelt.ops import TABLE
-from smelt.symbolic import contiguous_strides, numel
+from smelt.symbolic import contiguous_strides, flatten, numel
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 _STACK_BYTES = 64 * 1024
@@ -88,6 +89,7 @@ class KernelText:
     reduce: bool
     random: bool
     sort: bool
+    transpose: bool
 
 
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
@@ -113,6 +115,7 @@ class KernelPrinter:
     reduce: bool = False
     random: bool = False
     sort: bool = False
+    transpose: bool = False
     loops: list[For] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ text
@@ -157,13 +160,21 @@ class KernelPrinter:
             self.reduce,
             self.random,
             self.sort,
+            self.transpose,
         )
 
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
+        turned: set[int] = set()
         for position, stmt in enumerate(block.stmts):
-            if isinstance(stmt, For):
+            if position in turned:
+                continue
+            if isinstance(stmt, Store) and self.store_turned(
+                block.stmts[position : position + scope.lanes], scope
+            ):
+                turned.update(range(position, position + scope.lanes))
+            elif isinstance(stmt, For):
                 self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
@@ -535,6 +546,36 @@ class KernelPrinter:
         place = f"{memory.text}[{self.at_lane(offset, scope)}]"
         body = self.store_one(place, "value", value.dtype, stmt.mode)
         self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
+
+    def store_turned(self, stmts: Sequence[Stmt], scope: Scope) -> bool:
+        """Print as many stores as there are lanes at once, where they go to neighbouring columns of as many
+        rows: the vectors are turned in registers. False: they are not of that kind.
+        """
+        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) != scope.lanes:
+            return False
+        assert scope.var is not None
+        first = stmts[0]
+        if not all(isinstance(s, Store) and s.mode is None and s.buffer == first.buffer for s in stmts):  # type: ignore[union-attr]
+            return False
+        stores = [stmt for stmt in stmts if isinstance(stmt, Store)]
+        memory = self.memories[stores[0].buffer]
+        values = [self.value(stmt.value) for stmt in stores]
+        if memory.dtype not in (torch.float32, torch.int32) or any(v.lanes != scope.lanes for v in values):
+            return False
+        places = [sympy.expand(flatten(stmt.index, memory.strides)) for stmt in stores]
+        step = places[0].coeff(scope.var, 1)
+        if step in (0, 1) or any(place - places[0] != k for k, place in enumerate(places)):
+            return False
+        parts = flat_offset(stores[0].index, memory.strides).split(scope.var)
+        if parts is None or parts[1].depends(set(scope.varying)):
+            return False
+        self.transpose = True
+        name = self.fresh("w")
+        kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
+        self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
+        offset = self.at_first_lane(flat_offset(stores[0].index, memory.strides))
+        self.line(f"store_turned({memory.text} + {offset}, {parts[1].text(self.symbols)}, {name});")
+        return True
 
     def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:
         if mode is None:

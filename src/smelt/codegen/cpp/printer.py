@@ -39,6 +39,7 @@ class _Unit:
     reduce: bool = False
     random: bool = False
     sort: bool = False
+    transpose: bool = False
 
     def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
         """The C++ name of a kernel; equal ones are printed once."""
@@ -58,6 +59,7 @@ class _Unit:
             self.reduce |= printed.reduce
             self.random |= printed.random
             self.sort |= printed.sort
+            self.transpose |= printed.transpose
         self.seen[key] = self.names[text], printed
         return self.seen[key]
 
@@ -83,7 +85,9 @@ def print_unit(runs: Sequence[Run]) -> CppUnit:
         text, checked = _print_run(run, unit)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
-    header = header_text(math=unit.math, reduce=unit.reduce, random=unit.random, sort=unit.sort)
+    header = header_text(
+        math=unit.math, reduce=unit.reduce, random=unit.random, sort=unit.sort, transpose=unit.transpose
+    )
     body = "\n\n".join([*unit.functions, *entries])
     return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
 

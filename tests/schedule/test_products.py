@@ -1,0 +1,141 @@
+"""Matrix products in kernels of our own: numbers, epilogues, odd and dynamic sizes, what stays ATen's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt.codegen.cpp import print_unit
+from smelt.config import Config
+from smelt.nest.printer import print_run
+from smelt.schedule import Target, schedule
+from tests.lowering.harness import lowered
+from tests.schedule.test_schedule import check as simulated
+
+F = torch.nn.functional
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + len(shape)))
+
+
+def compiled(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool = False) -> Any:
+    """Compare with float64 as the promise says; the report."""
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options={"verify": True})
+    assert_close(fast(*inputs), function(*inputs), function(*(x.double() for x in inputs)))
+    return smelt.reports()[-1]
+
+
+def assert_close(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+    ulp = torch.finfo(torch.float32).eps * float(exact.abs().max())
+    assert float((got - exact).abs().max()) <= 4 * float((eager - exact).abs().max()) + 8 * ulp
+
+
+CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], int]] = {
+    "product": (lambda x, y: x @ y, [(96, 64), (64, 80)], 1),
+    "odd sizes": (lambda x, y: x @ y, [(67, 131), (131, 77)], 1),
+    "weights": (lambda x, w, b: F.linear(x, w, b), [(70, 96), (65, 96), (65,)], 1),
+    "activation": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [(70, 96), (64, 96), (64,)], 1),
+    "residual": (lambda x, w, b, y: F.linear(x, w, b) + y, [(2, 40, 96), (64, 96), (64,), (2, 40, 64)], 1),
+    "deep": (lambda x, y: x @ y, [(64, 1000), (1000, 64)], 1),
+    "batch": (lambda x, y: x @ y, [(3, 64, 70), (3, 70, 65)], 1),
+    "heads": (lambda q, k: q @ k.transpose(-1, -2) * 0.5, [(2, 3, 66, 64), (2, 3, 64, 64)], 1),
+    "used twice": (lambda x, y: (x @ y).relu() + (x @ y).sum(0), [(64, 64), (64, 64)], 3),
+    "then norm": (
+        lambda x, w: F.layer_norm(x @ w, (64,)),
+        [(70, 64), (64, 64)],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_and_kernels(name: str) -> None:
+    function, shapes, kernels = CASES[name]
+    report = compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    assert not report.externs
+    assert report.kernels == kernels
+    assert any(kernel.endswith("_tiled") for kernel in report.kernel_names)
+
+
+def test_one_compile_for_all_sizes() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.silu(x @ w)
+
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", dynamic=True, fullgraph=True)
+    for m, k, n in [(80, 70, 90), (64, 300, 64), (7, 5, 3), (2, 1000, 2), (129, 64, 17)]:
+        x, w = draw(m, k), draw(k, n, seed=1)
+        assert_close(fast(x, w), function(x, w), function(x.double(), w.double()))
+    assert len(smelt.reports()) == 1
+    assert not smelt.reports()[0].externs
+
+
+@pytest.mark.parametrize(
+    "function, shapes",
+    [
+        (lambda x, y: x @ y, [(8, 64), (64, 64)]),
+        (lambda x, y: x.t() @ y, [(64, 64), (64, 64)]),
+        (lambda x, y: x.double() @ y.double(), [(64, 64), (64, 64)]),
+        (lambda x, y: F.conv2d(x, y), [(1, 3, 8, 8), (4, 3, 3, 3)]),
+    ],
+)
+def test_what_stays_atens(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+    report = compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    assert sum(report.externs.values()) == 1
+
+
+def test_the_option_leaves_all_to_aten() -> None:
+    smelt.reset()
+    x = draw(64, 64)
+    torch.compile(lambda x: x @ x, backend="smelt", options={"contractions": False})(x)
+    assert sum(smelt.reports()[-1].externs.values()) == 1
+
+
+def test_gradients() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(70, 96), torch.nn.GELU(), torch.nn.Linear(96, 64))
+    x = draw(65, 70)
+    model(x).square().sum().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch._dynamo.reset()
+    torch.compile(model, backend="smelt")(x).square().sum().backward()
+    for p, grad in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-3)
+
+
+def test_threads_change_nothing() -> None:
+    x, w = draw(130, 300), draw(300, 200, seed=1)
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x, w: (x @ w).tanh(), backend="smelt")
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(fast(x, w))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*results)
+
+
+def test_the_nest_computes_it_too() -> None:
+    """Run by the nest's interpreter, before and after the loop decisions."""
+    graph = lowered(lambda x, y: (x @ y).relu(), draw(64, 66), draw(66, 64))
+    simulated(graph, [draw(64, 66) / 8, draw(66, 64, seed=1) / 8], Config(parallel_grain=1))
+
+
+def test_the_nest_is_a_register_tile() -> None:
+    graph = lowered(lambda x, w: x @ w.t(), draw(96, 64), draw(64, 64))
+    (run,) = schedule(graph, Config(), Target(32)).runs
+    text = print_run(run)
+    assert text.count("fma(") == 12
+    assert "panel" in text and "tile" in text
+    assert "store_turned" in print_unit([run]).text
