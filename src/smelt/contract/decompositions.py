@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from smelt.contract.attention import ATTENTION
 from smelt.contract.composites import DECOMPOSITIONS
 from smelt.contract.optimizers import optimizer_decompositions
 
@@ -98,9 +99,6 @@ _ALSO_APART: tuple[Any, ...] = (
 """Not in the core table, but of the same family as what is."""
 
 
-_ATTENTION = (aten._scaled_dot_product_flash_attention_for_cpu,)
-
-
 @lru_cache(maxsize=1)
 def decompositions() -> Table:
     """The table for AOTAutograd: ATen overload → function that computes it from simpler ones.
@@ -130,7 +128,7 @@ def portable_decompositions() -> Table:
     >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
     True
     """
-    return {**export_decompositions(), **get_decompositions(_ATTENTION)}
+    return {**export_decompositions(), **ATTENTION}
 
 
 def whole() -> dict[Any, str]:
