@@ -15,6 +15,12 @@ from smelt.contract import antialias, distances, grid_sampling
 aten = torch.ops.aten
 
 
+def _soft_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """As ATen computes it, rounded after each operator: PyTorch's decomposition computes in float32."""
+    loss = torch.log1p(torch.exp(-(self * target)))
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
 def _soft_margin_loss_backward(
     grad_output: Tensor, self: Tensor, target: Tensor, reduction: int = 1
 ) -> Tensor:
@@ -107,6 +113,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.histc.default: _histc,
     aten.ldexp.Tensor: _ldexp,
+    aten.soft_margin_loss.default: _soft_margin_loss,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     **antialias.DECOMPOSITIONS,
     **distances.DECOMPOSITIONS,
