@@ -293,7 +293,7 @@ class _Bodies:
     # -- scans --------------------------------------------------------------------------------------
 
     def _scan(self, body: Scan) -> list[Array]:
-        """By doubling where that is possible, else a loop over ``dim``: the state has the shape of a line, the
+        """By doubling where that is possible, else a loop over ``dim``: the state is a line, the
         outputs are filled line by line.
         """
         dialect, dim = self.dialect, body.dim

@@ -21,8 +21,10 @@ from smelt.lowering.tensor import HeldNumber
 from smelt.mlir.arrays import access
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.arrays.intervals import Interval, Test, box
 from smelt.ops import TABLE, Handler, using
 from smelt.ops.table import result_dtype
+from smelt.symbolic import same
 
 ZERO = sympy.Integer(0)
 
@@ -30,12 +32,29 @@ ZERO = sympy.Integer(0)
 @dataclass(frozen=True, slots=True)
 class Value:
     """``array`` has one dimension for each of the loop variables ``axes``; where it is None, ``number`` is
-    the value everywhere."""
+    the value everywhere.
+
+    ``expr``: the index expression that this is. ``tests``: the comparisons of such that this is true for, all
+    of them. ``pieces``: what this is made of along one loop variable.
+    """
 
     dtype: torch.dtype
     axes: tuple[Symbol, ...] = ()
     array: Array | None = None
     number: Number | None = None
+    expr: Expr | None = None
+    tests: tuple[Test, ...] | None = None
+    pieces: Pieces | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Values one behind the other along ``variable``: each from ``bounds[n]`` to ``bounds[n + 1]``. A part's
+    array has its dimensions by the names that ``axes`` of the whole has."""
+
+    variable: Symbol
+    bounds: tuple[Expr, ...]
+    parts: tuple[Value, ...]
 
 
 class ArrayHandler(Handler):
@@ -59,6 +78,7 @@ class ArrayHandler(Handler):
         self.values: dict[Symbol, Value] = dict(values or {})
         self.origin = origin or Origin("?")
         self._masks: list[Value] = []
+        self._inside: dict[Symbol, tuple[Symbol, Interval]] = {}
         self._iotas: dict[Symbol, Value] = {}
 
     # -- the protocol -------------------------------------------------------------------------------
@@ -69,12 +89,17 @@ class ArrayHandler(Handler):
         folded = _folded(name, args)
         if folded is not None:
             return folded
+        args = tuple(map(self._localized, args))
+        if name == "where":
+            joined = self._joined(*args)
+            if joined is not None:
+                return joined
         axes = self._union(args)
         operands = [self.as_array(arg, axes) for arg in args]
         found = self.dialect.elementwise(name, *operands)
         if found is NotImplemented:
             return self._decomposed(name, args)
-        return Value(found.dtype, axes, found)
+        return Value(found.dtype, axes, found, tests=_tests(name, args))
 
     def load(self, buffer: str, index: Sequence[Expr]) -> Value:
         array = self.buffers[buffer]
@@ -86,8 +111,9 @@ class ArrayHandler(Handler):
             )
         if any(size == 0 for size in array.shape):  # nothing is read: masked out, or the space is empty
             return Value(array.dtype, (), None, False if array.dtype is torch.bool else 0)
+        index = [self._inner(expr) for expr in index]
         used = {symbol for expr in index for symbol in expr.free_symbols}
-        opaque = {s: value.axes for s, value in self.values.items() if s in used}
+        opaque = {s: self._localized(value).axes for s, value in self.values.items() if s in used}
         found = access.plan(array.shape, index, self.extents, masked=bool(self._masks), opaque=opaque)
         return Value(array.dtype, found.variables, self.read(array, found))
 
@@ -95,7 +121,9 @@ class ArrayHandler(Handler):
         return Value(dtype, (), None, value)
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
-        return self.to_dtype(evaluate_number(expr, _Indices(self)), dtype)
+        expr = self._inner(sympy.sympify(expr))
+        value = self.to_dtype(evaluate_number(expr, _Indices(self)), dtype)
+        return replace(value, expr=expr) if dtype is torch.int64 else value
 
     def to_dtype(self, x: Value, dtype: torch.dtype) -> Value:
         if x.dtype == dtype:
@@ -103,14 +131,15 @@ class ArrayHandler(Handler):
         if x.array is None:
             number = torch.tensor(x.number, dtype=_wide(x.dtype)).to(x.dtype).to(dtype)
             return Value(dtype, (), None, number.item())
-        return replace(x, dtype=dtype, array=self.dialect.convert(x.array, dtype))
+        return Value(dtype, x.axes, self.dialect.convert(x.array, dtype))
 
     def bitcast(self, x: Value, dtype: torch.dtype) -> Value:
-        return replace(
-            x, dtype=dtype, array=self.dialect.bitcast(self.as_array(x, x.axes), dtype), number=None
-        )
+        return Value(dtype, x.axes, self.dialect.bitcast(self.as_array(x, x.axes), dtype))
 
     def masked(self, mask: Value, body: Callable[[], Value], other: Number) -> Value:
+        found = None if mask.tests is None else box(mask.tests, self.extents)
+        if found is not None:
+            return self._boxed(found, body, other)
         self._masks.append(mask)
         try:
             value = body()
@@ -142,6 +171,7 @@ class ArrayHandler(Handler):
     def as_array(self, value: Value, axes: Sequence[Symbol]) -> Array:
         """The value as an array with one dimension for each of ``axes`` (among which its own are)."""
         axes = tuple(axes)
+        value = self._localized(value)
         shape = self.shape_of(axes)
         if value.array is None:
             assert value.number is not None
@@ -175,6 +205,128 @@ class ArrayHandler(Handler):
             return self.to_dtype(symbol.load(), torch.float64)
         number = self.dialect.size(symbol)
         return Value(number.dtype, (), number)
+
+    # -- parts of the space ---------------------------------------------------------------------------
+
+    def _boxed(self, found: Mapping[Symbol, Interval], body: Callable[[], Value], other: Number) -> Value:
+        """``body`` inside of a box only, and ``other`` around it."""
+        outer, inside, known = self.extents, self._inside, set(self.values)
+        parts = {v: span for v, span in found.items() if span != (ZERO, outer[v])}
+        names = {v: Symbol(f"{v.name}_", integer=True, nonnegative=True) for v in parts}
+        sizes = {v: sympy.expand(end - start) for v, (start, end) in parts.items()}
+        self.extents = {names.get(v, v): sizes.get(v, size) for v, size in outer.items()}
+        self._inside = {**inside, **{v: (names[v], parts[v]) for v in parts}}
+        try:
+            if any(size == 0 for size in sizes.values()):
+                value = None
+            else:
+                value = self._localized(body())
+                axes = tuple(a for a in self.extents if a in value.axes or a in names.values())
+                array = self.as_array(value, axes)
+        finally:
+            self.extents, self._inside = outer, inside
+            for symbol in set(self.values) - known:
+                del self.values[symbol]
+            for name in names.values():
+                self._iotas.pop(name, None)
+        if value is None:
+            return self.constant(other, self._dtype_of(body))
+        back = {name: v for v, name in names.items()}
+        axes = tuple(back.get(axis, axis) for axis in axes)
+        return self._surrounded(Value(array.dtype, axes, array), parts, other)
+
+    def _dtype_of(self, body: Callable[[], Value]) -> torch.dtype:
+        """The dtype of what a function gives; its operations are not needed."""
+        self._masks.append(self.constant(False, torch.bool))
+        try:
+            return body().dtype
+        finally:
+            self._masks.pop()
+
+    def _surrounded(self, inner: Value, parts: Mapping[Symbol, Interval], other: Number) -> Value:
+        """``inner`` with ``other`` around it, up to the extents of the space."""
+        if not parts:
+            return inner
+        assert inner.array is not None
+        low, high = [], []
+        for axis in inner.axes:
+            start, end = parts.get(axis, (ZERO, self.extents[axis]))
+            low.append(start)
+            high.append(sympy.expand(self.extents[axis] - end))
+        padded = self.dialect.pad(inner.array, tuple(low), tuple(high), other)
+        padded = self.dialect.relabel(padded, self.shape_of(inner.axes))
+        pieces = None
+        if len(parts) == 1:
+            ((variable, (start, end)),) = parts.items()
+            number, extent = self.constant(other, inner.dtype), self.extents[variable]
+            bounds, values = [ZERO], []
+            for bound, value in ((start, number), (end, inner), (extent, number)):
+                if not same(bound, bounds[-1]):
+                    bounds.append(bound)
+                    values.append(value)
+            pieces = Pieces(variable, tuple(bounds), tuple(values))
+        return Value(inner.dtype, inner.axes, padded, pieces=pieces)
+
+    def _joined(self, condition: Value, x: Value, y: Value) -> Value | None:
+        """``where`` of pieces along one loop variable, chosen by an interval of it: one behind the other."""
+        if condition.tests is None or x.pieces is None or y.pieces is None:
+            return None
+        found = box(condition.tests, self.extents)
+        variable = x.pieces.variable
+        if found is None or list(found) != [variable] or y.pieces.variable != variable:
+            return None
+        start, end = found[variable]
+        chosen = _between(x.pieces, start, end)
+        before = _between(y.pieces, ZERO, start)
+        after = _between(y.pieces, end, self.extents[variable])
+        if chosen is None or before is None or after is None:
+            return None
+        cut = [*before, *chosen, *after]
+        bounds = (ZERO, *(bound for bound, _ in cut))
+        parts = tuple(value for _, value in cut)
+        axes = tuple(a for a in self.extents if a == variable or any(a in part.axes for part in parts))
+        at = axes.index(variable)
+        arrays = []
+        for low, high, part in zip(bounds, bounds[1:], parts):
+            shape = tuple(high - low if n == at else self.extents[axis] for n, axis in enumerate(axes))
+            arrays.append(self._part(part, axes, shape))
+        joined = self.dialect.relabel(self.dialect.concatenate(arrays, at), self.shape_of(axes))
+        return Value(x.dtype, axes, joined, pieces=Pieces(variable, bounds, parts))
+
+    def _part(self, part: Value, axes: tuple[Symbol, ...], shape: Shape) -> Array:
+        """A piece as an array of ``shape``."""
+        if part.array is None:
+            assert part.number is not None
+            return self.dialect.full(part.number, part.dtype, shape)
+        if part.axes == axes:
+            return part.array
+        return self.dialect.broadcast(part.array, shape, [axes.index(axis) for axis in part.axes])
+
+    def _inner(self, expr: Expr) -> Expr:
+        """An expression of loop variables in those of the box that is open."""
+        if not self._inside or not any(v in expr.free_symbols for v in self._inside):
+            return expr
+        renamed = {}
+        for v in self._inside:
+            place: Expr = v
+            while place.free_symbols & self._inside.keys():
+                place = place.xreplace({s: n + span[0] for s, (n, span) in self._inside.items()})
+            renamed[v] = place
+        return expr.xreplace(renamed)
+
+    def _localized(self, value: Value) -> Value:
+        """A value from outside of the box that is open, within it."""
+        while value.array is not None and any(axis in self._inside for axis in value.axes):
+            array, axes = value.array, list(value.axes)
+            starts, sizes = [ZERO] * array.rank, list(array.shape)
+            for n, axis in enumerate(axes):
+                if axis in self._inside:
+                    axes[n], (start, end) = self._inside[axis]
+                    starts[n], sizes[n] = start, sympy.expand(end - start)
+            steps = (sympy.Integer(1),) * array.rank
+            part = self.dialect.slice(array, tuple(starts), tuple(sizes), steps)
+            value = Value(value.dtype, tuple(axes), part)
+        return value
 
     def _divisor(self, value: Value) -> Value:
         """A divisor with 1 in place of 0: where it matters, the program raises, and arrays cannot."""
@@ -281,6 +433,34 @@ def _folded(name: str, args: Sequence[Value]) -> Value | None:
             if one.array is None and one.number == neutral:
                 return other
     return None
+
+
+def _tests(name: str, args: Sequence[Value]) -> tuple[Test, ...] | None:
+    """What the result of a comparison, or of a conjunction, says of index expressions."""
+    if name in ("ge", "gt", "lt", "le"):
+        left, right = (_expression(arg) for arg in args)
+        return None if left is None or right is None else ((name, left, right),)
+    if name == "logical_and" and args[0].tests is not None and args[1].tests is not None:
+        return (*args[0].tests, *args[1].tests)
+    return None
+
+
+def _expression(value: Value) -> Expr | None:
+    if value.expr is None and value.array is None and value.dtype is torch.int64:
+        return sympy.Integer(int(value.number))  # type: ignore[arg-type]
+    return value.expr
+
+
+def _between(pieces: Pieces, start: Expr, end: Expr) -> list[tuple[Expr, Value]] | None:
+    """``(end, value)`` of the pieces between two bounds; None where no piece begins or ends there."""
+    places = []
+    for bound in (start, end):
+        place = next((n for n, each in enumerate(pieces.bounds) if same(each, bound)), None)
+        if place is None:
+            return None
+        places.append(place)
+    first, last = places
+    return list(zip(pieces.bounds[first + 1 : last + 1], pieces.parts[first:last]))
 
 
 class _Indices(Numbers):
