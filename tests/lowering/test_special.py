@@ -110,6 +110,28 @@ def test_logspace(dtype: torch.dtype, steps: int) -> None:
     check(lambda x: aten.logspace.default(-2, 3, steps, 2.0, dtype=dtype) + x, torch.zeros((), dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_logspace_between_tensors(dtype: torch.dtype) -> None:
+    ends = torch.tensor(-1.3), torch.tensor(3)
+    for steps in (0, 1, 7):
+        options: dict[str, Any] = {"dtype": dtype}
+        check(lambda a, b: aten.logspace.Tensor_Tensor(a, b, steps, 2.0, **options), *ends)
+        check(lambda a, b: aten.logspace.Tensor_Scalar(a, 2.5, steps, **options), *ends)
+        check(lambda a, b: aten.logspace.Scalar_Tensor(-1, b, steps, **options), *ends)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nextafter(dtype: torch.dtype) -> None:
+    info = torch.finfo(dtype)
+    numbers = [0.0, 1.0, 2.0, 0.3, info.max, info.tiny, info.smallest_normal / 4, float("inf")]
+    x = torch.tensor([*numbers, *(-number for number in numbers), float("nan")], dtype=torch.float64)
+    x = x.to(dtype)
+    (got,) = run_graph(lowered(aten.nextafter.default, x[:, None], x), [x[:, None], x])
+    expected = aten.nextafter.default(x[:, None], x)
+    torch.testing.assert_close(got, expected, equal_nan=True, rtol=0, atol=0)
+    assert torch.equal(got.signbit() & ~got.isnan(), expected.signbit() & ~expected.isnan())
+
+
 def test_integers_become_floats() -> None:
     x = torch.arange(1, 6)
     for function in (aten.special_erfcx.default, aten.i0.default, lambda v: aten.polygamma.default(1, v)):

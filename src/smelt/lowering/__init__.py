@@ -16,6 +16,7 @@ ROW_MODULES: tuple[str, ...] = (
     "checks",
     "creation",
     "data_sizes",
+    "divisors",
     "embedding",
     "scans",
     "indexing",

@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import compute_dtype, convert
+from smelt.lowering.dims import compute_dtype, convert, load_as
 from smelt.lowering.promotion import Number, Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
@@ -130,29 +130,41 @@ def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any
 
 
 def evenly_spaced(
-    ctx: Builder, start: Number, end: Number, steps: int
+    ctx: Builder, start: Number | Tensor, end: Number | Tensor, steps: int
 ) -> tuple[Callable[[Index], Any], torch.dtype]:
-    """``steps`` numbers from ``start`` to ``end``, and the dtype that they are computed in."""
+    """``steps`` numbers from ``start`` to ``end``, and the dtype that they are computed in.
+
+    Either end may be a 0-d tensor.
+    """
     dtype = ctx.dtype
     if not dtype.is_floating_point:
         raise Unsupported(f"evenly spaced numbers in {dtype}")
     if any(isinstance(x, Expr) for x in (start, end, steps)):
         raise Unsupported("evenly spaced numbers of dynamic count")
     compute = compute_dtype(dtype)
+    first, last = _end(start, compute), _end(end, compute)
     if steps == 1:
-        return loader(float(start), compute, compute), compute
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    constant = {name: loader(float(value), compute, compute) for name, value in _named(start, end, step)}
+        return first, compute
+    numbers = not isinstance(start, Tensor) and not isinstance(end, Tensor)
+    known = (end - start) / (steps - 1) if numbers and steps > 1 else 0.0  # type: ignore[operator]
+
+    def step(index: Index) -> Any:
+        if numbers:
+            return ops.constant(float(known), compute)
+        count = ops.constant(float(max(steps - 1, 1)), compute)
+        return ops.truediv(ops.sub(last(index), first(index)), count)
 
     def inner(index: Index) -> Any:
         position = ops.index_expr(index[0], compute)
         back = ops.index_expr(steps - 1 - index[0], compute)
-        up = ops.fma(constant["step"](index), position, constant["start"](index))
-        down = ops.fma(ops.neg(constant["step"](index)), back, constant["end"](index))
+        up = ops.fma(step(index), position, first(index))
+        down = ops.fma(ops.neg(step(index)), back, last(index))
         return ops.where(compare("lt", index[0], as_expr(steps // 2)), up, down)
 
     return inner, compute
 
 
-def _named(start: Number, end: Number, step: float) -> list[tuple[str, Number]]:
-    return [("start", start), ("end", end), ("step", step)]
+def _end(value: Number | Tensor, compute: torch.dtype) -> Callable[[Index], Any]:
+    if isinstance(value, Tensor):
+        return lambda index: load_as(value, (), compute)
+    return loader(float(value), compute, compute)

@@ -126,7 +126,7 @@ def _float_test(overload: torch._ops.OpOverload, test: Function, integers: bool)
         return ctx.pointwise(lambda index: ops.constant(integers, torch.bool))
 
 
-_INF = float("inf")
+_INF, _NAN = float("inf"), float("nan")
 _float_test(aten.isnan.default, named("isnan"), False)
 _float_test(aten.isinf.default, named("isinf"), False)
 _float_test(aten.isfinite.default, lambda c, x: ops.lt(ops.abs(x), c(_INF)), True)
@@ -433,9 +433,26 @@ for _overload in (aten.copysign.Tensor, aten.copysign.Scalar):
 
 @lowers(aten.nextafter.default)
 def nextafter(ctx: Builder, x: Tensor, y: Tensor) -> Tensor:
-    if is_low(ctx.dtype):
-        raise Unsupported(f"nextafter in {ctx.dtype}: the neighbour depends on the dtype's own grid")
-    return elementwise(ctx, named("nextafter"), x, y)
+    dtype = ctx.dtype
+    if not is_low(dtype):
+        return elementwise(ctx, named("nextafter"), x, y)
+    loads = [loader(operand, dtype, torch.float32) for operand in (x, y)]
+
+    def inner(index: Any) -> Any:
+        """The neighbour is one more or less as a word: of the dtype itself, not of what it computes in."""
+        start, goal = (load(index) for load in loads)
+        zero, one = ops.constant(0.0, torch.float32), ops.constant(1, torch.int16)
+        word = ops.bitcast(ops.to_dtype(start, dtype), torch.int16)
+        inwards = ops.ne(ops.lt(start, goal), ops.gt(start, zero))
+        stepped = ops.bitcast(ops.where(inwards, ops.sub(word, one), ops.add(word, one)), dtype)
+        neighbour = ops.to_dtype(stepped, torch.float32)
+        least = ops.copysign(ops.to_dtype(ops.bitcast(one, dtype), torch.float32), goal)
+        neighbour = ops.where(ops.eq(start, zero), least, neighbour)
+        neighbour = ops.where(ops.eq(start, goal), goal, neighbour)
+        lost = ops.logical_or(ops.isnan(start), ops.isnan(goal))
+        return ops.to_dtype(ops.where(lost, ops.constant(_NAN, torch.float32), neighbour), dtype)
+
+    return ctx.pointwise(inner)
 
 
 def _log_add(exponential: str, factor: float) -> Function:

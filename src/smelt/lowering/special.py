@@ -229,11 +229,23 @@ def frexp(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
 # -- logspace ----------------------------------------------------------------------------------------------
 
 
-@lowers(aten.logspace.default)
+@lowers(
+    aten.logspace.default,
+    aten.logspace.Tensor_Tensor,
+    aten.logspace.Tensor_Scalar,
+    aten.logspace.Scalar_Tensor,
+)
 def logspace(
-    ctx: Builder, start: Number, end: Number, steps: int, base: float = 10.0, **kwargs: Any
+    ctx: Builder,
+    start: Number | Tensor,
+    end: Number | Tensor,
+    steps: int,
+    base: float = 10.0,
+    **kwargs: Any,
 ) -> Tensor:
     """``base`` to the powers of `linspace`."""
+    if not ctx.dtype.is_floating_point:
+        raise Unsupported("logspace of integers: where a power is one, the last bit of C's pow decides")
     exponents, compute = evenly_spaced(ctx, start, end, steps)
 
     def inner(index: Sequence[Any]) -> Any:
