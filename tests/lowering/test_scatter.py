@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.lowering.harness import DTYPES, FLOATS, check
+from smelt.loops.interpreter import run_graph
+from tests.lowering.harness import DTYPES, FLOATS, check, lowered
 from tests.lowering.test_indexing import numbers, positions, raises
 
 aten = torch.ops.aten
@@ -186,7 +187,7 @@ def test_as_strided_scatter(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_max_unpool(dtype: torch.dtype) -> None:
-    line = positions([[[0, 7, 3], [3, 3, 11]]])
+    line = positions([[[0, 7, 3], [1, 4, 11]]])
     plane = lambda x, i: aten.max_unpool2d.default(x, i, [3, 4])  # noqa: E731
     check(plane, numbers(dtype, 1, 2, 3), line)
     check(plane, numbers(dtype, 2, 3, 4, 2), torch.arange(48).reshape(2, 3, 4, 2) % 12)
@@ -200,3 +201,10 @@ def test_max_unpool(dtype: torch.dtype) -> None:
         torch.arange(8).reshape(2, 1, 2, 2) * 3,
     )
     raises(plane, torch.ones(1, 2, 3), line + 1)
+
+
+def test_max_unpool_keeps_the_last_of_duplicates() -> None:
+    """Eager's threads race for them."""
+    given = [torch.tensor([[[1.0, 2.0, 3.0]]]), positions([[[2, 0, 2]]])]
+    graph = lowered(lambda x, i: aten.max_unpool2d.default(x, i, [1, 4]), *given)
+    assert run_graph(graph, given)[0].tolist() == [[[2, 0, 3, 0]]]
