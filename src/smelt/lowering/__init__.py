@@ -38,6 +38,7 @@ ROW_MODULES: tuple[str, ...] = (
     "statistics",
     "unique",
     "upsample",
+    "zeta",
 )
 """The modules beside this one that hold rows; importing them fills the table."""
 
