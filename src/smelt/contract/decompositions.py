@@ -18,6 +18,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from smelt.contract.attention import ATTENTION
 from smelt.contract.composites import DECOMPOSITIONS
 from smelt.contract.optimizers import optimizer_decompositions
+from smelt.contract.portable import portable
 
 aten = torch.ops.aten
 Table = dict[Any, Callable[..., Any]]
@@ -118,9 +119,9 @@ def export_decompositions() -> Table:
     return _with_our_choices(dict(core_aten_decompositions().items()))
 
 
-@lru_cache(maxsize=1)
 def portable_decompositions() -> Table:
-    """The table for programs that are handed to other compilers: attention is taken apart too.
+    """The table for programs that are handed to other compilers: attention is taken apart too, and what
+    `smelt.contract.portable` lists.
 
     ATen's attention kernel is PyTorch's own; elsewhere only what it computes is known.
 
@@ -128,7 +129,7 @@ def portable_decompositions() -> Table:
     >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
     True
     """
-    return {**export_decompositions(), **ATTENTION}
+    return {**export_decompositions(), **ATTENTION, **portable()}
 
 
 def whole() -> dict[Any, str]:
