@@ -18,7 +18,15 @@ from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
 from smelt.loops.straightline import Instruction, Recordable, prune
 from smelt.mlir.linalg.handler import ElementHandler
-from smelt.mlir.linalg.operands import Load, covered, loads_of, operand_of
+from smelt.mlir.linalg.operands import (
+    Load,
+    arranged,
+    covered,
+    loads_of,
+    operand_of,
+    plain_place,
+    view_of,
+)
 from smelt.mlir.linalg.scalars import (
     ELEMENTWISE,
     Scalar,
@@ -164,11 +172,23 @@ class Bodies:
         if code.constant is not None:
             return self.writer.fill(code.constant, dtype, shape)
         if code.load is not None:
-            operand = self.operands(code, extents).get(code.load)
-            if operand is not None and operand.place == tuple(index):
-                return self.writer.cast(operand.tensor, dtype, shape)
+            made = self._view(code.load, index, extents)
+            if made is not None:
+                return self.writer.cast(made, dtype, shape)
         out = Operand(self.writer.empty(dtype, shape), tuple(index))
         return self.loop(code, extents, [out], lambda values, before, _: [values[0].value])[0]
+
+    def _view(self, load: Load, index: Sequence[Symbol], extents: Mapping[Symbol, Expr]) -> Any:
+        """What a load reads, over ``index``, as a view of its buffer; None where it has to be copied."""
+        buffer, place = load
+        tensor, shape = self.tensors[buffer], self.graph.buffers[buffer].shape
+        found = plain_place(shape, place, extents)
+        operand = Operand(tensor, found) if found is not None else None
+        if operand is None or not all(isinstance(expr, Symbol) for expr in operand.place):
+            operand = view_of(self.writer, tensor, shape, place, extents, copies=True)
+        if operand is None:
+            return None
+        return arranged(self.writer, operand, index, [extents[v] for v in index])
 
     def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Sequence[Expr]) -> Any:
         """A tensor of another dtype."""

@@ -17,6 +17,7 @@ from smelt.mlir.linalg.bodies import Bodies, Code
 from smelt.mlir.linalg.operands import ZERO, reshape
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, constant
 from smelt.mlir.linalg.writer import Operand, Writer, affine_map
+from smelt.ops import ops
 from smelt.symbolic import as_expr
 
 
@@ -96,12 +97,18 @@ class _Contractions:
             return None
         if len(steps) != len(code.steps) or steps[-1].name != code.results[0][0]:
             return None
-        found = self.bodies.operands(code, self.extents)
+        found = list(self.bodies.operands(code, self.extents).values())
         dtype = steps[0].dtype
-        if len(found) != 1 or dtype is torch.uint8:
+        if dtype is torch.uint8:
             return None
-        (operand,) = found.values()
-        return _Side(operand, dtype)
+        if not found and len(self.rindex) == 1:  # stored as the product wants it
+            buffer, place = steps[0].args
+            used = set().union(*(expr.free_symbols for expr in place))
+            index = [v for v in self.extents if v in used]
+            shape = [self.extents[v] for v in index]
+            tensor = self.bodies.elements(lambda _: ops.load(buffer, place), index, shape, dtype)
+            found = [Operand(tensor, tuple(index))]
+        return _Side(found[0], dtype) if found else None
 
     def _named(self, left: _Side, right: _Side) -> Any:
         """``linalg.matmul`` and its like, transposed by their indexing maps; None where it is none."""

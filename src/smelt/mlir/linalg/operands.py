@@ -80,49 +80,55 @@ def is_affine(index: Sequence[Expr], extents: Extents) -> bool:
 
 
 def view_of(
-    writer: Writer, tensor: Any, shape: Sequence[Expr], index: Sequence[Expr], extents: Extents
+    writer: Writer,
+    tensor: Any,
+    shape: Sequence[Expr],
+    index: Sequence[Expr],
+    extents: Extents,
+    copies: bool = False,
 ) -> Operand | None:
     """A load as that of a view of the tensor, made by ``tensor.expand_shape`` and its like; None if it is
-    not one. Transposing is left to the operand's map."""
+    not one. Transposing is left to the operand's map. ``copies``: what has to be transposed before it can be
+    a view is copied."""
     used: set[Any] = set().union(*(expr.free_symbols for expr in index))
     if any(symbol.name not in writer.sizes.symbols for symbol in used - extents.keys()):
         return None  # a position that data gives, or a loop around this one
     known = tuple((variable, extent) for variable, extent in extents.items() if variable in used)
-    found = _plan(tuple(shape), tuple(index), known)
+    found = _plan(tuple(shape), tuple(index), known, copies)
     if found is None:
         return None
     sizes: list[Expr] = list(shape)
-    labels: list[int] | None = None
+    order: list[int] = list(range(len(sizes)))
     for step in found.steps:
         if isinstance(step, access.Transpose):
-            order = labels if labels is not None else list(range(len(step.order)))
-            labels = [order[d] for d in step.order]
-        elif isinstance(step, access.Reshape):
+            order = [order[d] for d in step.order]
+            continue
+        tensor, sizes = transpose(writer, tensor, sizes, order)
+        if isinstance(step, access.Reshape):
             tensor = reshape(writer, tensor, sizes, step.shape)
             sizes = list(step.shape)
         elif isinstance(step, access.Slice):
             starts, steps = [ZERO] * len(sizes), [ONE] * len(sizes)
             starts[step.dim], sizes[step.dim], steps[step.dim] = step.start, step.size, step.step
             tensor = writer.slice(tensor, starts, sizes, steps, range(len(sizes)))
-    place = list(found.variables)
-    if labels is not None:
-        place = [found.variables[labels.index(d)] for d in range(len(labels))]
-    return Operand(tensor, tuple(place))
+        order = list(range(len(sizes)))
+    return Operand(tensor, tuple(found.variables[order.index(d)] for d in range(len(order))))
 
 
 @lru_cache(maxsize=4096)
 def _plan(
-    shape: tuple[Expr, ...], index: tuple[Expr, ...], known: tuple[tuple[Symbol, Expr], ...]
+    shape: tuple[Expr, ...], index: tuple[Expr, ...], known: tuple[tuple[Symbol, Expr], ...], copies: bool
 ) -> access.Access | None:
-    """The steps to a view, if it takes only such that copy nothing."""
-    if any(not size.is_positive and size == 0 for size in shape):
+    """The steps to a view, if it takes only such that copy nothing (or transpose)."""
+    if any(size == 0 for size in shape):
         return None
     found = access.plan(shape, index, dict(known))
     sizes, transposed = shape, False
     for step in found.steps:
         if isinstance(step, access.Transpose):
             transposed = True
-        elif transposed:
+            sizes = tuple(sizes[d] for d in step.order)
+        elif transposed and not copies:
             return None
         elif isinstance(step, access.Reshape):
             if not _foldable(regrouped(sizes, step.shape), sizes, step.shape):
@@ -133,6 +139,32 @@ def _plan(
         else:
             return None
     return found
+
+
+def arranged(writer: Writer, operand: Operand, index: Sequence[Symbol], shape: Sequence[Expr]) -> Any:
+    """The operand as a tensor over the loop variables ``index``; None where it would have to be repeated."""
+    extents = dict(zip(index, shape))
+    if not all(isinstance(expr, Symbol) and expr in extents for expr in operand.place):
+        return None
+    place = [v for v in index if v in operand.place]
+    if len(place) != len(operand.place) or any(extents[v] != 1 for v in index if v not in place):
+        return None
+    sizes = [extents[v] for v in operand.place]  # type: ignore[index]
+    order = [operand.place.index(v) for v in place]
+    tensor, sizes = transpose(writer, operand.tensor, sizes, order)
+    if len(sizes) == len(shape):
+        return tensor
+    return reshape(writer, tensor, sizes, shape) if _foldable(regrouped(sizes, shape), sizes, shape) else None
+
+
+def transpose(
+    writer: Writer, tensor: Any, shape: Sequence[Expr], order: Sequence[int]
+) -> tuple[Any, list[Expr]]:
+    """A tensor with its dimensions in another order, and its shape."""
+    if list(order) == list(range(len(order))):
+        return tensor, list(shape)
+    sizes = [shape[d] for d in order]
+    return writer.transpose(tensor, order, sizes), sizes
 
 
 Group = tuple[list[int], list[int]]

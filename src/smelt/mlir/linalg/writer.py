@@ -64,8 +64,7 @@ class Writer:
 
         value = number if isinstance(number, Scalar) else constant(number, dtype)
         out = self.empty(dtype, shape)
-        made = linalg.fill(value.value, outs=[out])
-        return made.result if hasattr(made, "result") else made
+        return _result(linalg.fill(value.value, outs=[out]))
 
     # -- generics ----------------------------------------------------------------------------------------
 
@@ -149,6 +148,16 @@ class Writer:
         (known,), (given,) = self._parts(shape)
         return dialect.expand_shape(self._like(tensor, shape), tensor, _groups(groups), given, known)
 
+    def transpose(self, tensor: Any, order: Sequence[int], shape: Shape) -> Any:
+        """``linalg.transpose``: dimension ``d`` of the result, of ``shape``, is dimension ``order[d]``."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import linalg
+        from torch_mlir.dialects import tensor as dialect
+
+        sizes = [self.sizes.mixed(size) for size in shape]
+        out = dialect.empty(sizes, ir.RankedTensorType(tensor.type).element_type)
+        return _result(linalg.transpose(tensor, outs=[out], permutation=list(order)))
+
     def _like(self, tensor: Any, shape: Shape) -> Any:
         from torch_mlir import ir
 
@@ -227,6 +236,11 @@ class Writer:
 
         with self.sizes.region(), ir.InsertionPoint(block):
             yield
+
+
+def _result(made: Any) -> Any:
+    """The tensor that an operation gives; the bindings return the one or the other."""
+    return made.results[0] if hasattr(made, "results") else made
 
 
 def loop_index(number: int) -> Any:
