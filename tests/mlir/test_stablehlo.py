@@ -118,6 +118,23 @@ def test_convolutions_are_convolutions() -> None:
     assert str(found).count("stablehlo.convolution") == 1
 
 
+def test_pads_and_concatenations_are_such() -> None:
+    module = check(lambda x: torch.cat([x, F.pad(x, (1, -1), value=2.0)]), (X,), (Y,), BOTH)
+    filecheck(
+        module,
+        """
+        CHECK: %[[PADDED:.+]] = stablehlo.pad %{{.+}}, %{{.+}}, low = [0, 1], high = [0, 0]
+        CHECK: stablehlo.concatenate %arg0, %[[PADDED]], dim = 0
+        CHECK-NOT: stablehlo.select
+        """,
+    )
+
+
+def test_running_sums_need_no_loop() -> None:
+    assert "while" not in str(check(lambda x: x.cumsum(1), (X,)))
+    assert "while" in str(check(lambda x: x.cummax(1)[0], (X,)))
+
+
 def test_matrix_products_are_dots() -> None:
     module = check(
         lambda x, y: torch.einsum("bij,bkj->bik", x, y),

@@ -86,6 +86,10 @@ class ArrayHandler(Handler):
     def elementwise(self, name: str, *args: Value) -> Value:
         if name in _DIVIDES and not args[1].dtype.is_floating_point:
             args = (args[0], self._divisor(args[1]))
+        return self._elementwise(name, *args)
+
+    def _elementwise(self, name: str, *args: Value) -> Value:
+        """The same, with divisors that are not 0."""
         folded = _folded(name, args)
         if folded is not None:
             return folded
@@ -483,6 +487,9 @@ class _Indices(Numbers):
 
     def elementwise(self, name: str, *args: Value) -> Value:
         return self.handler.elementwise(name, *args)
+
+    def divide(self, name: str, x: Value, y: Value) -> Value:
+        return self.handler._elementwise(name, x, y)
 
 
 def elementwise_on(dialect: ArrayDialect, name: str, *args: Array) -> Array:

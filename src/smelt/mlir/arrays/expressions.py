@@ -36,6 +36,10 @@ class Numbers:
         """One row of `smelt.ops.table.TABLE`."""
         raise NotImplementedError
 
+    def divide(self, name: str, x: Any, y: Any) -> Any:
+        """``truncdiv`` or ``fmod`` of a number that is not negative by one that is positive."""
+        return self.elementwise(name, x, y)
+
 
 def evaluate_number(expr: Any, numbers: Numbers) -> Any:
     """The value of an expression: int64, or float64 or bool where it is no integer.
@@ -111,7 +115,15 @@ class _Evaluation:
         quotient, rest = split_multiple(left, right)
         if rest == 0:
             return self.run(quotient)
+        if left.is_nonnegative and right.is_positive:
+            return self.numbers.divide("truncdiv", *self.all([left, right], INT))
         return self.binary("floordiv", left, right, INT)
+
+    def modulo(self, expr: Any) -> Any:
+        left, right = expr.args
+        if left.is_nonnegative and right.is_positive:
+            return self.numbers.divide("fmod", *self.all([left, right], INT))
+        return self.binary("remainder", left, right, INT)
 
     def modular(self, expr: Any) -> Any:
         base, divisor, modulus = expr.args
@@ -204,8 +216,8 @@ _RULES: dict[str, _Rule] = {
     "PowByNatural": _Evaluation.pow,
     "FloorDiv": _Evaluation.floordiv,
     "CleanDiv": _Evaluation.floordiv,
-    "Mod": _two("remainder"),
-    "PythonMod": _two("remainder"),
+    "Mod": _Evaluation.modulo,
+    "PythonMod": _Evaluation.modulo,
     "ModularIndexing": _Evaluation.modular,
     "CeilDiv": _Evaluation.ceildiv,
     "Piecewise": _Evaluation.piecewise,

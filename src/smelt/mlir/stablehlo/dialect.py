@@ -14,6 +14,8 @@ from sympy import Expr
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape
 from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.stablehlo import products
+from smelt.mlir.stablehlo.attributes import attribute, i64, i64s
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
 from smelt.symbolic import numel, same
 
@@ -101,11 +103,11 @@ class StableHlo(MlirArrays):
 
     def iota(self, size: Expr, dtype: torch.dtype) -> Array:
         if size.is_Integer:
-            return self.write("iota", [], dtype, (size,), iota_dimension=_i64(0))
-        return self.write("dynamic_iota", [self.sizes((size,))], dtype, (size,), iota_dimension=_i64(0))
+            return self.write("iota", [], dtype, (size,), iota_dimension=i64(0))
+        return self.write("dynamic_iota", [self.sizes((size,))], dtype, (size,), iota_dimension=i64(0))
 
     def dimension(self, x: Array, dim: int) -> Array:
-        size = self.write("get_dimension_size", [x], torch.int32, (), dimension=_i64(dim))
+        size = self.write("get_dimension_size", [x], torch.int32, (), dimension=i64(dim))
         return self.convert(size, torch.int64)
 
     def sizes(self, exprs: Sequence[Expr]) -> Array:
@@ -129,7 +131,7 @@ class StableHlo(MlirArrays):
     def seed(self) -> Array:
         limits = torch.iinfo(torch.int64)
         low, high = (self.full(number, torch.int64, ()) for number in (limits.min, limits.max))
-        kind = _attribute("#stablehlo<rng_distribution UNIFORM>")
+        kind = attribute("#stablehlo<rng_distribution UNIFORM>")
         shape = self.literal(torch.empty(0, dtype=torch.int64), "sizes")
         return self.write("rng", [low, high, shape], torch.int64, (), rng_distribution=kind)
 
@@ -157,13 +159,13 @@ class StableHlo(MlirArrays):
         shape = tuple(shape)
         if x.shape == shape:
             return x
-        places = _i64s(dims)
+        places = i64s(dims)
         if all(size.is_Integer for size in shape) and all(size.is_Integer for size in x.shape):
             return self.write("broadcast_in_dim", [x], x.dtype, shape, broadcast_dimensions=places)
         operands = [x, self.sizes(shape)]
         grown = [d for d, place in enumerate(dims) if x.shape[d] == 1 and not same(shape[place], ONE)]
         kept = [d for d in range(x.rank) if d not in grown]
-        known = {"known_expanding_dimensions": _i64s(grown), "known_nonexpanding_dimensions": _i64s(kept)}
+        known = {"known_expanding_dimensions": i64s(grown), "known_nonexpanding_dimensions": i64s(kept)}
         return self.write(
             "dynamic_broadcast_in_dim", operands, x.dtype, shape, broadcast_dimensions=places, **known
         )
@@ -186,7 +188,7 @@ class StableHlo(MlirArrays):
         if list(order) == list(range(x.rank)):
             return x
         shape = tuple(x.shape[d] for d in order)
-        return self.write("transpose", [x], x.dtype, shape, permutation=_i64s(order))
+        return self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         ends = tuple(_end(*each) for each in zip(starts, sizes, steps, strict=True))
@@ -196,24 +198,24 @@ class StableHlo(MlirArrays):
                 [x],
                 x.dtype,
                 sizes,
-                start_indices=_i64s(starts),
-                limit_indices=_i64s(ends),
-                strides=_i64s(steps),
+                start_indices=i64s(starts),
+                limit_indices=i64s(ends),
+                strides=i64s(steps),
             )
         operands = [x, self.sizes(starts), self.sizes(ends), self.sizes(steps)]
         return self.write("real_dynamic_slice", operands, x.dtype, sizes)
 
     def reverse(self, x: Array, dims: Sequence[int]) -> Array:
-        return self.write("reverse", [x], x.dtype, x.shape, dimensions=_i64s(dims))
+        return self.write("reverse", [x], x.dtype, x.shape, dimensions=i64s(dims))
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
         shape = tuple(sympy.expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
         other, inner = self.full(value, x.dtype, ()), (ZERO,) * x.rank
         if all(e.is_Integer for e in (*low, *high)):
             edges = {
-                "edge_padding_low": _i64s(low),
-                "edge_padding_high": _i64s(high),
-                "interior_padding": _i64s(inner),
+                "edge_padding_low": i64s(low),
+                "edge_padding_high": i64s(high),
+                "interior_padding": i64s(inner),
             }
             return self.write("pad", [x, other], x.dtype, shape, **edges)
         operands = [x, other, *(self.sizes(each) for each in (low, high, inner))]
@@ -224,7 +226,7 @@ class StableHlo(MlirArrays):
             return arrays[0]
         shape = list(arrays[0].shape)
         shape[dim] = sympy.Add(*(each.shape[dim] for each in arrays))
-        return self.write("concatenate", arrays, arrays[0].dtype, tuple(shape), dimension=_i64(dim))
+        return self.write("concatenate", arrays, arrays[0].dtype, tuple(shape), dimension=i64(dim))
 
     # -- by positions that are data -----------------------------------------------------------------
 
@@ -236,7 +238,7 @@ class StableHlo(MlirArrays):
         shape, window = (*positions.shape, *x.shape[1:]), (ONE, *x.shape[1:])
         if all(size.is_Integer for size in window):
             return self.write(
-                "gather", [x, positions], x.dtype, shape, dimension_numbers=numbers, slice_sizes=_i64s(window)
+                "gather", [x, positions], x.dtype, shape, dimension_numbers=numbers, slice_sizes=i64s(window)
             )
         operands = [x, positions, self.sizes(window)]
         return self.write("dynamic_gather", operands, x.dtype, shape, dimension_numbers=numbers)
@@ -247,7 +249,7 @@ class StableHlo(MlirArrays):
             return super().pick(x, dim, position)
         zero = self.full(0, torch.int64, ())
         places = [position if d == dim else zero for d in range(x.rank)]
-        line = self.write("dynamic_slice", [x, *places], x.dtype, tuple(sizes), slice_sizes=_i64s(sizes))
+        line = self.write("dynamic_slice", [x, *places], x.dtype, tuple(sizes), slice_sizes=i64s(sizes))
         return self.reshape(line, (*x.shape[:dim], *x.shape[dim + 1 :]))
 
     def store(self, x: Array, line: Array, dim: int, position: Array) -> Array:
@@ -320,7 +322,7 @@ class StableHlo(MlirArrays):
         name = _COMBINED[kind]
         start = self.full(_start(kind, x.dtype), x.dtype, ())
         shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
-        attributes = {"dimensions": _i64s(dims)}
+        attributes = {"dimensions": i64s(dims)}
         made = self._operation(
             "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
         )
@@ -336,7 +338,7 @@ class StableHlo(MlirArrays):
             "reduce",
             [self.type(x.dtype, shape), self.type(torch.int64, shape)],
             [each.value for each in (x, places, *first)],
-            {"dimensions": _i64s([dim])},
+            {"dimensions": i64s([dim])},
             regions=1,
         )
 
@@ -369,7 +371,7 @@ class StableHlo(MlirArrays):
             return x, self.full(0, torch.int64, ())
         dim = x.rank - 1
         places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
-        attributes = {"dimension": _i64(dim), "is_stable": ir.BoolAttr.get(True)}
+        attributes = {"dimension": i64(dim), "is_stable": ir.BoolAttr.get(True)}
         made = self._operation(
             "sort", [x.value.type, places.value.type], [x.value, places.value], attributes, regions=1
         )
@@ -392,78 +394,12 @@ class StableHlo(MlirArrays):
     # -- contractions -------------------------------------------------------------------------------
 
     def dot(self, lhs: Array, rhs: Array, dims: Dot) -> Array:
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
-        numbers = hlo.DotDimensionNumbers.get(
-            list(dims.lhs_batch), list(dims.rhs_batch), list(dims.lhs_contracting), list(dims.rhs_contracting)
-        )
-        left = [d for d in range(lhs.rank) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
-        right = [d for d in range(rhs.rank) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
-        shape = (
-            *(lhs.shape[d] for d in (*dims.lhs_batch, *left)),
-            *(rhs.shape[d] for d in right),
-        )
-        return self.write("dot_general", [lhs, rhs], lhs.dtype, shape, dot_dimension_numbers=numbers)
+        return products.dot(self, lhs, rhs, dims)
 
     def convolution(
         self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
     ) -> Array | None:
-        from torch_mlir import ir
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
-        rank, groups = x.rank - 2, geometry.groups
-        spatial = list(range(2, 2 + rank))
-        out_dim, in_dim = 0, 1
-        pads = [(p, p) for p in geometry.padding]
-        strides, dilated = list(geometry.stride), [1] * rank
-        if geometry.transposed:
-            weight = self.reverse(weight, spatial)
-            if groups > 1:
-                weight = self._regrouped(weight, groups)
-            else:
-                out_dim, in_dim = 1, 0
-            strides, dilated = [1] * rank, list(geometry.stride)
-            taps = weight.shape[2:]
-            if not all(size.is_Integer for size in taps):
-                return None
-            pads = []
-            for d in range(rank):
-                reach = geometry.dilation[d] * (int(taps[d]) - 1)
-                low = reach - geometry.padding[d]
-                pads.append((low, low + geometry.output_padding[d]))
-        numbers = hlo.ConvDimensionNumbers.get(
-            input_batch_dimension=0,
-            input_feature_dimension=1,
-            input_spatial_dimensions=spatial,
-            kernel_input_feature_dimension=in_dim,
-            kernel_output_feature_dimension=out_dim,
-            kernel_spatial_dimensions=spatial,
-            output_batch_dimension=0,
-            output_feature_dimension=1,
-            output_spatial_dimensions=spatial,
-        )
-        padding = ir.DenseElementsAttr.get(torch.tensor(pads, dtype=torch.int64).reshape(-1, 2).numpy())
-        return self.write(
-            "convolution",
-            [x, weight],
-            x.dtype,
-            shape,
-            window_strides=_i64s(strides),
-            padding=padding,
-            lhs_dilation=_i64s(dilated),
-            rhs_dilation=_i64s(geometry.dilation),
-            dimension_numbers=numbers,
-            feature_group_count=_i64(groups),
-            batch_group_count=_i64(1),
-        )
-
-    def _regrouped(self, weight: Array, groups: int) -> Array:
-        """(C, O / groups, *taps) → (O, C / groups, *taps)."""
-        into, out, *taps = weight.shape
-        each = sympy.expand(into / groups)
-        parts = self.reshape(weight, (sympy.Integer(groups), each, out, *taps))
-        order = [0, 2, 1, *range(3, 3 + len(taps))]
-        return self.reshape(self.transpose(parts, order), (out * groups, each, *taps))
+        return products.convolution(self, x, weight, geometry, shape)
 
     # -- control ------------------------------------------------------------------------------------
 
@@ -562,21 +498,3 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     if dtype is torch.bool:
         return dtype
     return torch.float64 if dtype.is_floating_point else torch.int64
-
-
-def _attribute(text: str) -> Any:
-    from torch_mlir import ir
-
-    return ir.Attribute.parse(text)
-
-
-def _i64(number: int) -> Any:
-    from torch_mlir import ir
-
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
-
-
-def _i64s(numbers: Sequence[Any]) -> Any:
-    from torch_mlir import ir
-
-    return ir.DenseI64ArrayAttr.get([int(number) for number in numbers])

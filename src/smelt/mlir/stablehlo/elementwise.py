@@ -10,6 +10,7 @@ import torch
 
 from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.arrays.evaluate import elementwise_on
+from smelt.mlir.stablehlo.attributes import attribute
 
 if TYPE_CHECKING:
     from smelt.mlir.stablehlo.dialect import StableHlo
@@ -22,8 +23,6 @@ def _plain(name: str, hlo: StableHlo, *args: Array) -> Array:
 
 
 def _compare(direction: str, hlo: StableHlo, x: Array, y: Array) -> Array:
-    from torch_mlir import ir
-
     kind = "SIGNED"
     if x.dtype.is_floating_point:
         kind = "FLOAT"
@@ -34,8 +33,8 @@ def _compare(direction: str, hlo: StableHlo, x: Array, y: Array) -> Array:
         [x, y],
         torch.bool,
         x.shape,
-        comparison_direction=ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>"),
-        compare_type=ir.Attribute.parse(f"#stablehlo<comparison_type {kind}>"),
+        comparison_direction=attribute(f"#stablehlo<comparison_direction {direction}>"),
+        compare_type=attribute(f"#stablehlo<comparison_type {kind}>"),
     )
 
 
@@ -49,11 +48,6 @@ def _abs(hlo: StableHlo, x: Array) -> Array:
 
 def _sign(hlo: StableHlo, x: Array) -> Any:
     return NotImplemented if x.dtype.is_floating_point or x.dtype is torch.uint8 else _plain("sign", hlo, x)
-
-
-def _of(dtypes: Callable[[torch.dtype], bool], rule: Rule) -> Rule:
-    """The rule for some dtypes only."""
-    return lambda hlo, *args: rule(hlo, *args) if dtypes(args[0].dtype) else NotImplemented
 
 
 def _isnan(hlo: StableHlo, x: Array) -> Array:
@@ -92,14 +86,6 @@ def _int_pow(hlo: StableHlo, x: Array, y: Array) -> Array:
     inverse = _where(hlo, _compare("EQ", hlo, x, minus), alternating, zero)
     inverse = _where(hlo, _compare("EQ", hlo, x, one), one, inverse)
     return _where(hlo, _compare("LT", hlo, y, zero), inverse, plain)
-
-
-def _is_float(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point
 
 
 _NAMES = {

@@ -1,0 +1,93 @@
+"""Matrix products and convolutions in StableHLO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
+from smelt.mlir.stablehlo.attributes import i64, i64s
+
+if TYPE_CHECKING:
+    from smelt.mlir.stablehlo.dialect import StableHlo
+
+
+def dot(hlo: StableHlo, lhs: Array, rhs: Array, dims: Dot) -> Array:
+    """``stablehlo.dot_general``."""
+    from torch_mlir._mlir_libs import _stablehlo
+
+    numbers = _stablehlo.DotDimensionNumbers.get(
+        list(dims.lhs_batch), list(dims.rhs_batch), list(dims.lhs_contracting), list(dims.rhs_contracting)
+    )
+    left = [d for d in range(lhs.rank) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
+    right = [d for d in range(rhs.rank) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
+    shape = (
+        *(lhs.shape[d] for d in (*dims.lhs_batch, *left)),
+        *(rhs.shape[d] for d in right),
+    )
+    return hlo.write("dot_general", [lhs, rhs], lhs.dtype, shape, dot_dimension_numbers=numbers)
+
+
+def convolution(
+    hlo: StableHlo, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+) -> Array | None:
+    """``stablehlo.convolution``: a transposed one is that of its dilated input with its reversed weight."""
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo
+
+    rank, groups = x.rank - 2, geometry.groups
+    spatial = list(range(2, 2 + rank))
+    out_dim, in_dim = 0, 1
+    pads = [(p, p) for p in geometry.padding]
+    strides, dilated = list(geometry.stride), [1] * rank
+    if geometry.transposed:
+        weight = hlo.reverse(weight, spatial)
+        if groups > 1:
+            weight = _regrouped(hlo, weight, groups)
+        else:
+            out_dim, in_dim = 1, 0
+        strides, dilated = [1] * rank, list(geometry.stride)
+        taps = weight.shape[2:]
+        if not all(size.is_Integer for size in taps):
+            return None
+        pads = []
+        for d in range(rank):
+            reach = geometry.dilation[d] * (int(taps[d]) - 1)
+            low = reach - geometry.padding[d]
+            pads.append((low, low + geometry.output_padding[d]))
+    numbers = _stablehlo.ConvDimensionNumbers.get(
+        input_batch_dimension=0,
+        input_feature_dimension=1,
+        input_spatial_dimensions=spatial,
+        kernel_input_feature_dimension=in_dim,
+        kernel_output_feature_dimension=out_dim,
+        kernel_spatial_dimensions=spatial,
+        output_batch_dimension=0,
+        output_feature_dimension=1,
+        output_spatial_dimensions=spatial,
+    )
+    padding = ir.DenseElementsAttr.get(torch.tensor(pads, dtype=torch.int64).reshape(-1, 2).numpy())
+    return hlo.write(
+        "convolution",
+        [x, weight],
+        x.dtype,
+        shape,
+        window_strides=i64s(strides),
+        padding=padding,
+        lhs_dilation=i64s(dilated),
+        rhs_dilation=i64s(geometry.dilation),
+        dimension_numbers=numbers,
+        feature_group_count=i64(groups),
+        batch_group_count=i64(1),
+    )
+
+
+def _regrouped(hlo: StableHlo, weight: Array, groups: int) -> Array:
+    """(C, O / groups, *taps) → (O, C / groups, *taps)."""
+    into, out, *taps = weight.shape
+    each = sympy.expand(into / groups)
+    parts = hlo.reshape(weight, (sympy.Integer(groups), each, out, *taps))
+    order = [0, 2, 1, *range(3, 3 + len(taps))]
+    return hlo.reshape(hlo.transpose(parts, order), (out * groups, each, *taps))
