@@ -139,3 +139,11 @@ def test_the_nest_is_a_register_tile() -> None:
     assert text.count("fma(") == 12
     assert "panel" in text and "tile" in text
     assert "store_turned" in print_unit([run]).text
+
+
+def test_a_product_of_a_product() -> None:
+    """What the second one reads is in memory, however cheap it is to compute."""
+    report = compiled(lambda x, y, z: (x @ y) @ z, draw(64, 70), draw(70, 80, seed=1), draw(80, 64, seed=2))
+    assert not report.externs
+    report = compiled(lambda x, y: (x + 1) @ (y * 2), draw(64, 70), draw(70, 80, seed=1))
+    assert not report.externs

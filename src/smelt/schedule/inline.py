@@ -41,6 +41,7 @@ def inline(work: Work) -> None:
             or not isinstance(item.body, Pointwise)
             or writers[name] > 1
             or name in work.outside
+            or name in work.inlined_never
             or name in mutated
             or any(read.buffer in mutated for read in item.reads)
             or any(

@@ -133,6 +133,8 @@ class Work:
     dtypes: dict[str, Any] = field(default_factory=dict)
     contents: dict[str, Interval] = field(default_factory=dict)
     """What is known of the integers in a buffer (positions, clamped indices)."""
+    inlined_never: set[str] = field(default_factory=set)
+    """Buffers that have to be in memory, whatever it costs to compute them."""
     outside: set[str] = field(default_factory=set)
     """Buffers that something other than a loop function reads: ATen calls, outputs."""
 

@@ -35,6 +35,8 @@ def prepare(graph: Graph) -> Work:
             work.outside.add(item.body.source)
         else:
             _analyze(work, item)
+        if isinstance(item.body, Contraction):  # operands are read many times over
+            work.inlined_never |= {read.buffer for read in item.reads}
     _drop_unused(work)
     inline(work)
     for item in work.items:
