@@ -24,7 +24,8 @@ def nll_loss(
 ) -> tuple[Tensor, Tensor]:
     """``-x[n, target[n, …], …]`` times the class's weight, 0 where the target is to be ignored.
 
-    x (C,) or (N, C, *), target without C. The second result is the sum of the weights, 0 without reduction.
+    x (C,) or (N, C, *), target without C. The second result is the sum of the weights; without reduction
+    it is 0 for (N, C, *).
     """
     channel = 0 if len(x.shape) == 1 else 1
     compute = compute_dtype(x.dtype)
@@ -51,7 +52,7 @@ def nll_loss(
         counts, at = chosen(index)
         return ops.where(counts, weigh(at), ops.constant(0.0, compute))
 
-    if reduction == NONE:
+    if reduction == NONE and len(x.shape) > 1:
         result = ctx.pointwise(
             lambda i: convert(loss(i), compute, x.dtype), shape=target.shape, dtype=x.dtype
         )
