@@ -11,7 +11,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, Unsupported
-from smelt.loops.dependencies import variables
+from smelt.loops.dependencies import variables, views_in
 from smelt.loops.ir import (
     Bind,
     Body,
@@ -29,6 +29,8 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.strided import index_of_view, is_whole
 from smelt.mlir.linalg.bodies import Bodies
+from smelt.mlir.linalg.complexes import CALLS as COMPLEX
+from smelt.mlir.linalg.complexes import Complexes
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
 from smelt.mlir.linalg.literals import literal
@@ -42,7 +44,7 @@ Place = Callable[[str | None], AbstractContextManager[Any]]
 SEED = "aten.randint.low"
 """How a loop graph draws the seed of its random numbers."""
 
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", SEED, *CONTROL})
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", SEED, *CONTROL, *COMPLEX})
 """What Linalg does of what the loop graph calls."""
 
 
@@ -176,6 +178,10 @@ class Evaluation:
     def _call(self, body: Extern, node: Node) -> list[Any]:
         if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
             return [self.writer.fill(self.seed(), torch.int64, ())]
+        if body.target in COMPLEX and self._is_complex(node, body):
+            buffer = self.graph.buffers[str(node.outputs[0])]
+            complexes = Complexes(self.bodies, self.graph, self.view)
+            return [complexes.call(body.target, buffer.dtype, buffer.shape, body.args, body.kwargs)]
         if body.target not in CALLS or body.overwrites or body.sizes or body.target == SEED:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
@@ -187,6 +193,11 @@ class Evaluation:
         inner = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
         kinds = [None if name is None else self._type(name) for name in node.outputs]
         return CONTROL[body.target](self.writer, inner, kinds, *args)
+
+    def _is_complex(self, node: Node, body: Extern) -> bool:
+        """Whether complex numbers go into a call or come out of it."""
+        names = [*node.outputs, *(view.buffer for view in views_in(body.args))]
+        return any(name is not None and self.graph.buffers[name].dtype.is_complex for name in names)
 
     def _type(self, name: str) -> Any:
         buffer = self.graph.buffers[name]
