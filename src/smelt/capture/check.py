@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.capture.program import Program
+from smelt.capture.program import Program, shape_env_of
 from smelt.errors import SmeltError
 from smelt.symbolic import as_expr, evaluate
 
@@ -28,6 +29,9 @@ class InputCheck:
         self.expected = [node.meta.get("val") for node in users]
         self.names = [node.name for node in users]
         self.ranges = dict(ranges)
+        environment = shape_env_of(self.expected)
+        guards = () if environment is None else environment.guards
+        self.conditions = tuple(dict.fromkeys(guard.expr for guard in guards))
 
     def __call__(self, leaves: list[Any]) -> None:
         sizes: dict[Symbol, int] = {}
@@ -48,6 +52,23 @@ class InputCheck:
                     why=f"exported: {tuple(expected.stride())}",
                     remedy="pass it through .contiguous() (or the memory format that was exported)",
                 )
+        self._conditions(sizes)
+
+    def _conditions(self, sizes: dict[Symbol, int]) -> None:
+        """What tracing took for granted of the sizes: elsewhere the program would be another one."""
+        for condition in self.conditions:
+            if condition.free_symbols <= sizes.keys() and self._fails(condition, sizes):
+                given = ", ".join(f"{s} = {sizes[s]}" for s in sorted(condition.free_symbols, key=str))
+                raise SmeltError(
+                    "SM0603",
+                    f"sizes for which the program is another one: {given}",
+                    why=f"exported for sizes with {condition}",
+                    remedy="export it for such sizes as well",
+                )
+
+    @staticmethod
+    def _fails(condition: Any, sizes: Mapping[Symbol, int]) -> bool:
+        return condition.xreplace({s: sympy.Integer(n) for s, n in sizes.items()}) == sympy.false
 
     def _size(self, name: str, dim: int, size: int, wanted: Expr, sizes: dict[Symbol, int]) -> None:
         if isinstance(wanted, Symbol) and wanted not in sizes:
