@@ -110,14 +110,13 @@ def test_logspace(dtype: torch.dtype, steps: int) -> None:
     check(lambda x: aten.logspace.default(-2, 3, steps, 2.0, dtype=dtype) + x, torch.zeros((), dtype=dtype))
 
 
+@pytest.mark.parametrize("steps", [0, 1, 7])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_logspace_between_tensors(dtype: torch.dtype) -> None:
+def test_logspace_between_tensors(dtype: torch.dtype, steps: int) -> None:
     ends = torch.tensor(-1.3), torch.tensor(3)
-    for steps in (0, 1, 7):
-        options: dict[str, Any] = {"dtype": dtype}
-        check(lambda a, b: aten.logspace.Tensor_Tensor(a, b, steps, 2.0, **options), *ends)
-        check(lambda a, b: aten.logspace.Tensor_Scalar(a, 2.5, steps, **options), *ends)
-        check(lambda a, b: aten.logspace.Scalar_Tensor(-1, b, steps, **options), *ends)
+    check(lambda a, b: aten.logspace.Tensor_Tensor(a, b, steps, 2.0, dtype=dtype), *ends)
+    check(lambda a, b: aten.logspace.Tensor_Scalar(a, 2.5, steps, dtype=dtype), *ends)
+    check(lambda a, b: aten.logspace.Scalar_Tensor(-1, b, steps, dtype=dtype), *ends)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -68,3 +68,40 @@ def test_tables(name: str) -> None:
     largest = max(map(abs, table))
     for given, wanted in zip(table, found, strict=True):
         assert abs(given - wanted) <= 2e-16 * largest
+
+
+def temme(count: int, terms: int = 60) -> list[list[Any]]:
+    """The power series in eta of the first ``count`` functions of Temme's expansion (DLMF 8.12.10, 8.12.11).
+
+    mu, of which ``eta**2 / 2 = mu - log(1 + mu)``, has ``mu mu' = eta (1 + mu)``.
+    """
+    one = mpmath.mpf(1)
+    mu = [0 * one, one]
+    for n in range(2, terms):
+        mu.append((mu[n - 1] - sum(mu[i] * (n + 1 - i) * mu[n + 1 - i] for i in range(2, n))) / (n + 1))
+    inverse = [one]  # of mu / eta
+    for n in range(1, terms - 1):
+        inverse.append(-sum(mu[k + 1] * inverse[n - k] for k in range(1, n + 1)))
+    stirling, scaled = [0 * one] * (count + 1), [one]
+    for j in range(1, count // 2 + 2):
+        if 2 * j - 1 <= count:
+            stirling[2 * j - 1] = mpmath.bernoulli(2 * j) / (2 * j * (2 * j - 1))
+    for n in range(1, count + 1):
+        scaled.append(sum(k * stirling[k] * scaled[n - k] for k in range(1, n + 1)) / n)
+    found = [inverse[1:]]
+    for k in range(1, count):
+        last, factor = found[-1], (-1) ** k * scaled[k]
+        found.append([(n + 2) * last[n + 2] + factor * inverse[n + 1] for n in range(len(last) - 2)])
+    return found
+
+
+def test_temmes_functions() -> None:
+    with mpmath.workdps(40):
+        for k, (table, series) in enumerate(zip(special_tables.TEMME, temme(7), strict=True)):
+
+            def function(t: Any, series: list[Any] = series) -> Any:
+                return mpmath.polyval(series[::-1], special_tables.TEMME_REACH * t)
+
+            found = coefficients(function, len(table))
+            for given, wanted in zip(table, found, strict=True):
+                assert abs(given - wanted) <= 1e-17 * mpmath.mpf(100) ** k

@@ -19,6 +19,7 @@ ROW_MODULES: tuple[str, ...] = (
     "divisors",
     "embedding",
     "scans",
+    "incomplete_gamma",
     "indexing",
     "losses",
     "multinomial",

@@ -27,7 +27,7 @@ INF, NAN = float("inf"), float("nan")
 # -- the scaled complementary error function ---------------------------------------------------------------
 
 
-def _scaled_erfc(c: Constants, x: Any) -> Any:
+def scaled_erfc(c: Constants, x: Any) -> Any:
     """``exp(x*x) erfc(x)``: one series in ``(y - 3.75) / (y + 3.75)`` for y = |x|, the reflection below 0."""
     y = ops.minimum(ops.abs(x), c(1e12))
     shift = c(3.75)
@@ -40,7 +40,7 @@ def _scaled_erfc(c: Constants, x: Any) -> Any:
     return ops.where(ops.isnan(x), x, ops.where(ops.lt(x, c(0)), negative, positive))
 
 
-pointwise(aten.special_erfcx.default, _scaled_erfc, INT_TO_FLOAT, low=False)
+pointwise(aten.special_erfcx.default, scaled_erfc, INT_TO_FLOAT, low=False)
 
 # -- the normal quantile -----------------------------------------------------------------------------------
 
