@@ -80,26 +80,32 @@ def worth_it(body: Contraction, graph: Graph) -> bool:
 
 
 def _operands_fit(body: Contraction, graph: Graph) -> bool:
-    """Whether lhs is a plain load by (batch, row, term), contiguous along the terms; and rhs straight-line
-    code by (batch, column, term).
-    """
+    """Whether both are straight-line code: lhs by (batch, row, term), rhs by (batch, column, term)."""
+    left, right = (_steps(function, body, graph) for function in (body.lhs, body.rhs))
+    if left is None or right is None:
+        return False
+    row, column = variables("i", len(body.shape))[-2:]
+    of_left, of_right = _symbols(left), _symbols(right)
+    return row in of_left and column in of_right and column not in of_left and row not in of_right
+
+
+def lhs_lies_along_terms(body: Contraction, graph: Graph) -> bool:
+    """Whether lhs is one plain load, contiguous along the terms: what the register tile reads."""
+    steps = _steps(body.lhs, body, graph)
+    if steps is None or len(steps) != 1 or steps[0].op != "load":
+        return False
+    buffer, place = steps[0].args
+    (term,) = variables("r", 1)
+    return bool(sympy.expand(flatten(place, graph.buffers[buffer].strides)).coeff(term, 1) == 1)
+
+
+def _steps(function: Any, body: Contraction, graph: Graph) -> list[Instruction] | None:
+    """What an operand's loop function does; None where it masks or looks positions up."""
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
-    index, term = variables("i", len(body.shape)), variables("r", 1)
-    found = []
-    for function in (body.lhs, body.rhs):
-        recorder = Recorder(dtypes, {})
-        recorder.run(function, index, term)
-        found.append(list(recorder.instructions))
-    left, right = found
-    if len(left) != 1 or any(not isinstance(s, Instruction) or s.index is not None for s in (*left, *right)):
-        return False
-    if left[0].op != "load" or index[-1] in _symbols(left) or index[-2] in _symbols(right):
-        return False
-    if index[-2] not in _symbols(left) or index[-1] not in _symbols(right):
-        return False
-    buffer, place = left[0].args
-    along = sympy.expand(flatten(place, graph.buffers[buffer].strides)).coeff(term[0], 1)
-    return bool(along == 1)
+    recorder = Recorder(dtypes, {})
+    recorder.run(function, variables("i", len(body.shape)), variables("r", 1))
+    steps = [s for s in recorder.instructions if isinstance(s, Instruction) and s.index is None]
+    return steps if len(steps) == len(recorder.instructions) else None
 
 
 def _symbols(steps: Sequence[Instruction]) -> set[Symbol]:
