@@ -23,7 +23,12 @@ def stablehlo(module: Any, inputs: Sequence[Any], dynamic_dims: Sequence[Any]) -
     return _run(module, inputs, dynamic_dims, "stablehlo")
 
 
-def tosa(module: Any, inputs: Sequence[Any], dynamic_dims: Sequence[Any]) -> Callable[..., Any]:
+def tosa(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """As torch-mlir's own configurations export: every size fixed."""
+    return _run(module, inputs, [()] * len(inputs), "tosa")
+
+
+def dynamic_tosa(module: Any, inputs: Sequence[Any], dynamic_dims: Sequence[Any]) -> Callable[..., Any]:
     return _run(module, inputs, dynamic_dims, "tosa")
 
 

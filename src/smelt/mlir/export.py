@@ -27,12 +27,8 @@ _TO_LINALG: dict[str, str | None] = {
     "torch": (
         "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
     ),
-    "tosa": (
-        "func.func(tosa-to-linalg-named,tosa-to-linalg,"
-        "tosa-to-arith{include-apply-rescale=true},tosa-to-tensor,tosa-to-scf)"
-    ),
 }
-"""Dialect → the upstream passes that bring it to Linalg, for running it; StableHLO has an interpreter."""
+"""Dialect → the upstream passes that bring it to Linalg, for running it; StableHLO and TOSA have their own."""
 
 
 def export(
@@ -150,6 +146,12 @@ class Exported:
             from smelt.mlir.stablehlo import evaluate_module
 
             self._executable = lambda *values: evaluate_module(self.module, values)
+        if self._executable is None and self.dialect == "tosa":
+            from smelt.mlir.tosa import to_linalg
+
+            module = clone(self.module)
+            to_linalg(module)
+            self._executable = Executable(module)
         if self._executable is None:
             module, passes = self.module, _TO_LINALG[self.dialect]
             if passes is not None:

@@ -1,0 +1,454 @@
+"""Array operations in TOSA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape
+from smelt.mlir.arrays.evaluate import elementwise_on
+from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.tosa import order, products, reductions, shapes
+from smelt.mlir.tosa.elementwise import elementwise, narrowed, truncated, widened
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+class Tosa(MlirArrays):
+    """Writes TOSA (MLIR's dialect of the specification 1.x, with its extensions for int64 and float64).
+
+    A value may have one element along a dimension where its array has more: TOSA's elementwise operations
+    repeat it, other operations get it repeated (`solid`). uint8 is kept in ``i8``. TOSA has no arrays
+    without elements: these are ``arith.constant``. Dynamic sizes are taken from the function's arguments by
+    ``tosa.dim`` and computed by its operations on shapes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extents: dict[Expr, tuple[Array, int]] = {}
+
+    # -- types and operations -------------------------------------------------------------------------
+
+    def element(self, dtype: torch.dtype) -> Any:
+        if dtype.is_complex or dtype in (torch.uint16, torch.uint32, torch.uint64):
+            raise Unsupported(f"TOSA has no {str(dtype).removeprefix('torch.')}")
+        return super().element(dtype)
+
+    def operation(
+        self,
+        name: str,
+        results: Sequence[Any],
+        operands: Sequence[Any],
+        attributes: dict[str, Any],
+        regions: int = 0,
+    ) -> Any:
+        from torch_mlir import ir
+
+        return ir.Operation.create(
+            f"tosa.{name}",
+            results=list(results),
+            operands=list(operands),
+            attributes=attributes,
+            regions=regions,
+        )
+
+    def write(
+        self,
+        name: str,
+        operands: Sequence[Any],
+        dtype: torch.dtype,
+        shape: Shape,
+        held: Shape | None = None,
+        **attributes: Any,
+    ) -> Array:
+        """One operation with one result, which has ``shape``; ``held``: the sizes that its value has."""
+        shape = tuple(shape)
+        kind = self.type(dtype, shape if held is None else held)
+        return Array(self.operation(name, [kind], operands, attributes).results[0], dtype, shape)
+
+    def held(self, x: Array) -> Shape:
+        """The sizes of an array's value: 1 where it is to be repeated."""
+        from torch_mlir import ir
+
+        kind = ir.RankedTensorType(x.value.type)
+        return tuple(
+            x.shape[d] if kind.is_dynamic_dim(d) else sympy.Integer(kind.get_dim_size(d))
+            for d in range(x.rank)
+        )
+
+    def solid(self, x: Array) -> Array:
+        """The array with all its elements in its value."""
+        held = self.held(x)
+        if held == x.shape:
+            return x
+        if _empty(x.shape):
+            return self.empty(x.dtype, x.shape)
+        repeats = tuple(size if here != size else ONE for here, size in zip(held, x.shape))
+        if all(size.is_Integer for size in x.shape) and x.number is not None:
+            return self._constant(torch.tensor(x.number, dtype=_wide(x.dtype)).to(x.dtype), x.shape)
+        return self.write("tile", [x.value, shapes.operand(self, repeats)], x.dtype, x.shape)
+
+    def empty(self, dtype: torch.dtype, shape: Shape) -> Array:
+        """An array without elements."""
+        from torch_mlir import ir
+        from torch_mlir.dialects import arith
+
+        kind = self.type(dtype, shape)
+        if not kind.has_static_shape:
+            raise Unsupported("an array without elements whose other sizes are dynamic")
+        return Array(
+            arith.ConstantOp(kind, ir.Attribute.parse(f"dense<> : {kind}")).result, dtype, tuple(shape)
+        )
+
+    # -- numbers --------------------------------------------------------------------------------------
+
+    def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
+        shape = tuple(shape)
+        if _empty(shape):
+            return self.empty(dtype, shape)
+        key = ("full", repr(value), dtype, len(shape))
+        if key not in self.memo:
+            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
+            self.memo[key] = self._constant(single, (ONE,) * len(shape)).value
+        return Array(self.memo[key], dtype, shape, value)
+
+    def _constant(self, single: torch.Tensor, shape: Shape) -> Array:
+        from torch_mlir import ir
+
+        dtype, sizes = single.dtype, [int(size) for size in shape]
+        if dtype in (torch.bool, torch.bfloat16) or not sizes:
+            values = self.attribute(single.expand(sizes))
+        elif dtype.is_floating_point:
+            whole = ir.RankedTensorType.get(sizes, self.element(dtype))
+            values = ir.DenseElementsAttr.get_splat(
+                whole, ir.FloatAttr.get(self.element(dtype), single.item())
+            )
+        else:
+            whole = ir.RankedTensorType.get(sizes, self.element(dtype))
+            values = ir.DenseElementsAttr.get_splat(
+                whole, ir.IntegerAttr.get(self.element(dtype), _signed(single))
+            )
+        return self.write("const", [], dtype, shape, values=values)
+
+    def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        from torch_mlir import ir
+
+        shape = tuple(sympy.Integer(size) for size in tensor.shape)
+        if _empty(shape):
+            return self.empty(tensor.dtype, shape)
+        with ir.Location.name(name):
+            return self.write("const", [], tensor.dtype, shape, values=self.attribute(tensor))
+
+    def iota(self, size: Expr, dtype: torch.dtype) -> Array:
+        key = ("iota", size)
+        if key not in self.memo:
+            if size.is_Integer:
+                self.memo[key] = self.literal(torch.arange(int(size)), "iota")
+            else:
+                self.memo[key] = shapes.counted(self, size)
+        found = self.memo[key]
+        return found if dtype is torch.int64 else self.convert(found, dtype)
+
+    def dimension(self, x: Array, dim: int) -> Array:
+        return shapes.counted_size(self, x, dim)
+
+    def know(self, arguments: Sequence[Array]) -> None:
+        for array in arguments:
+            for dim, size in enumerate(array.shape):
+                if not size.is_Integer:
+                    self.extents.setdefault(size, (array, dim))
+        super().know(arguments)
+
+    # -- elementwise ----------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        return elementwise(self, name, *args)
+
+    def plain(
+        self, name: str, args: Sequence[Array], dtype: torch.dtype, *more: Any, **attributes: Any
+    ) -> Array:
+        """An elementwise operation on arrays of one shape; ``more``: operands behind them."""
+        shape = args[0].shape
+        if _empty(shape):
+            return self.empty(dtype, shape)
+        held = list(self.held(args[0]))
+        for arg in args[1:]:
+            for d, size in enumerate(self.held(arg)):
+                if held[d] == 1 or (size.is_Integer and size != 1):
+                    held[d] = size
+        operands = [*(each.value for each in args), *more]
+        return self.write(name, operands, dtype, shape, tuple(held), **attributes)
+
+    def convert(self, x: Array, dtype: torch.dtype) -> Array:
+        if x.dtype == dtype:
+            return x
+        if x.dtype is torch.uint8:
+            return x if dtype is torch.uint8 else self.convert(widened(self, x), dtype)
+        if dtype is torch.uint8:
+            return narrowed(self, self.convert(x, torch.int32))
+        if x.dtype.is_floating_point and not dtype.is_floating_point and dtype is not torch.bool:
+            x = truncated(self, x)
+        if torch.bfloat16 in (x.dtype, dtype) and {x.dtype, dtype} & {torch.float16, torch.float64}:
+            x = self.convert(x, torch.float32)
+        return self.plain("cast", [x], dtype)
+
+    def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
+        if x.dtype.is_floating_point or dtype.is_floating_point:
+            raise Unsupported("TOSA cannot look at the bits of floating-point numbers")
+        return Array(x.value, dtype, x.shape)
+
+    # -- structure ------------------------------------------------------------------------------------
+
+    def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
+        shape = tuple(shape)
+        if _empty(shape):
+            return self.empty(x.dtype, shape)
+        if x.number is not None:
+            return self.full(x.number, x.dtype, shape)
+        held = self.held(x)
+        sizes = [ONE] * len(shape)
+        for d, place in enumerate(dims):
+            sizes[place] = held[d]
+        value = x.value
+        if tuple(sizes) != held:
+            value = self._reshaped_value(x, tuple(sizes))
+        return Array(value, x.dtype, shape)
+
+    def _reshaped_value(self, x: Array, held: Shape) -> Any:
+        operands = [x.value, shapes.operand(self, shapes.one_unknown(held))]
+        return self.write("reshape", operands, x.dtype, held).value
+
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if _empty(shape):
+            return self.empty(x.dtype, shape)
+        if x.number is not None:
+            return self.full(x.number, x.dtype, shape)
+        return Array(self._reshaped_value(self.solid(x), shape), x.dtype, shape)
+
+    def relabel(self, x: Array, shape: Shape) -> Array:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        held = tuple(ONE if here == 1 else size for here, size in zip(self.held(x), shape, strict=True))
+        if self.type(x.dtype, held) == x.value.type:
+            return Array(x.value, x.dtype, shape, x.number)
+        return Array(self._reshaped_value(x, held), x.dtype, shape)
+
+    def transpose(self, x: Array, order: Sequence[int]) -> Array:
+        if list(order) == list(range(x.rank)):
+            return x
+        shape = tuple(x.shape[d] for d in order)
+        if _empty(shape):
+            return self.empty(x.dtype, shape)
+        if x.number is not None:
+            return self.full(x.number, x.dtype, shape)
+        held = self.held(x)
+        return self.write(
+            "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=_i32s(order)
+        )
+
+    def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
+        shape = tuple(sizes)
+        if _empty(shape):
+            return self.empty(x.dtype, shape)
+        if x.number is not None:
+            return self.full(x.number, x.dtype, shape)
+        repeated = [here == 1 and here != size for here, size in zip(self.held(x), x.shape)]
+        line = Array(x.value, x.dtype, self.held(x))
+        starts = tuple(ZERO if lazy else each for lazy, each in zip(repeated, starts))
+        wanted = tuple(ONE if lazy else each for lazy, each in zip(repeated, sizes))
+        if all(step == 1 or lazy or size == 1 for lazy, step, size in zip(repeated, steps, sizes)):
+            found = self._cut(line, starts, wanted)
+        else:
+            found = self._cut_in_steps(line, starts, wanted, steps, repeated)
+        return Array(found.value, x.dtype, shape)
+
+    def _cut(self, x: Array, starts: Shape, sizes: Shape) -> Array:
+        if all(start == 0 for start in starts) and tuple(sizes) == x.shape:
+            return x
+        operands = [x.value, shapes.operand(self, starts), shapes.operand(self, sizes)]
+        return self.write("slice", operands, x.dtype, sizes)
+
+    def _cut_in_steps(
+        self, x: Array, starts: Shape, sizes: Shape, steps: Shape, repeated: Sequence[bool]
+    ) -> Array:
+        """Whole strides, of which the first elements stay: TOSA's slices have no strides."""
+        spread = [
+            size if lazy or step == 1 else sympy.expand(size * step)
+            for lazy, size, step in zip(repeated, sizes, steps)
+        ]
+        missing = [
+            sympy.expand(start + size - have) if step != 1 and not lazy else ZERO
+            for lazy, start, size, have, step in zip(repeated, starts, spread, x.shape, steps)
+        ]
+        high = tuple(
+            ZERO if each.is_nonpositive else each if each.is_Integer else step - 1
+            for each, step in zip(missing, steps)
+        )
+        if any(each != 0 for each in high):
+            x = self.pad(x, (ZERO,) * x.rank, high, 0)
+        x = self._cut(x, starts, tuple(spread))
+        parts: list[Expr] = []
+        inner: list[int] = []
+        for lazy, size, step in zip(repeated, sizes, steps):
+            parts.append(size)
+            if step != 1 and not lazy:
+                inner.append(len(parts))
+                parts.append(step)
+        x = self.reshape(x, tuple(parts))
+        ones = tuple(ONE if n in inner else size for n, size in enumerate(parts))
+        return self.reshape(self._cut(x, (ZERO,) * x.rank, ones), tuple(sizes))
+
+    def reverse(self, x: Array, dims: Sequence[int]) -> Array:
+        if _empty(x.shape) or x.number is not None:
+            return x
+        held, value = self.held(x), x.value
+        for dim in dims:
+            if held[dim] != 1:
+                value = self.write("reverse", [value], x.dtype, held, axis=_i32(dim)).value
+        return Array(value, x.dtype, x.shape)
+
+    def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
+        shape = tuple(sympy.expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
+        if _empty(shape):
+            return self.empty(x.dtype, shape)
+        if _empty(x.shape) or (x.number is not None and repr(x.number) == repr(value)):
+            return self.full(value, x.dtype, shape)
+        x = self.solid(x)
+        around = shapes.operand(self, tuple(size for pair in zip(low, high) for size in pair))
+        return self.write("pad", [x.value, around, self.full(value, x.dtype, (ONE,)).value], x.dtype, shape)
+
+    def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
+        shape = list(arrays[0].shape)
+        shape[dim] = sympy.Add(*(each.shape[dim] for each in arrays))
+        parts = [self.solid(each) for each in arrays if not _empty(each.shape)]
+        if not parts:
+            return self.empty(arrays[0].dtype, tuple(shape))
+        if len(parts) == 1:
+            return self.relabel(parts[0], tuple(shape))
+        return self.write(
+            "concat", [each.value for each in parts], parts[0].dtype, tuple(shape), axis=_i32(dim)
+        )
+
+    # -- by positions that are data -------------------------------------------------------------------
+
+    def take(self, x: Array, positions: Array) -> Array:
+        return order.take(self, x, positions)
+
+    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+        return order.put(self, base, positions, values, mode)
+
+    # -- reductions and order -------------------------------------------------------------------------
+
+    def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        return reductions.reduce(self, kind, x, dims)
+
+    def position_of_extreme(self, kind: str, x: Array) -> Array:
+        return reductions.position_of_extreme(self, kind, x)
+
+    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
+        return order.sort(self, x, descending)
+
+    # -- contractions ---------------------------------------------------------------------------------
+
+    def matmul(self, lhs: Array, rhs: Array) -> Array:
+        return products.matmul(self, lhs, rhs)
+
+    def convolution(
+        self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    ) -> Array | None:
+        return products.convolution(self, x, weight, geometry, shape)
+
+    # -- control --------------------------------------------------------------------------------------
+
+    def branch(
+        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+    ) -> list[Array]:
+        kinds, others = self.probe(then), self.probe(otherwise)
+        if [self.type(*kind) for kind in kinds] != [self.type(*kind) for kind in others]:
+            raise Unsupported("the branches of a condition give arrays of different sizes")
+        types = [self.type(*kind) for kind in kinds]
+        made = self.operation("cond_if", types, [self.solid(condition).value], {}, regions=2)
+        for region, function in zip(made.regions, (then, otherwise)):
+            self._fill(region, [], partial(_ignoring, function))
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def loop(
+        self,
+        initial: Sequence[Array],
+        test: Callable[[Sequence[Array]], Array],
+        step: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        first = [self.solid(each) for each in initial]
+        kinds = [(each.dtype, each.shape) for each in first]
+        made = self.operation(
+            "while_loop", [each.value.type for each in first], [each.value for each in first], {}, regions=2
+        )
+        self._fill(made.regions[0], kinds, lambda state: [test(state)])
+        self._fill(
+            made.regions[1],
+            kinds,
+            lambda state: [self.relabel(new, old.shape) for new, old in zip(step(state), state, strict=True)],
+        )
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def _fill(
+        self,
+        region: Any,
+        kinds: Sequence[tuple[torch.dtype, Shape]],
+        body: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> None:
+        from torch_mlir import ir
+
+        types = [self.type(*kind) for kind in kinds]
+        block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
+        with ir.InsertionPoint(block), self.region():
+            results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
+            self.operation("yield", [], [self.solid(each).value for each in results], {})
+
+    def finish(self, array: Array, dtype: torch.dtype) -> Array:
+        return self.solid(super().finish(array, dtype))
+
+    def apply(self, name: str, *args: Array) -> Array:
+        """One row of the table of operators."""
+        return elementwise_on(self, name, *args)
+
+
+def _ignoring(function: Callable[[], Sequence[Array]], state: Sequence[Array]) -> Sequence[Array]:
+    return function()
+
+
+def _empty(shape: Shape) -> bool:
+    return any(size == 0 for size in shape)
+
+
+def _signed(single: torch.Tensor) -> int:
+    """uint8 as the i8 of the same bits."""
+    return int(single.view(torch.int8).item() if single.dtype is torch.uint8 else single.item())
+
+
+def _i32(number: int) -> Any:
+    from torch_mlir import ir
+
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
+
+
+def _i32s(numbers: Sequence[int]) -> Any:
+    from torch_mlir import ir
+
+    return ir.DenseI32ArrayAttr.get(list(numbers))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype is torch.bool:
+        return dtype
+    return torch.float64 if dtype.is_floating_point else torch.int64

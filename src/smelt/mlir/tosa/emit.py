@@ -1,0 +1,51 @@
+"""Program → TOSA module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.capture import Program
+from smelt.lowering.needs import METHODS
+from smelt.mlir import bindings
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.arrays.function import write_module
+from smelt.mlir.arrays.graphs import CALLS
+from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.signature import Weights
+from smelt.mlir.tosa.dialect import Tosa
+from smelt.mlir.tosa.elementwise import ELEMENTWISE
+
+CAPABILITIES = Capabilities(
+    bodies=frozenset(
+        {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}
+    ),
+    elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}) - {"nextafter"},
+    methods=METHODS - {"bitcast"},
+    calls=CALLS,
+)
+"""What TOSA takes of the loop graph."""
+
+
+def emit(program: Program, weights: Weights = "inline") -> Any:
+    """A program in contract form as a module with one function ``main`` in TOSA.
+
+    Args:
+        program: what `smelt.contract.contract` gave.
+        weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+
+    Integers are signless, uint8 in ``i8``. Where the program has int64 or float64, so has the module. Sizes
+    that are dynamic are computed by TOSA's operations on shapes. TOSA cannot raise: an index out of range
+    reads the nearest element, and checks of sizes are the caller's. A division is a product with the
+    reciprocal. Random numbers, complex numbers and the bits of floats have no form.
+
+    Raises:
+        UnsupportedOperatorsError: SM0711, all calls that have no form in TOSA.
+        SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
+    """
+    context = bindings.new_context()
+    from torch_mlir.passmanager import PassManager
+
+    module = write_module(program, weights, Tosa(), "TOSA", context)
+    with context:
+        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
+    return module
