@@ -31,7 +31,7 @@ _LOWERING = (
     "one-shot-bufferize{ANALYSIS bufferize-function-boundaries allow-return-allocs-from-loops "
     "function-boundary-type-conversion=identity-layout-map},"
     "refback-mlprogram-bufferize,"
-    "func.func(buffer-deallocation-pipeline),"
+    "buffer-deallocation-pipeline,"
     "convert-bufferization-to-memref,"
     "func.func(tm-tensor-to-loops),"
     "func.func(refback-munge-memref-copy),"
@@ -83,8 +83,7 @@ class Executable:
         name: the function to call.
 
     Tensors in, tensors out, numbers as Python numbers. Arguments are never written to. An assertion
-    (``cf.assert``) that does not hold raises when the call is done; memory stays safe as long as the module
-    clamps what it asserts.
+    (``cf.assert``) that does not hold ends the call, and raises.
 
     Raises:
         PipelineError: SM0712, something in the module has no lowering to LLVM.
@@ -118,6 +117,7 @@ class Executable:
             analysis = "copy-before-write" if "tm_tensor." in _dialects(copy) else ""
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to LLVM")
+            _stop_where_assertions_fail(copy)
             _load_conversions()
             self.engine = ExecutionEngine(copy, opt_level=2)
         self.module = copy
@@ -146,13 +146,13 @@ class Executable:
             passed.insert(0, _pointer(returned))
         self.failed.clear()
         self.engine.invoke(self.name, *passed)
+        if self.failed:
+            raise _exception(self.messages[self.failed[0]])
         if returned is not None:
             fields = [getattr(returned, f"field{place}") for place in range(len(fields))]
         results = [kind.unpack(each) for kind, each in zip(self.results, fields)]
         for address in {each.allocated for each in fields if isinstance(each, ctypes.Structure)} - {None}:
             _FREE(address)
-        if self.failed:
-            raise _exception(self.messages[self.failed[0]])
         return results
 
 
@@ -308,6 +308,36 @@ def _replace_assertions(module: Any) -> list[str]:
         messages.append(ir.StringAttr(operation.attributes["msg"]).value)
         operation.erase()
     return messages
+
+
+def _stop_where_assertions_fail(module: Any) -> None:
+    """Behind each call that notes a failed assertion (in LLVM) the function returns, with nothing: what comes
+    after it counts on the assertion, down to the sizes of memory."""
+    from torch_mlir import ir
+
+    failure = ir.FlatSymbolRefAttr.get(_FAIL)
+    for function in module.body.operations:
+        calls: list[Any] = []
+        returns: list[Any] = []
+
+        def look(operation: Any, calls: list[Any] = calls, returns: list[Any] = returns) -> Any:
+            if operation.name == "llvm.call" and operation.attributes["callee"] == failure:
+                calls.append(operation)
+            elif operation.name == "llvm.return":
+                returns.append(operation)
+            return ir.WalkResult.ADVANCE
+
+        if ir.StringAttr(function.attributes["sym_name"]).value.endswith(_FAIL):
+            continue
+        function.operation.walk(look)
+        for call in calls:
+            block = call.operation.block
+            with ir.InsertionPoint.at_block_terminator(block), call.location:
+                terminator = block.operations[len(block.operations) - 1]
+                results = [each.type for each in returns[0].operands]
+                nothing = [ir.Operation.create("llvm.mlir.zero", results=[kind]) for kind in results]
+                ir.Operation.create("llvm.return", operands=[each.results[0] for each in nothing])
+            terminator.operation.erase()
 
 
 def _exception(message: str) -> Exception:

@@ -273,6 +273,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "aten.add.Tensor": lambda self, *args, **given: self.sum("add", *args, **given),
     "aten.sub.Tensor": lambda self, *args, **given: self.sum("sub", *args, **given),
     "aten._conj_physical.default": Complexes.conjugate,
+    "aten._conj_copy.default": Complexes.conjugate,
     "aten.abs.default": Complexes.length,
     "aten.view_as_real_copy.default": Complexes.as_real,
     "aten.view_as_complex_copy.default": Complexes.as_complex,

@@ -99,7 +99,8 @@ def view_of(
         return None
     sizes: list[Expr] = list(shape)
     order: list[int] = list(range(len(sizes)))
-    for step in found.steps:
+    for steps in _runs(found.steps):
+        step = steps[0]
         if isinstance(step, access.Transpose):
             order = [order[d] for d in step.order]
             continue
@@ -107,12 +108,29 @@ def view_of(
         if isinstance(step, access.Reshape):
             tensor = reshape(writer, tensor, sizes, step.shape)
             sizes = list(step.shape)
-        elif isinstance(step, access.Slice):
-            starts, steps = [ZERO] * len(sizes), [ONE] * len(sizes)
-            starts[step.dim], sizes[step.dim], steps[step.dim] = step.start, step.size, step.step
-            tensor = writer.slice(tensor, starts, sizes, steps, range(len(sizes)))
+        else:
+            starts, strides = [ZERO] * len(sizes), [ONE] * len(sizes)
+            for each in steps:
+                assert isinstance(each, access.Slice)
+                starts[each.dim], sizes[each.dim], strides[each.dim] = each.start, each.size, each.step
+            tensor = writer.slice(tensor, starts, sizes, strides, range(len(sizes)))
         order = list(range(len(sizes)))
     return Operand(tensor, tuple(found.variables[order.index(d)] for d in range(len(order))))
+
+
+def _runs(steps: Sequence[access.Step]) -> list[list[access.Step]]:
+    """The steps one by one, but slices of different dimensions together."""
+    found: list[list[access.Step]] = []
+    for step in steps:
+        last = found[-1] if found else []
+        together = isinstance(step, access.Slice) and all(
+            isinstance(each, access.Slice) and each.dim != step.dim for each in last
+        )
+        if last and together:
+            last.append(step)
+        else:
+            found.append([step])
+    return found
 
 
 @lru_cache(maxsize=4096)

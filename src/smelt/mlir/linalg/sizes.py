@@ -14,6 +14,7 @@ from smelt.mlir.arrays.expressions import Numbers, evaluate_number
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, constant, convert, select, word
 
 _INDEX = {"add": "addi", "sub": "subi", "mul": "muli", "maximum": "maxsi", "minimum": "minsi"}
+_INDEX |= {"truncdiv": "divsi", "fmod": "remsi"}
 _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
