@@ -56,8 +56,8 @@ fuzz: setup ## N random programs against eager, then N/10 of them under ten size
 	$(BIN)/python -W ignore -m tests.conformance.fuzz $(N)
 	$(BIN)/python -W ignore -m tests.conformance.fuzz $$(( ($(N) + 9) / 10 )) --sizes 10
 
-bench: setup ## measure the whole zoo: bench-results/results.json and results.md
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py
+bench: setup ## the zoo against eager, Inductor, OpenVINO, ONNX Runtime: bench-results/ (ARGS="--seconds 5 …")
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(ARGS)
 
 clean: ## remove .venv, caches and results
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results conformance-results

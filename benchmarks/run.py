@@ -1,140 +1,326 @@
-"""`make bench`: the whole zoo into bench-results/results.json and results.md, and on the terminal.
+"""`make bench`: the zoo and a roofline table into bench-results/results.json, results.md and results.svg.
 
-Every program is measured by `smelt bench`'s own machinery: contenders in turns in one process, each compile
-in a process of its own. A program that fails is a row that says so, and the exit code is 1.
+Every contender has a process of its own; all of a program's contenders are ready at once and take turns, A B,
+B A, … A contender that is missing or fails is listed with its reason. The exit code is 1 when smelt failed or
+its numbers are outside the promise.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
-import math
+import os
+import platform
+import shlex
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import plot
+import tables
 import zoo
-from smelt.cli import jobs
-from smelt.cli.bench import Request, duration, measure
-from smelt.cli.console import one_line
-from smelt.errors import SmeltError
+from contenders import CONTENDERS, USUAL, error_for_ours
+from kernels import KERNELS
+from smelt.cli.bench import duration
+from smelt.cli.caches import temporary_folder
+from smelt.cli.measure import Timing, ratio
+from team import FailedError, Member, race
 
-HERE = Path(__file__).parent
+SCHEMA = 2
+"""Version of results.json: raised when a key changes its meaning."""
+PROGRAMS = (*zoo.MODELS, *zoo.MICRO)
+VERSIONS = ("torch", "transformers", "openvino", "onnxruntime", "onnx")
+PEAK_SECONDS = 2.0
+TOLD = (
+    "compile_seconds",
+    "own_seconds",
+    "peak_bytes",
+    "compilers_peak_bytes",
+    "accuracy",
+    "report",
+)
+"""What a contender tells when it is ready, as `worker.Worker.prepare` answers."""
+Document = dict[str, Any]
 
 
-def main() -> int:
-    """Measure what the arguments ask for; 1 when a program failed or its numbers are off."""
-    options = _arguments()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the arguments ask for; 1 when smelt failed somewhere or its numbers are off."""
+    options = parse(arguments)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    modes = {"inference": (False,), "train": (True,), "both": (False, True)}[options.mode]
-    documents: list[dict[str, Any]] = []
-    for name in options.programs or (*zoo.MODELS, *zoo.MICRO):
-        for train in modes:
-            documents.append(_measure(name, train, options))
-            (out / "results.json").write_text(json.dumps(documents, indent=1) + "\n")
-    text = markdown(documents, tuple(options.vs))
-    (out / "results.md").write_text(text)
-    sys.stdout.write(text)
-    sys.stderr.write(f"written: {out / 'results.json'}, {out / 'results.md'}\n")
-    return 1 if any(not good(document) for document in documents) else 0
+    given = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    results: Document = {
+        "schema": SCHEMA,
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "command": f"benchmarks/run.py {given}".strip(),
+        "machine": machine(),
+        "peaks": {},
+        "programs": [],
+        "kernels": [],
+    }
+    for threads in options.threads:
+        for train in {"inference": (False,), "train": (True,), "both": (False, True)}[options.mode]:
+            for name in options.models:
+                results["programs"] += measure((name,), train, threads, options)
+                write(results, out)
+        if options.kernels:
+            results["peaks"][str(threads)] = peaks(threads, options)
+            results["kernels"] += measure(options.kernels, False, threads, options)
+            write(results, out)
+    sys.stdout.write(tables.markdown(results))
+    say(f"written: {', '.join(str(out / f'results.{kind}') for kind in ('json', 'md', 'svg'))}")
+    measured = results["programs"] + results["kernels"]
+    errors = [(each["name"], error) for each in measured if (error := error_for_ours(each))]
+    for name, error in errors:
+        say(f"{name}: {error}")
+    return 1 if errors else 0
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("programs", nargs="*", help="names from zoo.py; none: all of them")
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, with names checked and defaults filled in."""
+    cpus = os.cpu_count() or 1
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog="Lists are separated by commas; `none` is an empty one."
+    )
+    parser.add_argument(
+        "--models", default=",".join(zoo.MODELS), help=f"of {', '.join(PROGRAMS)} (default: the models)"
+    )
+    parser.add_argument(
+        "--kernels", default=",".join(KERNELS), help=f"for the roofline: of {', '.join(KERNELS)}"
+    )
+    parser.add_argument("--contenders", default=",".join(USUAL), help=f"of {', '.join(CONTENDERS)}")
+    parser.add_argument("--threads", default="2,1" if cpus > 1 else "1", help="default: 2,1")
     parser.add_argument("--mode", choices=("inference", "train", "both"), default="both")
-    parser.add_argument("--vs", action="append", default=None, help="another backend (default: inductor)")
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long contenders take turns")
-    parser.add_argument("--out", default="bench-results")
-    options = parser.parse_args()
-    options.vs = ["inductor"] if options.vs is None else options.vs
+    parser.add_argument(
+        "--train",
+        dest="mode",
+        action="store_const",
+        const="train",
+        help="training steps only: forward, loss, …",
+    )
+    parser.add_argument("--dynamic", action="store_true", help="smelt and Inductor with dynamic=True")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="how long a program's contenders take turns"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=900.0, help="seconds after which a contender has failed"
+    )
+    parser.add_argument(
+        "--out", default="bench-results", help="folder of the results (default: bench-results)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        options.models = chosen(options.models, PROGRAMS)
+        options.kernels = chosen(options.kernels, tuple(KERNELS))
+        options.contenders = chosen(options.contenders, tuple(CONTENDERS))
+        options.threads = thread_counts(options.threads)
+    except ValueError as error:
+        parser.error(str(error))
+    if "eager" not in options.contenders:
+        options.contenders = ("eager", *options.contenders)
+    if options.seconds <= 0 or options.patience <= 0:
+        parser.error("--seconds and --patience are more than 0")
     return options
 
 
-def _measure(name: str, train: bool, options: argparse.Namespace) -> dict[str, Any]:
-    """One program's document, or one with ``error``."""
-    sys.stderr.write(f"== {name} ({'train' if train else 'inference'})\n")
-    request = Request(
-        spec=f"{HERE / 'zoo.py'}:{name}",
-        contenders=("smelt", *options.vs),
-        train=train,
-        threads=options.threads,
-        seconds=options.seconds,
-    )
-    head = {"name": name, "mode": "train" if train else "inference"}
+def chosen(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The names in ``text``, each once.
+
+    >>> chosen("b, a,b", ("a", "b")), chosen("none", ("a",))
+    (('b', 'a'), ())
+
+    Raises:
+        ValueError: a name that is not known.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", "none")))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(unknown)} (known: {', '.join(known)})")
+    return names
+
+
+def thread_counts(text: str) -> tuple[int, ...]:
+    """Numbers of threads.
+
+    >>> thread_counts("2,1")
+    (2, 1)
+
+    Raises:
+        ValueError: not numbers above 0, or none at all.
+    """
     try:
-        return {**measure(request), **head, "spec": f"benchmarks/zoo.py:{name}"}
-    except SmeltError as error:
-        return {**head, "error": one_line(error)}
-    except jobs.WorkerError as error:
-        sys.stderr.write(f"{error}\n")
-        return {**head, "error": str(error).splitlines()[-1]}
+        counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"--threads takes numbers with commas between them, not {text!r}") from None
+    if any(count < 1 for count in counts):
+        raise ValueError("--threads: a number is below 1")
+    return counts
 
 
-def good(document: dict[str, Any]) -> bool:
-    """Whether smelt ran and its numbers are within the promise."""
-    return "error" not in document and document["contenders"]["smelt"]["accuracy"]["within_promise"]
+def measure(
+    programs: Sequence[str], train: bool, threads: int, options: argparse.Namespace
+) -> list[Document]:
+    """A document for each program; the contenders' processes serve all of them, and end with this."""
+    setting = Setting("train" if train else "inference", threads, options.dynamic, options.contenders)
+    absent = {name: why for name in options.contenders if (why := CONTENDERS[name].reason_to_sit_out(train))}
+    for name, why in absent.items():
+        say(f"{name} sits out: {why}")
+    documents = []
+    with temporary_folder("bench") as folder, ExitStack() as stack:
+        references = _references(programs, setting, folder, options.patience)
+        members = {
+            name: stack.enter_context(Member(name, threads, folder, options.patience))
+            for name in options.contenders
+            if name not in absent
+        }
+        for name, member in members.items():
+            with suppress(FailedError):  # it will say so again when it is to prepare
+                member.ask("ready")
+        for program in programs:
+            say(f"== {program}, {setting.mode}, {threads} thread(s)")
+            prepared, failures = _prepare(program, setting, members, references[program])
+            usual = {name: each["usual"] for name, each in prepared.items()}
+            say(f"  in turns, {options.seconds:g} s: {', '.join(prepared) or 'nobody'}")
+            times, left = race({name: members[name] for name in prepared}, program, usual, options.seconds)
+            for name in times:
+                with suppress(FailedError):
+                    members[name].ask("drop", program=program)
+            documents.append(document(program, setting, prepared, times, {**failures, **left, **absent}))
+    return documents
 
 
-def markdown(documents: list[dict[str, Any]], others: tuple[str, ...]) -> str:
-    """The table: times, speed-ups over eager, compile seconds, numbers; geometric means at the end."""
-    heads = ["program", "mode", "eager", "smelt", "smelt x", *(f"{other} x" for other in others)]
-    heads += ["cold s", "own", "warm own", *(f"{other} cold s" for other in others), "error", "fallbacks"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for document in documents:
-        lines.append("| " + " | ".join(_row(document, others)) + " |")
-    for mode in ("inference", "train"):
-        lines += _means([d for d in documents if d["mode"] == mode and "error" not in d], mode, others)
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a group of programs is measured under."""
+
+    mode: str
+    threads: int
+    dynamic: bool
+    contenders: tuple[str, ...]
 
 
-def _row(document: dict[str, Any], others: tuple[str, ...]) -> list[str]:
-    width = 11 + 2 * len(others)
-    if "error" in document:
-        return [document["name"], document["mode"], f"failed: {document['error'][:80]}", *[""] * (width - 3)]
-    contenders = document["contenders"]
-    smelt = contenders["smelt"]
-    cold, warm = smelt["compile"]["cold"], smelt["compile"]["warm"]
-    fallbacks = sum(fallback["count"] for fallback in cold["report"]["fallbacks"])
-    row = [document["name"], document["mode"]]
-    row += [duration(contenders[name]["run"]["median"]) for name in ("eager", "smelt")]
-    row += [_times(contenders[name]) for name in ("smelt", *others)]
-    row += [f"{cold['seconds']:.1f}", f"{cold['own_seconds']:.2f}", f"{warm['own_seconds']:.2f}"]
-    row += [_cold(contenders[name]) for name in others]
-    return [*row, _error(smelt["accuracy"]), str(fallbacks)]
+def _references(
+    programs: Sequence[str], setting: Setting, folder: str, patience: float
+) -> dict[str, str | FailedError]:
+    """By program, the file with the values in float64, or why there is none; before anybody is timed."""
+    found: dict[str, str | FailedError] = {}
+    with Member("eager", setting.threads, folder, patience) as judge:
+        for program in programs:
+            file = os.path.join(folder, f"{program}.pt")
+            try:
+                judge.ask("reference", program=program, train=setting.mode == "train", file=file)
+                found[program] = file
+            except FailedError as failed:
+                found[program] = FailedError(f"eager failed, there is nothing to compare with: {failed}")
+    return found
 
 
-def _times(contender: dict[str, Any]) -> str:
-    return "failed" if contender["speedup"] is None else f"{contender['speedup']:.2f}"
+def _prepare(
+    program: str, setting: Setting, members: dict[str, Member], reference: str | FailedError
+) -> tuple[dict[str, Document], dict[str, str]]:
+    """Compile under each contender, one after another; what each answers, or why it failed."""
+    if isinstance(reference, FailedError):
+        say(f"  {reference}")
+        return {}, dict.fromkeys(members, str(reference))
+    prepared: dict[str, Document] = {}
+    failures: dict[str, str] = {}
+    how = {"train": setting.mode == "train", "dynamic": setting.dynamic or None, "file": reference}
+    for name, member in members.items():
+        try:
+            prepared[name] = member.ask("prepare", program=program, **how)
+        except FailedError as failed:
+            failures[name] = str(failed)
+            say(f"  {name} failed: {failed}")
+            continue
+        seconds = prepared[name]["compile_seconds"]
+        took = "" if seconds is None else f"compiled in {seconds:.1f} s, "
+        say(f"  {name}: {took}a call takes {duration(prepared[name]['usual'])}")
+    return prepared, failures
 
 
-def _cold(contender: dict[str, Any]) -> str:
-    return f"{contender['compile']['cold']['seconds']:.1f}" if contender["compile"] else "failed"
+def document(
+    program: str,
+    setting: Setting,
+    prepared: dict[str, Document],
+    times: dict[str, Timing],
+    failures: dict[str, str],
+) -> Document:
+    """One program's results: every contender that was asked for is in it, with times or with a reason."""
+    contenders = {}
+    eager = times.get("eager")
+    for name in setting.contenders:
+        each, timing = prepared.get(name, {}), times.get(name)
+        contenders[name] = {
+            "run": timing.as_dict() if timing else None,
+            "speedup": ratio(eager, timing) if timing and eager else None,
+            **{key: each.get(key) for key in TOLD},
+            "failed": failures.get(name),
+        }
+    settings = {"mode": setting.mode, "threads": setting.threads, "dynamic": setting.dynamic}
+    found = {"name": program, **settings, "contenders": contenders}
+    kernel = KERNELS.get(program)
+    return {**found, "flops": kernel.flops, "bytes": kernel.moved} if kernel else found
 
 
-def _error(accuracy: dict[str, Any]) -> str:
-    if not accuracy["compared"]:
-        return "not compared"
-    if not accuracy["within_promise"]:
-        return "OUT OF PROMISE"
-    worst = accuracy["worst"]
-    if worst is None or worst["contender"] == 0:
-        return "exact"
-    return f"{worst['contender']:.1e}" if worst["ratio"] is None else f"{worst['ratio']:.2f}x eager's"
+def peaks(threads: int, options: argparse.Namespace) -> Document | None:
+    """The machine's measured peaks; None, with a line that says why, when there is no measuring them."""
+    say(f"== the machine's peaks, {threads} thread(s)")
+    seconds = min(PEAK_SECONDS, options.seconds)
+    try:
+        with (
+            temporary_folder("bench") as folder,
+            Member("eager", threads, folder, options.patience) as member,
+        ):
+            return member.ask("peaks", seconds=seconds)
+    except FailedError as failed:
+        say(f"  failed: {failed}")
+        return None
 
 
-def _means(documents: list[dict[str, Any]], mode: str, others: tuple[str, ...]) -> list[str]:
-    models = [document for document in documents if document["name"] in zoo.MODELS]
-    parts = []
-    for name in ("smelt", *others):
-        values = [document["contenders"][name]["speedup"] for document in models]
-        known = [value for value in values if value]
-        if known:
-            mean = math.exp(sum(map(math.log, known)) / len(known))
-            parts.append(f"{name} {mean:.2f}x ({len(known)} of {len(models)})")
-    return ["", f"{mode}: geometric mean over eager, models only: " + ", ".join(parts)] if parts else []
+def write(results: Document, out: Path) -> None:
+    """All three files; after every program, so that an interrupted run keeps what it has."""
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "results.md").write_text(tables.markdown(results))
+    (out / "results.svg").write_text(plot.svg(results["programs"]))
+
+
+def machine() -> Document:
+    """What the numbers were measured on."""
+    versions = {"Python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "cpus": os.cpu_count(),
+        "isa": torch.backends.cpu.get_cpu_capability(),
+        "versions": versions,
+    }
+
+
+def processor() -> str:
+    """The processor's name as Linux has it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def say(line: str) -> None:
+    """Progress, with the time of day."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

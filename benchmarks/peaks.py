@@ -1,0 +1,106 @@
+"""What the machine can do at most, measured: float32 multiply-adds in a compiled loop, and copying memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CHAINS = 12
+"""Independent accumulators: more than latency times throughput of any machine's multiply-add units."""
+COPIED_BYTES = 128 * 2**20
+
+SOURCE = f"""
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef float vector __attribute__((vector_size(BYTES)));
+
+extern "C" int lanes() {{ return BYTES / sizeof(float); }}
+
+extern "C" float multiply_adds(long steps, float factor, float term) {{
+  vector sums[{CHAINS}] = {{}};
+  const vector a = factor - (vector){{}}, b = term - (vector){{}};
+  for (long step = 0; step < steps; ++step) {{
+#pragma GCC unroll {CHAINS}
+    for (int chain = 0; chain < {CHAINS}; ++chain) sums[chain] = sums[chain] * a + b;
+  }}
+  float total = 0;
+  for (int chain = 0; chain < {CHAINS}; ++chain) total += sums[chain][chain % (BYTES / 4)];
+  return total;
+}}
+"""
+
+
+def measured(threads: int, seconds: float) -> dict[str, Any]:
+    """Peak flop/s and bytes/s of ``threads`` threads, and how the first was found."""
+    torch.set_num_threads(threads)
+    try:
+        flops, how = loop_peak(threads, seconds / 2), "multiply-add loop"
+    except (OSError, subprocess.CalledProcessError):
+        flops, how = product_peak(seconds / 2), "matrix product (no C++ compiler)"
+    return {"flops": flops, "flops_from": how, "bytes": copy_peak(seconds / 2)}
+
+
+def loop_peak(threads: int, seconds: float) -> float:
+    """Flop/s of multiply-adds that never leave the registers, on all threads at once.
+
+    Raises:
+        OSError: no C++ compiler.
+        subprocess.CalledProcessError: it refused the loop.
+    """
+    with tempfile.TemporaryDirectory(prefix="smelt-bench-peak-") as folder:
+        source, library = Path(folder) / "peak.cpp", Path(folder) / "peak.so"
+        source.write_text(SOURCE)
+        command = [os.environ.get("CXX", "g++"), "-O3", "-march=native", "-ffp-contract=fast", "-shared"]
+        subprocess.run([*command, "-fPIC", str(source), "-o", str(library)], check=True, capture_output=True)
+        code = ctypes.CDLL(str(library))
+    loop = code.multiply_adds
+    loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
+    steps = 1_000_000
+    flops = 2 * CHAINS * code.lanes() * steps * threads
+    with ThreadPoolExecutor(threads) as pool:
+
+        def all_threads() -> None:
+            for done in [pool.submit(loop, steps, 0.999, 0.001) for _ in range(threads)]:
+                done.result()
+
+        return flops / _best(all_threads, seconds)
+
+
+def product_peak(seconds: float) -> float:
+    """Flop/s of ATen's product of two matrices of 2048 x 2048."""
+    a, b = (torch.randn(2048, 2048) for _ in range(2))
+    return 2 * 2048**3 / _best(lambda: torch.mm(a, b), seconds)
+
+
+def copy_peak(seconds: float) -> float:
+    """Bytes/s of a copy far larger than the caches: what is read and what is written both count."""
+    source, target = (torch.ones(COPIED_BYTES // 4) for _ in range(2))
+    return 2 * COPIED_BYTES / _best(lambda: target.copy_(source), seconds)
+
+
+def _best(run: Callable[[], object], seconds: float) -> float:
+    """The shortest of several runs, the first not counted."""
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    for least in range(1_000_000):
+        start = time.perf_counter()
+        run()
+        stop = time.perf_counter()
+        best = min(best, stop - start)
+        if least >= 2 and stop >= end:
+            break
+    return best

@@ -1,0 +1,117 @@
+"""The command line, who takes part, turns, and what a program's results hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import kernels
+import run
+import team
+import zoo
+from contenders import CONTENDERS, PEERS, USUAL, Contender
+from smelt.cli.measure import Timing
+
+
+def test_usual_run_is_all_models_and_all_peers():
+    options = run.parse([])
+    assert options.models == zoo.MODELS
+    assert len(options.models) == 8
+    assert options.contenders == USUAL
+    assert set(PEERS) <= set(USUAL)
+    assert options.mode == "both"
+
+
+def test_names_are_separated_by_commas_and_eager_is_always_there():
+    arguments = ["--models", "tiny,gpt2", "--contenders", "smelt", "--kernels", "none", "--threads", "1"]
+    options = run.parse([*arguments, "--train"])
+    assert options.models == ("tiny", "gpt2")
+    assert options.contenders == ("eager", "smelt")
+    assert options.kernels == ()
+    assert options.threads == (1,)
+    assert options.mode == "train"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--models", "nothing"], "unknown: nothing (known: minilm"),
+        (["--contenders", "tvm"], "unknown: tvm"),
+        (["--threads", "two"], "takes numbers"),
+        (["--threads", "0"], "below 1"),
+        (["--seconds", "0"], "more than 0"),
+    ],
+)
+def test_bad_arguments_are_refused_with_one_line(arguments, says, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run.parse(arguments)
+    assert exit_.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_contender_that_is_not_installed_says_what_to_install():
+    absent = Contender("absent", lambda program, setup: program.call, ("no_such_module",))
+    assert "no_such_module (pip install 'smelt[bench]')" in str(absent.reason_to_sit_out(train=False))
+
+
+def test_who_cannot_train_says_so():
+    assert CONTENDERS["openvino"].reason_to_sit_out(train=True) == "inference only"
+    assert CONTENDERS["smelt"].reason_to_sit_out(train=True) is None
+
+
+def test_results_hold_every_contender_that_was_asked_for():
+    setting = run.Setting("inference", 1, False, ("eager", "smelt", "openvino"))
+    times = {"eager": Timing((0.2, 0.4), 1), "smelt": Timing((0.1, 0.1), 1)}
+    found = run.document("tiny", setting, {"smelt": {"own_seconds": 0.5}}, times, {"openvino": "why not"})
+    assert list(found["contenders"]) == ["eager", "smelt", "openvino"]
+    assert found["contenders"]["smelt"]["speedup"] == pytest.approx(3.0)
+    assert found["contenders"]["smelt"]["own_seconds"] == 0.5
+    assert found["contenders"]["openvino"]["failed"] == "why not"
+    assert "flops" not in found
+    assert run.document("matmul_512", setting, {}, {}, {})["flops"] == 2 * 512**3
+
+
+class Runner:
+    """Takes turns without doing anything; fails at the turn it is told to."""
+
+    def __init__(self, name, log, fails_at=math.inf):
+        self.name, self.log, self.fails_at, self.turns = name, log, fails_at, 0
+
+    def turn(self, program, calls):
+        self.turns += 1
+        self.log.append((self.name, calls))
+        if self.turns >= self.fails_at:
+            raise team.FailedError("enough")
+        return 1.0
+
+
+def test_turns_alternate_and_are_long_enough_for_the_clock():
+    log = []
+    usual = {"a": 1.0, "b": team.TURN_SECONDS / 4}
+    times, failures = team.race({name: Runner(name, log) for name in "ab"}, "tiny", usual, seconds=0)
+    assert [name for name, _ in log[:6]] == ["a", "b", "b", "a", "a", "b"]
+    assert dict(log) == {"a": 1, "b": 4}
+    assert {len(timing.seconds) for timing in times.values()} == {len(log) // 2}
+    assert failures == {}
+
+
+def test_who_fails_leaves_the_race_with_the_reason_and_the_others_go_on():
+    log = []
+    runners = {"a": Runner("a", log), "b": Runner("b", log, fails_at=2)}
+    times, failures = team.race(runners, "tiny", {"a": 1.0, "b": 1.0}, seconds=0)
+    assert failures == {"b": "while timed: enough"}
+    assert list(times) == ["a"]
+    assert runners["a"].turns > runners["b"].turns
+
+
+def test_a_race_of_nobody_ends():
+    assert team.race({}, "tiny", {}, seconds=5) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["bert_up", "resnet_3x3_14", "mobilenet_depthwise_56", "matmul_512"])
+def test_a_kernels_bytes_are_those_of_its_tensors(name):
+    kernel = kernels.KERNELS[name]
+    model, args, kwargs = kernel.program()
+    tensors = [*args, *model.parameters(), model(*args, **kwargs)]
+    assert kernel.moved == sum(tensor.numel() * tensor.element_size() for tensor in tensors)

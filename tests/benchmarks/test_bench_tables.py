@@ -1,0 +1,140 @@
+"""Results as text and as a picture: what was measured is there, what was not is there with its reason."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import xml.etree.ElementTree as xml
+
+import pytest
+
+import plot
+import tables
+from contenders import CONTENDERS, error_for_ours
+
+FINE = {"compared": True, "within_promise": True, "worst": None}
+OFF = {
+    "compared": True,
+    "within_promise": False,
+    "worst": {"name": "output 0", "contender": 0.5, "eager": 1e-7, "why": ""},
+}
+MACHINE = {"processor": "a processor", "cpus": 2, "isa": "AVX2", "versions": {"torch": "2.13"}}
+
+
+def contender(median=None, speedup=None, failed=None, accuracy=FINE):
+    return {
+        "run": None if median is None else {"median": median},
+        "speedup": speedup,
+        "compile_seconds": None if median is None or speedup == 1.0 else 3.25,
+        "own_seconds": None,
+        "peak_bytes": None if median is None else 100 * 2**20,
+        "accuracy": None if median is None else accuracy,
+        "failed": failed,
+    }
+
+
+def document(name="model", mode="inference", threads=2, **contenders):
+    eager = contender(0.1, 1.0)
+    return {"name": name, "mode": mode, "threads": threads, "contenders": {"eager": eager, **contenders}}
+
+
+def results(*programs, kernels=(), peaks=None):
+    head = {"date": "today", "command": "run.py", "machine": MACHINE, "peaks": peaks or {}}
+    return {**head, "programs": list(programs), "kernels": list(kernels)}
+
+
+@pytest.mark.parametrize("name", ["tables", "plot", "kernels", "run"])
+def test_examples_in_the_docstrings_hold(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_geometric_mean_is_of_ratios():
+    assert tables.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+    assert tables.geometric_mean([1.0, 2.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_means_say_of_how_many_programs_they_are():
+    one = document("one", smelt=contender(0.05, 2.0), inductor=contender(0.05, 2.0))
+    two = document("two", smelt=contender(0.0125, 8.0), inductor=contender(failed="no"))
+    means = tables.means([one, two])
+    assert means["smelt"] == (pytest.approx(4.0), 2)
+    assert means["inductor"] == (pytest.approx(2.0), 1)
+    text = tables.markdown(results(one, two))
+    assert "**4.00x**" in text
+    assert "**2.00x** (1 of 2)" in text
+
+
+def test_best_peer_is_the_fastest_other_compiler():
+    peers = {"inductor": contender(0.1, 1.0), "openvino": contender(0.05, 2.0)}
+    assert tables.over_best_peer(document(smelt=contender(0.04, 3.0), **peers)) == pytest.approx(1.5)
+    assert tables.over_best_peer(document(smelt=contender(failed="no"), **peers)) is None
+    assert tables.over_best_peer(document(smelt=contender(0.04, 3.0))) is None
+
+
+def test_who_is_missing_is_listed_with_the_reason_once():
+    missing = contender(failed="not installed: openvino")
+    text = tables.markdown(results(document("one", openvino=missing), document("two", openvino=missing)))
+    assert text.count("openvino: not installed: openvino") == 1
+
+
+def test_who_fails_on_one_program_is_listed_with_that_program():
+    bad = document("two", inductor=contender(failed="raised | this"))
+    text = tables.markdown(results(document("one", inductor=contender(0.1, 1.0)), bad))
+    assert "inductor (two): raised \\| this" in text
+
+
+def test_numbers_outside_the_promise_are_marked():
+    text = tables.markdown(results(document(smelt=contender(0.1, 1.0, accuracy=OFF))))
+    assert "(1.00x) ⚠" in text
+    assert "error 5.0e-01 against float64" in text
+
+
+def test_each_mode_and_number_of_threads_has_a_heading():
+    text = tables.markdown(results(document(), document(mode="train"), document(threads=1)))
+    for heading in ("## Inference, 2 threads", "## Train, 2 threads", "## Inference, 1 thread"):
+        assert f"{heading}\n" in text
+
+
+def test_rows_have_as_many_cells_as_the_heads():
+    lines = tables.markdown(results(document(smelt=contender(0.1, 1.0)))).splitlines()
+    widths = {line.count("|") for line in lines if line.startswith(("| program", "| model"))}
+    assert widths == {5, 4}
+
+
+def test_roofline_is_against_the_peak_that_binds():
+    peak = {"flops": 100e9, "bytes": 10e9, "flops_from": "multiply-add loop"}
+    assert tables.roofline_share(100 * 10**9, 1, 2.0, peak) == pytest.approx(0.5)
+    assert tables.roofline_share(1, 10 * 10**9, 4.0, peak) == pytest.approx(0.25)
+    kernel = {**document("matmul"), "flops": 10**9, "bytes": 10**6}
+    text = tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
+    assert "| matmul | 1000.0 | 10.0, 0.0 (10%) |" in text
+
+
+def test_roofline_without_peaks_says_so():
+    kernel = {**document("matmul"), "flops": 10**9, "bytes": 10**6}
+    assert "could not be measured" in tables.markdown(results(kernels=[kernel], peaks={"2": None}))
+
+
+def test_ours_failing_is_an_error_and_others_failing_is_none():
+    assert error_for_ours(document(smelt=contender(0.1, 1.0), inductor=contender(failed="no"))) is None
+    assert error_for_ours(document(smelt=contender(failed="no"))) == "smelt failed: no"
+    assert "outside" in str(error_for_ours(document(smelt=contender(0.1, 1.0, accuracy=OFF))))
+
+
+def test_plot_has_a_bar_or_a_mark_for_each_contender_and_the_mean():
+    text = plot.svg([document(smelt=contender(0.05, 2.0), openvino=contender(failed="a < b"))])
+    titles = [node.text for node in xml.fromstring(text).iter() if node.tag.endswith("title")]
+    assert titles == [
+        "model, smelt: 2.00x",
+        "model, openvino: a < b",
+        "geo. mean, smelt: 2.00x (1 of 1 programs)",
+        "geo. mean, openvino: none",
+    ]
+
+
+def test_plot_of_nothing_is_a_picture_still():
+    assert xml.fromstring(plot.svg([])).tag.endswith("svg")
+
+
+def test_each_contender_has_a_colour_of_its_own():
+    assert len({plot.COLORS[i % len(plot.COLORS)] for i in range(len(CONTENDERS) - 1)}) == len(CONTENDERS) - 1
