@@ -63,6 +63,8 @@ class _Ops:
     """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``."""
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
+        if name.startswith("__"):  # Python looks for some by itself (doctest, copy)
+            raise AttributeError(name)
         handler: Handler = _current.stack[-1]
         if name in TABLE:
             elementwise = handler.elementwise
