@@ -180,7 +180,7 @@ def measure(
             for name in options.contenders
             if name not in absent
         }
-        for name, member in members.items():
+        for member in members.values():
             with suppress(FailedError):  # it will say so again when it is to prepare
                 member.ask("ready")
         for program in programs:

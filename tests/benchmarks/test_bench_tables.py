@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import xml.etree.ElementTree as xml
+from xml.etree import ElementTree
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_ours_failing_is_an_error_and_others_failing_is_none():
 
 def test_plot_has_a_bar_or_a_mark_for_each_contender_and_the_mean():
     text = plot.svg([document(smelt=contender(0.05, 2.0), openvino=contender(failed="a < b"))])
-    titles = [node.text for node in xml.fromstring(text).iter() if node.tag.endswith("title")]
+    titles = [node.text for node in ElementTree.fromstring(text).iter() if node.tag.endswith("title")]
     assert titles == [
         "model, smelt: 2.00x",
         "model, openvino: a < b",
@@ -133,7 +133,7 @@ def test_plot_has_a_bar_or_a_mark_for_each_contender_and_the_mean():
 
 
 def test_plot_of_nothing_is_a_picture_still():
-    assert xml.fromstring(plot.svg([])).tag.endswith("svg")
+    assert ElementTree.fromstring(plot.svg([])).tag.endswith("svg")
 
 
 def test_each_contender_has_a_colour_of_its_own():
