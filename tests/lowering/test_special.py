@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from smelt.loops.interpreter import run_graph
+from smelt.loops.ir import Extern
 from tests.lowering.harness import FLOATS, check, lowered
 
 aten = torch.ops.aten
@@ -41,6 +42,21 @@ EXACT: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., Any], tuple[fl
         aten.special_i0e.default,
         lambda x: mpmath.besseli(0, x) * mpmath.exp(-abs(x)),
         (-40, 40),
+    ),
+    "i1e": (
+        aten.special_i1e.default,
+        lambda x: mpmath.besseli(1, x) * mpmath.exp(-abs(x)),
+        (-40, 40),
+    ),
+    "scaled k0": (
+        aten.special_scaled_modified_bessel_k0.default,
+        lambda x: mpmath.besselk(0, x) * mpmath.exp(x),
+        (0.01, 40),
+    ),
+    "scaled k1": (
+        aten.special_scaled_modified_bessel_k1.default,
+        lambda x: mpmath.besselk(1, x) * mpmath.exp(x),
+        (0.01, 40),
     ),
     "k0": (aten.special_modified_bessel_k0.default, lambda x: mpmath.besselk(0, x), (0.01, 20)),
     "k1": (aten.special_modified_bessel_k1.default, lambda x: mpmath.besselk(1, x), (0.01, 20)),
@@ -135,6 +151,40 @@ def test_integers_become_floats() -> None:
     x = torch.arange(1, 6)
     for function in (aten.special_erfcx.default, aten.i0.default, lambda v: aten.polygamma.default(1, v)):
         check(function, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "span", "exact"),
+    [
+        ("bessel_y0", (0.88, 0.91), lambda x: mpmath.bessely(0, x)),
+        ("bessel_y1", (2.18, 2.21), lambda x: mpmath.bessely(1, x)),
+        ("airy_ai", (-11.3, -10.9), mpmath.airyai),
+    ],
+)
+def test_float32_beside_a_zero(name: str, span: tuple[float, float], exact: Callable[[Any], Any]) -> None:
+    """Computed in float32 they lost half of their digits there, where eager's do not."""
+    x = spread(*span).float()
+    (got,) = run_graph(lowered(getattr(aten, f"special_{name}").default, x), [x])
+    wanted = torch.tensor([float(exact(at)) for at in x.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-7, atol=0)
+
+
+SAMPLERS: dict[str, tuple[Any, str]] = {
+    "poisson": (aten.poisson.default, "rejection"),
+    "standard gamma": (aten._standard_gamma.default, "rejection"),
+    "binomial": (lambda x: aten.binomial.default(x * 10, x), "rejection"),
+    "dirichlet": (aten._sample_dirichlet.default, "rejection"),
+    "gamma's gradient": (lambda x: aten._standard_gamma_grad.default(x, x), "ATen's fit"),
+    "dirichlet's gradient": (lambda x: aten._dirichlet_grad.default(x, x, x + 1), "ATen's fit"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_are_atens_and_say_why(name: str) -> None:
+    function, reason = SAMPLERS[name]
+    nodes = lowered(function, torch.rand(4) + 0.1).nodes
+    (said,) = (node.body.reason for node in nodes if isinstance(node.body, Extern) and node.body.reason)
+    assert reason in said
 
 
 def test_what_goes_to_aten() -> None:

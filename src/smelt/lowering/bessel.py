@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from smelt.lowering import bessel_tables as tables
-from smelt.lowering.chebyshev import chebyshev, fold
+from smelt.lowering.chebyshev import chebyshev, fold, in_float64
 from smelt.lowering.promotion import Constants, Function, Promotion, pointwise
 from smelt.ops import ops
 
@@ -151,7 +151,7 @@ for _order in (0, 1):
     )
     pointwise(
         getattr(aten, f"special_bessel_y{_order}").default,
-        _second_kind(_order),
+        in_float64(_second_kind(_order)),
         Promotion.INT_TO_FLOAT,
         low=False,
     )

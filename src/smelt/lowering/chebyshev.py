@@ -1,4 +1,4 @@
-"""Chebyshev series on values of the compute dtype."""
+"""Chebyshev series on values of the compute dtype, and functions that are computed in a wider one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from smelt.lowering.promotion import Constants
+from smelt.lowering.dims import convert
+from smelt.lowering.promotion import Constants, Function
 from smelt.ops import ops
 
 
@@ -29,3 +30,14 @@ def fold(c: Constants, x: Any, low: float, high: float) -> Any:
     """The variable of a series: -1..1 for x in ``low..high``."""
     middle, half = (low + high) / 2, (high - low) / 2
     return ops.fma(x, c(1 / half), c(-middle / half))
+
+
+def in_float64(function: Function) -> Function:
+    """A function of the compute dtype computed in float64: for zeros and phases that float32 blurs."""
+    wide = Constants(torch.float64)
+
+    def value(c: Constants, *operands: Any) -> Any:
+        result = function(wide, *(convert(each, c.dtype, wide.dtype) for each in operands))
+        return convert(result, wide.dtype, c.dtype)
+
+    return value

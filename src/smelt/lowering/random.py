@@ -431,3 +431,22 @@ def log_normal(
         return ops.exp(ops.add(ops.mul(normal, _double(std)), _double(mean)))
 
     return _distribution(ctx, generator, value, torch.float64)
+
+
+# -- left to ATen ------------------------------------------------------------------------------------------
+
+
+@lowers(
+    aten.poisson.default,
+    aten.binomial.default,
+    aten._standard_gamma.default,
+    aten._sample_dirichlet.default,
+)
+def rejection(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    """Each element draws until it accepts; a fold would make all of them draw as often as the worst one."""
+    raise Unsupported("random: drawn by rejection, in as many turns as each element needs")
+
+
+@lowers(aten._standard_gamma_grad.default, aten._dirichlet_grad.default)
+def implicit_gradient(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    raise Unsupported("the gradient of a sampler: ATen's fit to it, which no formula gives")

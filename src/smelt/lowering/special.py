@@ -11,7 +11,7 @@ import torch
 from smelt.errors import Unsupported
 from smelt.lowering import special_tables as tables
 from smelt.lowering.builder import Builder
-from smelt.lowering.chebyshev import chebyshev, fold
+from smelt.lowering.chebyshev import chebyshev, fold, in_float64
 from smelt.lowering.creation import evenly_spaced
 from smelt.lowering.dims import compute_dtype, convert
 from smelt.lowering.promotion import Constants, Number, Promotion, elementwise, named, pointwise
@@ -98,7 +98,7 @@ def _airy(c: Constants, x: Any) -> Any:
     return ops.where(ops.isinf(x), c(NAN), value)
 
 
-pointwise(aten.special_airy_ai.default, _airy, INT_TO_FLOAT, low=False)
+pointwise(aten.special_airy_ai.default, in_float64(_airy), INT_TO_FLOAT, low=False)
 
 # -- polygamma ---------------------------------------------------------------------------------------------
 
