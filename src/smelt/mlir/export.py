@@ -28,7 +28,7 @@ _TO_LINALG: dict[str, str | None] = {
         "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
     ),
 }
-"""Dialect → the upstream passes that bring it to Linalg, for running it; StableHLO and TOSA have their own."""
+"""Dialect → the upstream passes that bring it to Linalg, to run it (StableHLO and TOSA: see `compile`)."""
 
 
 def export(

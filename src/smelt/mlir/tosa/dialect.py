@@ -32,6 +32,7 @@ class Tosa(MlirArrays):
     def __init__(self) -> None:
         super().__init__()
         self.extents: dict[Expr, tuple[Array, int]] = {}
+        self._entry: tuple[Any, dict[Any, Any], dict[Any, Array]] | None = None
 
     # -- types and operations -------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class Tosa(MlirArrays):
             if size.is_Integer:
                 self.memo[key] = self.literal(torch.arange(int(size)), "iota")
             else:
-                self.memo[key] = shapes.counted(self, size)
+                self.memo[key] = self._at_entry(key, lambda: shapes.counted(self, size))
         found = self.memo[key]
         return found if dtype is torch.int64 else self.convert(found, dtype)
 
@@ -164,6 +165,23 @@ class Tosa(MlirArrays):
                 if not size.is_Integer:
                     self.extents.setdefault(size, (array, dim))
         super().know(arguments)
+        known = dict(self.memo), dict(self.symbols)
+        self._entry = shapes.constant(self, []).owner, *known
+
+    def _at_entry(self, key: Any, make: Callable[[], Array]) -> Array:
+        """What is made of the arguments' sizes alone is made where the function begins, once."""
+        from torch_mlir import ir
+
+        if self._entry is None:
+            return make()
+        first, memo, symbols = self._entry
+        if key not in memo:
+            with ir.InsertionPoint(first), self.region():
+                self.memo = dict(memo)
+                self.symbols.clear()
+                self.symbols.update(symbols)
+                memo[key] = make()
+        return memo[key]
 
     # -- elementwise ----------------------------------------------------------------------------------
 

@@ -1,7 +1,12 @@
-"""TOSA modules as Linalg, for running them."""
+"""TOSA modules as Linalg, for running them: the upstream passes, and what these lack: computed sizes.
+
+The passes know shape operands that are constants. Operations with others become operations of the ``tensor``
+dialect here, with the sizes as ``index`` numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
@@ -13,9 +18,171 @@ _TO_LINALG = (
 
 
 def to_linalg(module: Any) -> None:
-    """Bring a TOSA module to Linalg, in place, through the upstream passes.
+    """Bring a TOSA module to Linalg, in place.
 
     Raises:
         PipelineError: SM0712, an operation has no way to Linalg.
     """
+    from torch_mlir import ir
+
+    with module.context, ir.Location.unknown():
+        _lower_shapes(module)
     run_pipeline_with_repro_report(module, _TO_LINALG, "bringing TOSA to Linalg")
+
+
+def _lower_shapes(module: Any) -> None:
+    """Rewrite what takes sizes that are no constants, and drop the operations on shapes."""
+    from torch_mlir import ir
+
+    found: list[Any] = []
+    sizes: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        if operation.name in _REWRITES:
+            found.append(operation)
+        elif any(str(result.type).startswith("!tosa.shape") for result in operation.results):
+            sizes.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    for operation in found:
+        first, last = _SHAPES[operation.name]
+        shapes = list(operation.operands)[first:last]
+        if all(each.owner.name == "tosa.const_shape" for each in shapes):
+            continue
+        with ir.InsertionPoint(operation), operation.location:
+            numbers = [_numbers(each) for each in shapes]
+            result = _REWRITES[operation.name](operation, *numbers)
+        operation.results[0].replace_all_uses_with(result)
+        operation.erase()
+    for operation in reversed(sizes):
+        if not list(operation.results[0].uses):
+            operation.erase()
+
+
+# -- sizes as numbers ---------------------------------------------------------------------------------
+
+
+def _index(number: int) -> Any:
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith
+
+    return arith.constant(ir.IndexType.get(), number)
+
+
+def _numbers(shape: Any) -> list[Any]:
+    """The ``index`` values of an operand of type ``!tosa.shape``."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith, tensor
+
+    operation = shape.owner
+    name = operation.name.removeprefix("tosa.")
+    if name == "const_shape":
+        text = str(operation.attributes["values"])
+        listed = ir.DenseIntElementsAttr(operation.attributes["values"])
+        return [_index(listed[n]) for n in range(len(listed))] if "dense<>" not in text else []
+    if name == "dim":
+        axis = ir.IntegerAttr(operation.attributes["axis"]).value
+        return [tensor.dim(operation.operands[0], _index(axis))]
+    parts = [_numbers(each) for each in operation.operands]
+    if name == "concat_shape":
+        return [number for part in parts for number in part]
+    combine = {
+        "add_shape": arith.addi,
+        "sub_shape": arith.subi,
+        "mul_shape": arith.muli,
+        "div_floor_shape": arith.floordivsi,
+        "div_ceil_shape": arith.ceildivsi,
+        "mod_shape": arith.remsi,
+        "max_shape": arith.maxsi,
+        "min_shape": arith.minsi,
+    }[name]
+    return [combine(x, y) for x, y in zip(*parts, strict=True)]
+
+
+# -- operations ---------------------------------------------------------------------------------------
+
+
+def _dynamic() -> int:
+    from torch_mlir import ir
+
+    return int(ir.ShapedType.get_dynamic_size())
+
+
+def _result(operation: Any) -> Any:
+    from torch_mlir import ir
+
+    return ir.RankedTensorType(operation.results[0].type)
+
+
+def _reshape(operation: Any, sizes: Sequence[Any]) -> Any:
+    from torch_mlir import ir
+    from torch_mlir.dialects import tensor
+
+    kind = ir.RankedTensorType.get([len(sizes)], ir.IndexType.get())
+    return tensor.reshape(_result(operation), operation.operands[0], tensor.from_elements(kind, sizes))
+
+
+def _slice(operation: Any, starts: Sequence[Any], sizes: Sequence[Any]) -> Any:
+    from torch_mlir.dialects import tensor
+
+    kind = _result(operation)
+    known = list(kind.shape)
+    unknown = [size for size, static in zip(sizes, known) if static == _dynamic()]
+    rank = len(known)
+    return tensor.extract_slice(
+        kind, operation.operands[0], starts, unknown, [], [_dynamic()] * rank, known, [1] * rank
+    )
+
+
+def _pad(operation: Any, sizes: Sequence[Any]) -> Any:
+    from torch_mlir import ir
+    from torch_mlir.dialects import tensor
+
+    kind, low, high = _result(operation), sizes[::2], sizes[1::2]
+    value = tensor.extract(operation.operands[2], [_index(0)])
+    unknown = [_dynamic()] * kind.rank
+    made = tensor.PadOp(kind, operation.operands[0], low, high, unknown, unknown)
+    block = made.regions[0].blocks.append(
+        *[ir.IndexType.get()] * kind.rank, arg_locs=[ir.Location.unknown()] * kind.rank
+    )
+    with ir.InsertionPoint(block):
+        tensor.YieldOp(value)
+    return made.result
+
+
+def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
+    """Dimensions that are repeated have one element: so `smelt.mlir.tosa.dialect` writes it."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith, linalg, tensor
+
+    source, kind = operation.operands[0], _result(operation)
+    given = ir.RankedTensorType(source.type)
+    sizes, places = [], []
+    for dim, size in enumerate(kind.shape):
+        repeated = not given.is_dynamic_dim(dim) and given.get_dim_size(dim) == 1
+        places.append(ir.AffineExpr.get_constant(0) if repeated else ir.AffineExpr.get_dim(dim))
+        if size == _dynamic():
+            have = tensor.dim(source, _index(dim))
+            sizes.append(arith.muli(have, repeats[dim]))
+        else:
+            sizes.append(size)
+    out = tensor.empty(sizes, kind.element_type)
+    maps = [ir.AffineMap.get(kind.rank, 0, places), ir.AffineMap.get_identity(kind.rank)]
+    parallel = [linalg.IteratorType.parallel] * kind.rank
+    repeat = linalg.generic([source], [out], maps, parallel)
+
+    def body(element: Any, old: Any) -> Any:
+        return element
+
+    return repeat(body)
+
+
+_REWRITES: dict[str, Callable[..., Any]] = {
+    "tosa.reshape": _reshape,
+    "tosa.slice": _slice,
+    "tosa.pad": _pad,
+    "tosa.tile": _tile,
+}
+_SHAPES = {"tosa.reshape": (1, 2), "tosa.slice": (1, 3), "tosa.pad": (1, 2), "tosa.tile": (1, 2)}
+"""Where the shape operands stand."""

@@ -30,7 +30,7 @@ def operand(tosa: Tosa, sizes: Shape) -> Any:
     key = ("shape", tuple(sizes))
     if key not in tosa.memo:
         if all(size.is_Integer for size in sizes):
-            tosa.memo[key] = _constant(tosa, [int(size) for size in sizes])
+            tosa.memo[key] = constant(tosa, [int(size) for size in sizes])
         else:
             parts = [_size(tosa, size) for size in sizes]
             made = parts[0]
@@ -54,7 +54,8 @@ def _type(rank: int) -> Any:
     return ir.Type.parse(f"!tosa.shape<{rank}>")
 
 
-def _constant(tosa: Tosa, numbers: Sequence[int]) -> Any:
+def constant(tosa: Tosa, numbers: Sequence[int]) -> Any:
+    """Sizes that are numbers, as an operation of their own."""
     from torch_mlir import ir
 
     index = ir.IndexType.get()
@@ -85,7 +86,7 @@ def _new_size(tosa: Tosa, expr: Expr) -> Any:
     from torch_mlir import ir
 
     if expr.is_Integer:
-        return _constant(tosa, [int(expr)])
+        return constant(tosa, [int(expr)])
     found = tosa.extents.get(expr) or next((v for k, v in tosa.extents.items() if same(k, expr)), None)
     if found is not None:
         array, dim = found
