@@ -81,6 +81,7 @@ ROWS = {
     "windows": lambda x: x.unfold(1, 3, 2) * 2,
     "triangle": lambda x: x.tril(1) + (x @ x.t()).triu()[:, :1],
     "scans": lambda x: (x.cumsum(0), *x.cummax(1), x.logcumsumexp(0)),
+    "folds": lambda x: torch.special.hermite_polynomial_h(x, 4) - torch.special.legendre_polynomial_p(x, 3),
     "chosen": lambda x: x[:, torch.tensor([3, -1, 0])],
     "stored": lambda x: x.index_put((torch.tensor([1, 0, 1]),), torch.ones(6).to(x), accumulate=True),
     "scattered": lambda x: x.scatter(0, torch.ones(1, 6, dtype=torch.long), x.sum(0, keepdim=True)),

@@ -1,4 +1,4 @@
-"""Pointwise, Reduction, Scan and Scatter as operations of Linalg (see `smelt.loops.interpreter`)."""
+"""Pointwise, Reduction, Scan, Fold and Scatter as operations of Linalg (see `smelt.loops.interpreter`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.loops.dependencies import variables as loop_variables
-from smelt.loops.ir import Graph, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import Fold, Graph, Origin, Pointwise, Reduction, Scan, Scatter
 from smelt.loops.ranges import Interval, contents_of, relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
@@ -354,6 +354,34 @@ class Bodies:
             return [*results[:count], *stored]
 
         return self.writer.loops([body.shape[body.dim]], [*states, *outs], turn)[count:]
+
+    def fold(self, body: Fold) -> list[Any]:
+        """``scf.for`` over the turns; each is a generic over all elements."""
+        index, (number,) = loop_variables("i", len(body.shape)), loop_variables("r", 1)
+        extents = dict(zip(index, body.shape))
+        names = [f"state{n}" for n in range(len(body.state))]
+
+        def run(recorder: Recorder) -> list[Any]:
+            parts = [RecordedValue(name, dtype) for name, (dtype, _) in zip(names, body.state)]
+            for part in parts:
+                recorder.adopt(part)
+            return list(recorder.run(body.inner_fn, index, number, parts))
+
+        code = self.record({**extents, number: body.turns}, run, names)
+        self.expect(code, *(dtype for dtype, _ in body.state))
+
+        def turn(at: list[Any], carried: list[Any]) -> list[Any]:
+            return self.loop(
+                code,
+                extents,
+                [Operand(each, index) for each in carried],
+                lambda values, *_: [value.value for value in values],
+                known={number: at[0]},
+                carried=[(name, dtype) for name, (dtype, _) in zip(names, body.state)],
+            )
+
+        states = [self.writer.fill(first, dtype, body.shape) for dtype, first in body.state]
+        return self.writer.loops([body.turns], states, turn)
 
     # -- scatters ----------------------------------------------------------------------------------------
 

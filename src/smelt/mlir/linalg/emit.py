@@ -26,7 +26,9 @@ from smelt.mlir.signature import Argument, Weights, signature_of
 from smelt.symbolic import as_expr
 
 CAPABILITIES = Capabilities(
-    bodies=frozenset({"Pointwise", "Reduction", "Contraction", "Scan", "Scatter", "Sort", "Bind", "Check"}),
+    bodies=frozenset(
+        {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}
+    ),
     elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}),
     calls=CALLS,
 )

@@ -18,6 +18,7 @@ from smelt.loops.ir import (
     Check,
     Contraction,
     Extern,
+    Fold,
     Graph,
     Node,
     Pointwise,
@@ -175,6 +176,8 @@ class Evaluation:
         assert isinstance(body, Scatter)
         return bodies.scatter(body)
 
+        if isinstance(body, Fold):
+            return bodies.fold(body)
     def _call(self, body: Extern, node: Node) -> list[Any]:
         if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
             return [self.writer.fill(self.seed(), torch.int64, ())]
