@@ -54,6 +54,7 @@ def capture(
     name = getattr(f, "__name__", type(f).__name__)
     if not isinstance(f, ExportedProgram):
         f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
+        _replace_views(f)
     table = portable_decompositions() if decompositions is None else decompositions
     try:
         return Captured(contract(capture_export(f, table, name)), f)
@@ -80,6 +81,26 @@ def _exported(
             return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True)
         except Exception:
             raise error from None
+
+
+def _replace_views(exported: ExportedProgram) -> None:
+    """Views of PyTorch's prims, which cannot be functionalized, become ATen's."""
+    views = [node for node in exported.graph.nodes if node.op == "call_function" and node.target in _VIEWS]
+    for node in views:
+        node.target, node.args = _VIEWS[node.target](*node.args)
+    if views:
+        exported.graph_module.recompile()
+
+
+_VIEWS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
+    torch.ops.prims.view_of.default: lambda x: (torch.ops.aten.alias.default, (x,)),
+    torch.ops.prims.squeeze.default: lambda x, dims: (torch.ops.aten.squeeze.dims, (x, dims)),
+    torch.ops.prims.split_dim.default: lambda x, dim, outer: (
+        torch.ops.aten.unflatten.int,
+        (x, dim, [outer, -1]),
+    ),
+    torch.ops.prims.transpose.default: lambda x, order: (torch.ops.aten.permute.default, (x, order)),
+}
 
 
 class _Function(torch.nn.Module):

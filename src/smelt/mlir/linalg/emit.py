@@ -10,6 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.capture import Program
+from smelt.capture.program import shape_env_of
 from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Graph
 from smelt.lowering import lower
@@ -160,6 +161,26 @@ class _Function:
                 have, want = self.writer.dimension(value, dim), sizes.number(size)
                 message = f"RuntimeError: dimension {dim} of {name} is not {size}"
                 require(compare("eq", have, want), message)
+        self._assume()
+
+    def _assume(self) -> None:
+        """What the program was captured for besides, of which no shape tells: a size that is a multiple of 4,
+        one that is not another. The range of a single size is the caller's to check."""
+        environment, sizes = shape_env_of(self.program.example_inputs), self.writer.sizes
+        seen: set[Any] = set()
+        for guard in getattr(environment, "guards", ()):
+            condition = guard.expr.xreplace(environment.replacements)  # type: ignore[union-attr]
+            if condition in seen or _is_range(condition):
+                continue
+            seen.add(condition)
+            if any(symbol.name not in sizes.symbols for symbol in condition.free_symbols):
+                continue
+            try:
+                holds = Scalar(sizes.number(condition).value, torch.bool)
+            except Unsupported as refusal:
+                self.problems.append(Problem(f"a condition on sizes: {refusal.reason}"))
+                continue
+            require(holds, f"RuntimeError: the program was captured for {condition}")
 
     def _invert(self, size: Expr, symbol: Any, value: Scalar) -> None:
         """``symbol`` from ``size``, an expression of it, being ``value``."""
@@ -185,6 +206,20 @@ class _Function:
         fresh = tensor.insert(after, held, [])
         ml_program.GlobalStoreOp(ir.SymbolRefAttr.get([_SEED]), fresh)
         return Scalar(after, torch.int64)
+
+
+def _is_range(condition: Any) -> bool:
+    """Whether a condition compares one size with a number (not equal to 0 or 1: as all dynamic sizes)."""
+    if condition in (sympy.true, sympy.false):
+        return True
+    if not isinstance(condition, sympy.core.relational.Relational):
+        return False
+    left, right = condition.args
+    if not ((isinstance(left, Symbol) and right.is_number) or (isinstance(right, Symbol) and left.is_number)):
+        return False
+    if isinstance(condition, sympy.Ne):
+        return (right if right.is_number else left) in (0, 1)
+    return not isinstance(condition, sympy.Eq)
 
 
 _SEED = "seed"

@@ -34,6 +34,7 @@ from smelt.mlir.linalg.complexes import CALLS as COMPLEX
 from smelt.mlir.linalg.complexes import Complexes
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
+from smelt.mlir.linalg.determinants import WIDE, determinants
 from smelt.mlir.linalg.literals import literal
 from smelt.mlir.linalg.scalars import Scalar, constant, convert, require, word
 from smelt.mlir.linalg.sorting import sort
@@ -45,8 +46,15 @@ Place = Callable[[str | None], AbstractContextManager[Any]]
 SEED = "aten.randint.low"
 """How a loop graph draws the seed of its random numbers."""
 
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", SEED, *CONTROL, *COMPLEX})
+DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
+
+CALLS = frozenset(
+    {"aten.clone.default", "aten._local_scalar_dense.default", SEED, *CONTROL, *COMPLEX, *DETERMINANTS}
+)
 """What Linalg does of what the loop graph calls."""
+
+
+_SIMPLE = CALLS - {SEED, *COMPLEX, *DETERMINANTS}
 
 
 class MissingInputError(Unsupported):
@@ -171,13 +179,13 @@ class Evaluation:
             return contract(bodies, body, self.view)
         if isinstance(body, Scan):
             return bodies.scan(body)
+        if isinstance(body, Fold):
+            return bodies.fold(body)
         if isinstance(body, Sort):
             return sort(bodies, body)
         assert isinstance(body, Scatter)
         return bodies.scatter(body)
 
-        if isinstance(body, Fold):
-            return bodies.fold(body)
     def _call(self, body: Extern, node: Node) -> list[Any]:
         if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
             return [self.writer.fill(self.seed(), torch.int64, ())]
@@ -185,7 +193,13 @@ class Evaluation:
             buffer = self.graph.buffers[str(node.outputs[0])]
             complexes = Complexes(self.bodies, self.graph, self.view)
             return [complexes.call(body.target, buffer.dtype, buffer.shape, body.args, body.kwargs)]
-        if body.target not in CALLS or body.overwrites or body.sizes or body.target == SEED:
+        if body.target in DETERMINANTS and isinstance(body.args[0], StridedView):
+            whole, sign, logarithm = determinants(self.bodies, body.args[0], self.view(body.args[0]))
+            dtype = self.graph.buffers[body.args[0].buffer].dtype
+            found = [whole] if body.target == "aten._linalg_det.default" else [sign, logarithm]
+            shape = body.args[0].shape[:-2]
+            return [self.bodies.converted(each, WIDE, dtype, shape) for each in found]
+        if body.target not in _SIMPLE or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target == "aten.clone.default":
