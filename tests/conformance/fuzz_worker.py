@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from dataclasses import dataclass
@@ -56,15 +55,17 @@ class FuzzResult:
 def check_program(job: FuzzJob) -> FuzzResult:
     """Run the job; never raises."""
     warnings.simplefilter("ignore")
-    os.environ["SMELT_VERIFY"] = "1"
-    torch.set_num_threads(1)
-    torch._dynamo.config.recompile_limit = 64
     torch._dynamo.reset()
     LOG.clear()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        return _check(job)
+        with torch._dynamo.config.patch(recompile_limit=64):
+            return _check(job)
     except Exception as error:
         return FuzzResult("error", _describe(error))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def some_sizes(count: int, seed: int) -> list[Sizes]:
@@ -77,7 +78,7 @@ def some_sizes(count: int, seed: int) -> list[Sizes]:
 def _check(job: FuzzJob) -> FuzzResult:
     function = job.program.function()
     dynamic = job.sizes > 1
-    compiled = torch.compile(function, backend="smelt", fullgraph=True, dynamic=dynamic)
+    compiled = smelt.compile(function, fullgraph=True, dynamic=dynamic, verify=True)
     result = FuzzResult("pass")
     chosen = some_sizes(job.sizes, job.seed) if dynamic else [dict(job.program.sizes)]
     for sizes in chosen:
