@@ -48,7 +48,7 @@ class Worker:
         """Write eager's values and those in float64 for the other processes."""
         setup = Setup(train)
         made = _made(program, setup)
-        eager = accuracy.run_once(made, made.call, setup)
+        eager = accuracy.run_eager(made, setup)
         torch.save((eager, accuracy.reference(made, setup)), file)
         return {}
 

@@ -86,6 +86,24 @@ def test_worst_is_the_one_outside_the_promise():
     assert not verdict.as_dict()["within_promise"]
 
 
+def test_eagers_error_at_a_corner_is_that_of_nearby_runs():
+    """A pre-activation of 0: half of the nearby runs have a gradient there, eager's own one has none."""
+    layer = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.5, -0.25]]))
+    model = torch.nn.Sequential(layer, torch.nn.ReLU())
+    program, setup = Program(model, (torch.tensor([[1.0, 2.0], [3.0, 1.0]]),), {}), Setup(train=True)
+    before = layer.weight.detach().clone()
+    eager = accuracy.run_eager(program, setup)
+    assert torch.equal(layer.weight, before)
+    assert len(eager.nearby) == accuracy.NEARBY_RUNS
+    exact = accuracy.reference(program, setup)
+    assert compare(eager, Values(eager.nearby[0]), exact).within
+    wrong = {**eager.tensors, "output 0": eager.tensors["output 0"] * 1.001}
+    assert not compare(eager, Values(wrong), exact).within
+    assert not accuracy.run_eager(program, Setup()).nearby
+
+
 def test_reference_is_in_float64_and_leaves_the_model_alone():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from smelt.cli import workload
 from smelt.cli.spec import Program, describe
@@ -19,18 +19,28 @@ PROMISE = 4.0
 """smelt promises at most this many times eager's own error …"""
 SLACK_ULP = 8.0
 """… plus a few units in the last place of the largest value."""
+NEARBY_RUNS = 6
+"""How many more runs of a training step show what eager's own error is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What one run gave: outputs and, after a training step, gradients, all by name and detached."""
+    """What one run gave: outputs and, after a training step, gradients, all by name and detached.
+
+    ``nearby``: the same from runs whose inputs and parameters differ in the last place.
+    """
 
     tensors: dict[str, torch.Tensor]
+    nearby: tuple[dict[str, torch.Tensor], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output or gradient. Errors are max|y - reference| / max|reference|."""
+    """One output or gradient.
+
+    Errors are max|y - reference| over max|reference| (over max|eager| where that is larger: a gradient that is 0
+    but for rounding is off by 1).
+    """
 
     name: str
     dtype: str
@@ -110,6 +120,34 @@ def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int
         _restore(program, state)
 
 
+def run_eager(program: Program, setup: Setup) -> Values:
+    """One run under eager and, of a training step, `NEARBY_RUNS` with every number moved by up to an ulp.
+
+    Gradients jump where an activation function has a corner: a pre-activation that another rounding takes to
+    the other side costs orders of magnitude. One run says little of how far off eager may be; several do.
+    """
+    values = run_once(program, program.call, setup)
+    if not setup.train:
+        return values
+    state, draw, nearby = _state(program), torch.Generator().manual_seed(workload.SEED), []
+    for _ in range(NEARBY_RUNS):
+        moved = {name: _moved(tensor, draw) for name, tensor in state.items()}
+        args, kwargs = tree_map(lambda leaf: _moved(leaf, draw), (program.args, program.kwargs))
+        _restore(program, moved)
+        nearby.append(run_once(Program(program.call, args, kwargs), program.call, setup).tensors)
+    _restore(program, state)
+    return replace(values, nearby=tuple(nearby))
+
+
+def _moved(leaf: Any, draw: torch.Generator) -> Any:
+    """A tensor of floating point with each element moved by up to a unit in the last place; else as it is."""
+    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+        return leaf
+    ulps = torch.rand(leaf.shape, generator=draw, dtype=torch.float64) * 2 - 1
+    moved = leaf.detach().double() * (1 + ulps * torch.finfo(leaf.dtype).eps)
+    return moved.to(leaf.dtype).requires_grad_(leaf.requires_grad)
+
+
 def reference(program: Program, setup: Setup) -> Values | str:
     """The program in float64 under eager, or why there is none."""
     if _is_random(program, setup):
@@ -133,12 +171,27 @@ def compare(eager: Values, contender: Values, exact: Values | str) -> Verdict:
         missing = sorted(set(eager.tensors) ^ set(contender.tensors))
         odd = tuple(Difference(name, "", 0.0, math.inf, why="not in both") for name in missing)
         return Verdict(True, "", odd)
-    pairs = ((name, ours, contender.tensors[name]) for name, ours in eager.tensors.items())
-    return Verdict(True, "", tuple(difference(name, e, c, exact.tensors.get(name)) for name, e, c in pairs))
+    differences = (
+        difference(
+            name,
+            ours,
+            contender.tensors[name],
+            exact.tensors.get(name),
+            [near[name] for near in eager.nearby],
+        )
+        for name, ours in eager.tensors.items()
+    )
+    return Verdict(True, "", tuple(differences))
 
 
-def difference(name: str, eager: torch.Tensor, other: torch.Tensor, exact: torch.Tensor | None) -> Difference:
-    """One tensor's errors.
+def difference(
+    name: str,
+    eager: torch.Tensor,
+    other: torch.Tensor,
+    exact: torch.Tensor | None,
+    nearby: Sequence[torch.Tensor] = (),
+) -> Difference:
+    """One tensor's errors; eager's is the largest of its run and of those nearby.
 
     >>> one = torch.ones(2)
     >>> difference("x", one, one, one.double()).within
@@ -159,10 +212,15 @@ def difference(name: str, eager: torch.Tensor, other: torch.Tensor, exact: torch
     truth = exact[usable].double()
     if truth.numel() == 0:
         return blank
-    scale = max(truth.abs().max().item(), torch.finfo(eager.dtype).tiny)
-    errors = [((x[usable].double() - truth).abs().max().item()) / scale for x in (eager, other)]
-    limit = PROMISE * errors[0] + SLACK_ULP * torch.finfo(eager.dtype).eps
-    return replace(blank, eager=errors[0], contender=errors[1], limit=limit)
+    largest = (x.abs().max().item() for x in (truth, eager[usable]))
+    scale = max(*largest, torch.finfo(eager.dtype).tiny)
+    theirs, own, *near = (
+        (x[usable].double() - truth).abs().nan_to_num(0.0).max().item() / scale
+        for x in (other, eager, *nearby)
+    )
+    error = max([own, *near])
+    limit = PROMISE * error + SLACK_ULP * torch.finfo(eager.dtype).eps
+    return replace(blank, eager=error, contender=theirs, limit=limit)
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -108,7 +108,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     from smelt.cli import accuracy, measure, workload
 
     exact = accuracy.reference(program, setup)
-    ours = accuracy.run_once(program, program.call, setup)
+    ours = accuracy.run_eager(program, setup)
     verdicts: dict[str, Any] = {}
     failures: dict[str, str] = {}
     runs: dict[str, Callable[[], Any]] = {"eager": eager}
