@@ -13,6 +13,7 @@ from smelt.codegen.cpp import print_unit
 from smelt.config import Config
 from smelt.nest.printer import print_run
 from smelt.schedule import Target, schedule
+from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
 from tests.schedule.test_schedule import check as simulated
 
@@ -148,3 +149,28 @@ def test_a_product_of_a_product() -> None:
     assert not report.externs
     report = compiled(lambda x, y: (x + 1) @ (y * 2), draw(64, 70), draw(70, 80, seed=1))
     assert not report.externs
+
+
+def test_equal_products_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three layers: the first two are equal but for their buffers, the third has another epilogue."""
+    built: list[str] = []
+    real = ProductBuilder.build
+
+    def counted(self: ProductBuilder) -> Any:
+        built.append(self.source)
+        return real(self)
+
+    monkeypatch.setattr(ProductBuilder, "build", counted)
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        first, second, third, b, c, d = weights
+        return F.linear(F.linear(F.linear(x, first, b).relu(), second, c).relu(), third, d).tanh()
+
+    inputs = [
+        draw(70, 64),
+        *(draw(64, 64, seed=n) / 8 for n in range(3)),
+        *(draw(64, seed=n) for n in range(3)),
+    ]
+    report = compiled(function, *inputs)
+    assert report.kernels == 3
+    assert len(built) == 2

@@ -38,8 +38,8 @@ class Values:
 class Difference:
     """One output or gradient.
 
-    Errors are max|y - reference| over max|reference|, or over max|eager| where that is larger: a gradient that
-    is 0 but for rounding is off by 1.
+    Errors are max|y - reference| over max|reference|, or over max|eager| where that is larger: a gradient
+    that is 0 but for rounding is off by 1.
     """
 
     name: str

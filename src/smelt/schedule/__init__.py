@@ -11,7 +11,7 @@ from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
 from smelt.schedule.prepare import prepare
-from smelt.schedule.products import attach
+from smelt.schedule.product_groups import attach
 
 
 def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> Scheduled:

@@ -37,7 +37,7 @@ from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
-from smelt.schedule.products import product_kernel
+from smelt.schedule.product_groups import ProductKernels
 from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
@@ -89,13 +89,14 @@ class Assembler:
         self.arena_tensors: list[ArenaTensor] = []
 
     def run(self) -> Scheduled:
+        products = ProductKernels(self.work, self.target)
         for position, group in enumerate(self.groups):
             if group.is_extern:
                 continue
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
             if group.product is not None:
-                self.built[position] = product_kernel(self.work, group, stored, self.target)
+                self.built[position] = products.build(group, stored)
             elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])
             else:

@@ -20,7 +20,7 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Min
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Buffer, Contraction, Graph, Pointwise, accumulator
+from smelt.loops.ir import Buffer, Contraction, Graph, accumulator
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, prune
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
@@ -34,11 +34,10 @@ from smelt.nest.primitives import (
     not_vector,
 )
 from smelt.nest.tree import loops, substitute, walk
-from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
-from smelt.schedule.nests import BuiltKernel, KernelBuilder, size_symbols, to_statement
+from smelt.schedule.nests import BuiltKernel, size_symbols, to_statement
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same, size_hint
 
 ROWS, REGISTERS = 6, 2
@@ -81,7 +80,7 @@ def worth_it(body: Contraction, graph: Graph) -> bool:
 
 def _operands_fit(body: Contraction, graph: Graph) -> bool:
     """Whether both are straight-line code: lhs by (batch, row, term), rhs by (batch, column, term)."""
-    left, right = (_steps(function, body, graph) for function in (body.lhs, body.rhs))
+    left, right = (operand_code(function, body, graph) for function in (body.lhs, body.rhs))
     if left is None or right is None:
         return False
     row, column = variables("i", len(body.shape))[-2:]
@@ -91,7 +90,7 @@ def _operands_fit(body: Contraction, graph: Graph) -> bool:
 
 def lhs_lies_along_terms(body: Contraction, graph: Graph) -> bool:
     """Whether lhs is one plain load, contiguous along the terms: what the register tile reads."""
-    steps = _steps(body.lhs, body, graph)
+    steps = operand_code(body.lhs, body, graph)
     if steps is None or len(steps) != 1 or steps[0].op != "load":
         return False
     buffer, place = steps[0].args
@@ -99,8 +98,8 @@ def lhs_lies_along_terms(body: Contraction, graph: Graph) -> bool:
     return bool(sympy.expand(flatten(place, graph.buffers[buffer].strides)).coeff(term, 1) == 1)
 
 
-def _steps(function: Any, body: Contraction, graph: Graph) -> list[Instruction] | None:
-    """What an operand's loop function does; None where it masks or looks positions up."""
+def operand_code(function: Any, body: Contraction, graph: Graph) -> list[Instruction] | None:
+    """What ``lhs`` or ``rhs`` does at ``variables``; None where it masks or looks positions up."""
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, {})
     recorder.run(function, variables("i", len(body.shape)), variables("r", 1))
@@ -374,11 +373,16 @@ class ProductBuilder:
             info = self.work.buffers[buffer]
             shape, strides = (_span(info),), (sympy.Integer(1),)
             params.append(Param(name, info.dtype, shape, strides, buffer in self.written))
-        origins: tuple[str, ...] = (f"{self.item.node.origin.op} at {self.item.node.origin.where or '?'}",)
+        name, origins = self.name_and_origins()
+        return Kernel(name, tuple(params), size_symbols(body, params), body, origins)
+
+    def name_and_origins(self) -> tuple[str, tuple[str, ...]]:
+        """What the kernel is called, and the operators that it computes."""
+        origin = self.item.node.origin
+        origins: tuple[str, ...] = (f"{origin.op} at {origin.where or '?'}",)
         if self.epilogue is not None:
             origins += self.epilogue.kernel.origins
-        name = f"{kernel_name([self.item.node.origin])}_tiled"
-        return Kernel(name, tuple(params), size_symbols(body, params), body, origins)
+        return f"{kernel_name([origin])}_tiled", origins
 
 
 def _span(buffer: Buffer) -> Expr:
@@ -427,45 +431,6 @@ def _chain(kernel: Kernel) -> list[For]:
         chain.append(loop)
         loop = inner_loop(loop)
     return chain
-
-
-# -- which products, and what is done on their tiles ----------------------------------------------------
-
-
-def attach(work: Work, groups: list[Group]) -> list[Group]:
-    """The groups, each product with the pointwise group that reads its result, where only one does.
-
-    Such a group runs where its last part ran: everything between the two is independent of the product.
-    """
-    merged = list(groups)
-    for group in groups:
-        core = group.items[0]
-        if not isinstance(core.body, Contraction):
-            continue
-        source = str(core.writes[0])
-        group.product = core
-        readers = [other for other in groups if source in other.reads]
-        if len(readers) != 1 or source in work.outside or readers[0].product is not None:
-            continue
-        reader = readers[0]
-        if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
-            continue
-        trial = KernelBuilder(work, reader, set(reader.writes)).build()
-        if over_elements(trial, source, core.sizes[: core.rank]) is None:
-            continue
-        reader.product = core
-        reader.reads |= {read.buffer for read in core.reads}
-        merged.remove(group)
-    return merged
-
-
-def product_kernel(work: Work, group: Group, stored: set[str], target: Target) -> BuiltKernel:
-    """The kernel of a group that has a product."""
-    core = group.product
-    assert core is not None
-    alone = group.items[0] is core
-    epilogue = None if alone else KernelBuilder(work, group, stored).build()
-    return ProductBuilder(work, core, epilogue, target).build()
 
 
 def _ceiling(size: Expr, step: int) -> Expr:
