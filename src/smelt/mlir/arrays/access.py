@@ -240,8 +240,9 @@ class _Planner:
             flat = simplify(sympy.expand(flatten(exprs, contiguous_strides(sizes))), self.extents)
             if not has_division(flat) and self._coefficients(flat) is not None:
                 self._merge(dims)
-                if self._affine(dims[0], flat):
-                    return
+                if not self._affine(dims[0], flat):
+                    self._take(dims[:1], [flat])
+                return
         self._take(dims, exprs)
 
     # -- steps --------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ SEED = "aten.randint.low"
 """How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
 
 
+def _draws_seed(body: Extern) -> bool:
+    return body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64
+
+
 class MissingInputError(Unsupported):
     """A node reads what another one, that is not supported, should have made: told once, there."""
 
@@ -60,6 +64,7 @@ class Evaluation:
         self.graph, self.dialect, self.problems = graph, dialect, problems
         self.place: Place = place or (lambda where: nullcontext())
         self.buffers = Buffers()
+        self.seedless: dict[str, str] = {}
 
     def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
         """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
@@ -75,8 +80,10 @@ class Evaluation:
             with self.place(node.origin.where):
                 try:
                     self._node(node)
-                except MissingInputError:
-                    pass
+                except MissingInputError as missing:
+                    if missing.reason in self.seedless:
+                        why = self.seedless[missing.reason]
+                        self.problems.append(Problem(f"{node.origin.op}: {why}", node.origin.where))
                 except Unsupported as refusal:
                     self.problems.append(Problem(f"{node.origin.op}: {refusal.reason}", node.origin.where))
         if self.problems:
@@ -117,6 +124,9 @@ class Evaluation:
             self.dialect.symbols[body.symbol] = self.dialect.size(body.value)
             return
         if isinstance(body, Extern):
+            if _draws_seed(body):
+                self._sow(node)
+                return
             results: Sequence[Any] = self._call(body)
             if body.symbol is not None:
                 self.dialect.symbols[body.symbol] = results[0]
@@ -128,9 +138,16 @@ class Evaluation:
                 shape = self.graph.buffers[name].shape
                 self.buffers.arrays[name] = self.dialect.relabel(result, shape)
 
+    def _sow(self, node: Node) -> None:
+        """The seed of all random numbers; where there is none, each call that wants it is a problem."""
+        (name,) = node.outputs
+        assert name is not None
+        try:
+            self.buffers.arrays[name] = self.dialect.seed()
+        except Unsupported as refusal:
+            self.seedless[name] = refusal.reason
+
     def _call(self, body: Extern) -> list[Any]:
-        if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
-            return [self.dialect.seed()]
         if body.target not in CALLS or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]

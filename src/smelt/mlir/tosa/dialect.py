@@ -156,6 +156,9 @@ class Tosa(MlirArrays):
         found = self.memo[key]
         return found if dtype is torch.int64 else self.convert(found, dtype)
 
+    def seed(self) -> Array:
+        raise Unsupported("TOSA has no random numbers")
+
     def dimension(self, x: Array, dim: int) -> Array:
         return shapes.counted_size(self, x, dim)
 

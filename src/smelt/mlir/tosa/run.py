@@ -48,7 +48,7 @@ def _lower_shapes(module: Any) -> None:
     for operation in found:
         first, last = _SHAPES[operation.name]
         shapes = list(operation.operands)[first:last]
-        if all(each.owner.name == "tosa.const_shape" for each in shapes):
+        if all(each.owner.name == "tosa.const_shape" for each in shapes) and _upstream_knows(operation):
             continue
         with ir.InsertionPoint(operation), operation.location:
             numbers = [_numbers(each) for each in shapes]
@@ -58,6 +58,11 @@ def _lower_shapes(module: Any) -> None:
     for operation in reversed(sizes):
         if not list(operation.results[0].uses):
             operation.erase()
+
+
+def _upstream_knows(operation: Any) -> bool:
+    """Repeating what has more than one dynamic dimension is more than the passes can do."""
+    return operation.name != "tosa.tile" or list(_result(operation).shape).count(_dynamic()) <= 1
 
 
 # -- sizes as numbers ---------------------------------------------------------------------------------

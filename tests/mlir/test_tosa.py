@@ -1,0 +1,371 @@
+"""TOSA: verified, valid by the specification, and run through the upstream passes against eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt.mlir.diagnostics import UnsupportedOperatorsError
+from smelt.mlir.tosa import CAPABILITIES
+from tests.mlir.support import filecheck
+from tests.mlir.test_stablehlo import ROWS
+
+F = torch.nn.functional
+DYNAMIC = torch.export.Dim.DYNAMIC
+aten = torch.ops.aten
+
+
+def check(
+    function: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    others: tuple[Any, ...] | None = None,
+    dims: Any = None,
+) -> smelt.Exported:
+    """Export for ``inputs``, run on these and on ``others``."""
+    exported = smelt.export(function, inputs, to="tosa", dynamic_shapes=dims)
+    for given in (inputs, others):
+        if given is None:
+            continue
+        found, expected = exported.run(*given), function(*given)
+        exact = function(*(x.double() if _is_float(x) else x for x in given))
+        for one, eager, wide in zip(*map(_listed, (found, expected, exact)), strict=True):
+            assert one.dtype == eager.dtype
+            assert one.shape == eager.shape
+            if not eager.dtype.is_floating_point:
+                assert torch.equal(one, eager)
+                continue
+            assert torch.equal(one.isnan(), eager.isnan())
+            infinite = eager.isinf()
+            assert torch.equal(one[infinite], eager[infinite])
+            finite = wide.isfinite() & ~infinite
+            wide = torch.where(finite, wide.double(), 0.0)
+            error, own = ((torch.where(finite, x.double(), 0.0) - wide).abs() for x in (one, eager))
+            ulp = torch.finfo(eager.dtype).eps * wide.abs().clamp_min(1)
+            assert (error <= 4 * own.max() + 8 * ulp).all() if error.numel() else True
+    return exported
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def _listed(x: Any) -> list[torch.Tensor]:
+    return [part for each in x for part in _listed(each)] if isinstance(x, (tuple, list)) else [x]
+
+
+torch.manual_seed(0)
+X, Y = torch.randn(4, 6), torch.randn(7, 6)
+BOTH = ({0: DYNAMIC},)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_programs_over_rows(name: str) -> None:
+    """What StableHLO's tests hold, static and with a dynamic size."""
+    static = check(ROWS[name], (X,))
+    assert "?" not in str(static)
+    assert "?" in str(check(ROWS[name], (X,), (Y,), BOTH))
+
+
+SPECIAL = torch.tensor(
+    [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-30, 100.0, -1e10, math.inf, -math.inf, math.nan]
+)
+PAIRS = torch.cartesian_prod(SPECIAL, SPECIAL).T.contiguous()
+
+
+def test_functions_of_one_number_keep_inf_and_nan() -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        names = (
+            "sqrt rsqrt reciprocal exp log trunc round floor ceil neg abs sigmoid tanh "
+            "signbit sign isnan isinf"
+        )
+        return [getattr(torch, name)(x) for name in names.split()]
+
+    check(function, (SPECIAL[:-1],))
+    check(lambda x: (x.sqrt(), x.relu(), x.round(), x.isnan(), x.atan(), x.erf()), (SPECIAL,))
+    check(lambda x: (x.erf(), x.exp(), x.sqrt()), (SPECIAL.double(),))
+
+
+def test_functions_of_two_numbers_keep_inf_and_nan() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        names = "maximum minimum fmax fmin eq ne lt le gt ge copysign atan2"
+        return [getattr(torch, name)(x, y) for name in names.split()]
+
+    check(function, tuple(PAIRS))
+    finite = PAIRS[:, (PAIRS.isfinite() & (PAIRS.abs() > 0.1)).all(0)]
+    check(lambda x, y: x / y, tuple(finite))
+
+
+def test_remainders_of_floats_are_exact() -> None:
+    x = torch.tensor([6.0, -6.0, 1000.3, 7.5, -7.5, 1e6, 5.0, 0.3])
+    y = torch.tensor([3.0, 3.0, 0.7, -2.0, -2.0, 0.3, math.inf, 1.0])
+    exported = smelt.export(lambda x, y: (x.fmod(y), x.remainder(y), x // y), (x, y), to="tosa")
+    for found, eager in zip(exported.run(x, y), (x.fmod(y), x.remainder(y), x // y)):
+        torch.testing.assert_close(found, eager, rtol=1e-6, atol=1e-6)
+
+
+INTEGERS = torch.tensor([7, -7, 0, 1, -1, 100, -128, 127])
+DIVISORS = torch.tensor([2, 2, 3, -3, 5, 7, 3, -2])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers(dtype: torch.dtype) -> None:
+    x, y = INTEGERS.to(dtype), DIVISORS.to(dtype)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        divided = [x // y, x % y, x.fmod(y), torch.div(x, y, rounding_mode="trunc")]
+        compared = [x < y, x >= y, torch.maximum(x, y), torch.minimum(x, y), x.abs(), x.sign(), -x]
+        bits = [x & y, x | y, x ^ y, ~x, x << 3, x >> 1, x << y.abs(), x >> y.abs()]
+        rows = x.reshape(2, 4)
+        reduced = [rows.amax(1), rows.amin(0), rows.sum(1), rows.prod(1), rows.argmax(1), rows.argmin(1)]
+        moved = [x.float(), x.to(torch.int16), x.to(torch.uint8), x.bool(), x.sort()[0], x * y, x**3]
+        return divided + compared + bits + reduced + moved
+
+    check(function, (x, y))
+
+
+def test_bools() -> None:
+    x, y = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        compared = [x < y, x <= y, x > y, x >= y, x == y, x != y, torch.maximum(x, y)]
+        return [
+            *compared,
+            x & y,
+            x | y,
+            x ^ y,
+            ~x,
+            x.all(),
+            y.any(),
+            x.sum(),
+            x.int(),
+            F.pad(x, (1, 1)),
+        ]
+
+    check(function, (x, y))
+
+
+def test_floats_become_integers_by_truncation() -> None:
+    x = torch.tensor([2.7, -2.7, 2.5, -0.5, 0.0, 200.0])
+    check(lambda x: (x.int(), x.long(), x.to(torch.int16), x.abs().to(torch.uint8), x.bool()), (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_floats(dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    exported = smelt.export(
+        lambda x: (x.sin() * 2 + x, x.softmax(1), x @ x.t(), x.float(), x.double()), (x,), to="tosa"
+    )
+    for found, eager in zip(
+        exported.run(x), (x.sin() * 2 + x, x.softmax(1), x @ x.t(), x.float(), x.double())
+    ):
+        assert found.dtype == eager.dtype
+        bound = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found, eager, rtol=bound, atol=4 * bound)
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "one dimension": ((2, 3, 9), (4, 3, 3), {"padding": 1, "stride": 2}),
+    "two": ((2, 3, 8, 7), (4, 3, 3, 2), {"padding": (1, 0), "stride": (2, 3)}),
+    "dilated": ((1, 2, 9, 9), (3, 2, 3, 3), {"dilation": 2, "stride": 3}),
+    "three": ((1, 2, 5, 6, 5), (3, 2, 2, 3, 2), {"padding": 1}),
+    "depthwise": ((1, 4, 6, 6), (8, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "grouped": ((1, 4, 6, 6), (6, 2, 3, 3), {"groups": 2, "stride": 2}),
+    "grouped line": ((1, 4, 6), (4, 1, 3), {"groups": 4}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    x, weight, options = CONVOLUTIONS[name]
+    layer = (F.conv1d, F.conv2d, F.conv3d)[len(x) - 3]
+    bias = torch.randn(weight[0])
+    text = str(check(lambda x, w, b: layer(x, w, b, **options), (torch.randn(x), torch.randn(weight), bias)))
+    operation = {"three": "conv3d", "depthwise": "depthwise_conv2d", "grouped line": "depthwise_conv2d"}
+    assert f"tosa.{operation.get(name, 'conv2d')}" in text
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "options"),
+    [
+        ((2, 3, 4, 5), (3, 4, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+        ((1, 4, 5, 5), (4, 3, 2, 3), {"groups": 2, "dilation": 2}),
+        ((1, 2, 6), (2, 3, 4), {"stride": 3, "padding": 4}),
+    ],
+)
+def test_transposed_convolutions(x: Any, weight: Any, options: dict[str, Any]) -> None:
+    layer = F.conv_transpose1d if len(x) == 3 else F.conv_transpose2d
+    exported = check(lambda x, w: layer(x, w, **options), (torch.randn(x), torch.randn(weight)))
+    assert "tosa.conv2d" in str(exported)
+
+
+def test_a_convolution_has_a_dynamic_batch() -> None:
+    weight = torch.randn(4, 3, 3, 3)
+    x, y = torch.randn(2, 3, 6, 6), torch.randn(5, 3, 6, 6)
+    exported = check(lambda x: F.max_pool2d(F.conv2d(x, weight.to(x)).relu(), 2), (x,), (y,), BOTH)
+    assert "tosa.conv2d" in str(exported)
+
+
+def test_sorting_is_stable_and_nan_is_largest() -> None:
+    x = torch.tensor([[3.0, math.nan, 1.0, 3.0, -math.inf, math.nan], [0.0, -0.0, 0.0, 2.0, 2.0, 1.0]])
+    for descending in (False, True):
+        check(lambda x, d=descending: torch.sort(x, dim=1, descending=d, stable=True), (x,))
+    check(lambda x: x.topk(3, 1), (X,))
+
+
+def test_positions_of_extremes_are_the_first_and_nan_is_one() -> None:
+    x = torch.tensor([[1.0, 5.0, 5.0, 0.0, 0.0], [1.0, math.nan, 7.0, math.nan, -1.0]])
+    check(lambda x: (x.argmax(1), x.argmin(1), x.argmax(), x.max(0)[0], x.max(1)), (x,))
+
+
+@pytest.mark.parametrize("size", [5, 3000])
+def test_stores_to_the_same_place(size: int) -> None:
+    """Few are compared with every place; many are stored one after the other."""
+    where = torch.randint(0, size, (1500 if size > 5 else 8,))
+    values = torch.randn(where.shape)
+    base = torch.randn(size)
+
+    def function(base: torch.Tensor, where: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            base.index_put((where,), values),
+            base.index_put((where,), values, accumulate=True),
+            base.scatter_reduce(0, where, values, "amax"),
+            base.scatter_reduce(0, where, values, "prod"),
+        ]
+
+    check(function, (base, where, values))
+
+
+def test_arrays_without_elements() -> None:
+    x = torch.randn(0, 3)
+    check(
+        lambda x: (
+            x + 1,
+            x.sum(0),
+            x.sum(1),
+            torch.cat([x, torch.ones(2, 3)]),
+            x.t() @ x,
+            F.pad(x, (0, 0, 1, 1)),
+        ),
+        (x,),
+    )
+
+
+def test_control_flow() -> None:
+    def looped(x: torch.Tensor) -> torch.Tensor:
+        def body(turn: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return turn + 1, x * 1.5 + turn
+
+        return torch._higher_order_ops.while_loop(lambda turn, x: turn < 4, body, (torch.tensor(0), x))[1]
+
+    def branched(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 2, lambda x: x.cos(), (x,))
+
+    assert "tosa.while_loop" in str(check(looped, (X,)))
+    exported = smelt.export(branched, (X,), to="tosa", dynamic_shapes=BOTH)
+    assert "tosa.cond_if" in str(exported)
+    for x in (X.abs(), -Y.abs()):
+        torch.testing.assert_close(exported.run(x), branched(x))
+
+
+def test_a_training_step_with_batch_norm_writes_back() -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+    model, same = (torch.nn.Sequential(*layers) for _ in range(2))
+    import copy
+
+    same = copy.deepcopy(model)
+    x = torch.randn(2, 3, 6, 6)
+    torch.testing.assert_close(smelt.export(model, (x,), to="tosa").run(x), same(x))
+    torch.testing.assert_close(model[1].running_mean, same[1].running_mean)
+    assert model[1].num_batches_tracked == 1
+
+
+def test_sizes_are_computed_in_shapes() -> None:
+    """Sums, products and quotients of two dynamic sizes."""
+    dims = ({0: DYNAMIC, 1: DYNAMIC},)
+    exported = check(
+        lambda x: (
+            x.reshape(-1),
+            torch.cat([x, x[:, 1:]], 1),
+            x[::2, 1::3],
+            x.t().reshape(-1, 2),
+            x.flip(0).repeat(2, 1),
+        ),
+        (torch.randn(4, 6),),
+        (torch.randn(6, 9),),
+        dims,
+    )
+    filecheck(exported.module, "CHECK-DAG: tosa.dim\nCHECK-DAG: tosa.concat_shape\nCHECK-NOT: tensor.")
+
+
+def validate(exported: smelt.Exported, passes: str) -> None:
+    from torch_mlir.passmanager import PassManager
+
+    with exported.module.context:
+        PassManager.parse(f"builtin.module({passes})").run(exported.module.operation.clone())
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.Linear(36, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.conv(x).relu().flatten(1)).softmax(1)
+
+
+def test_a_network_is_tosa_1_0() -> None:
+    """The specification's floating-point profile takes it: nothing is float64 or int64."""
+    exported = smelt.export(Net(), (torch.randn(2, 3, 8, 8),), to="tosa")
+    validate(exported, "tosa-validate{strict-op-spec-alignment}")
+    filecheck(
+        exported.module,
+        """
+        CHECK: tosa.conv2d
+        CHECK: tosa.matmul
+        CHECK: [[MOST:%.*]] = tosa.reduce_max
+        CHECK: tosa.sub {{.*}}, [[MOST]]
+        CHECK: tosa.exp
+        CHECK: tosa.reduce_sum
+        CHECK: tosa.reciprocal
+        """,
+    )
+
+
+def test_positions_need_the_extension_for_int64_only() -> None:
+    exported = smelt.export(lambda x, i: x[i] + x.sort(0)[0], (X, torch.tensor([1, 0, 2, 2])), to="tosa")
+    version = "tosa-attach-target{specification_version=1.1.draft profiles=pro_int,pro_fp extensions=int64}"
+    validate(exported, f"{version},tosa-validate{{strict-op-spec-alignment}}")
+
+
+def test_what_tosa_has_not_is_listed() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x + torch.rand(3), x.view(torch.int32), torch.nextafter(x, x + 1), x * torch.randn(3)
+
+    with pytest.raises(UnsupportedOperatorsError) as error:
+        smelt.export(Model(), (torch.ones(3),), to="tosa")
+    reasons = [problem.what for problem in error.value.problems]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "aten.rand.default",
+        "aten.view.dtype",
+        "aten.nextafter.default",
+        "aten.randn.default",
+    ]
+    assert "random" in reasons[0] and "bits of floating-point" in reasons[1]
+    assert all("test_tosa.py" in str(problem.where) for problem in error.value.problems)
+    with pytest.raises(UnsupportedOperatorsError, match=r"nonzero.*computed from data"):
+        smelt.export(lambda x: x.nonzero(), (torch.ones(3),), to="tosa")
+    with pytest.raises(UnsupportedOperatorsError, match="complex64"):
+        smelt.export(lambda x: x + 1, (torch.ones(3, dtype=torch.complex64),), to="tosa")
+
+
+def test_capabilities() -> None:
+    assert "erf" in CAPABILITIES.elementwise
+    assert "nextafter" not in CAPABILITIES.elementwise
+    assert "Sort" in CAPABILITIES.bodies
