@@ -28,9 +28,15 @@ def _keys(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
+def _lanczos(x: Tensor) -> Tensor:
+    """sinc(x) sinc(x / 3) up to 3."""
+    return torch.where(x.abs() < 3, torch.sinc(x) * torch.sinc(x / 3), torch.zeros_like(x))
+
+
 _FILTERS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "bilinear": (_triangle, 2),
     "bicubic": (_keys, 4),
+    "lanczos": (_lanczos, 6),
 }
 """Name → the filter, and how many inputs it spans where nothing is scaled down."""
 
@@ -80,6 +86,8 @@ def _forward(kind: str) -> Callable[..., Any]:
     ) -> Any:
         if not x.is_floating_point():  # eager computes bytes in fixed point
             return NotImplemented
+        if kind == "lanczos" and x.dtype in (torch.float16, torch.bfloat16):
+            return NotImplemented  # eager refuses
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         for dim, scale in ((3, scales_w), (2, scales_h)):
             at, weight = _taps(kind, x.shape[dim], output_size[dim - 2], align_corners, scale, wide)
@@ -111,4 +119,12 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa_backward.default: _backward("bilinear"),
     aten._upsample_bicubic2d_aa.default: _forward("bicubic"),
     aten._upsample_bicubic2d_aa_backward.default: _backward("bicubic"),
+    **{
+        getattr(aten, name).default: made("lanczos")  # since torch 2.13
+        for name, made in (
+            ("_upsample_lanczos2d_aa", _forward),
+            ("_upsample_lanczos2d_aa_backward", _backward),
+        )
+        if hasattr(aten, name)
+    },
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._decomp.decompositions import binary_cross_entropy
 
-from smelt.contract import antialias, distances, grid_sampling
+from smelt.contract import antialias, distances, factories, grid_sampling, histograms, quantization
 
 aten = torch.ops.aten
 
@@ -85,37 +85,68 @@ def _trilinear(
     return product.sum(list(sumdim)) if len(sumdim) else product
 
 
-def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    """How many elements fall into each of ``bins`` equal parts of min..max (equal: of the data's range)."""
-    if not self.is_floating_point() or min > max:  # eager refuses
-        return NotImplemented
-    x = self.reshape(-1)
-    if min == max and x.numel() != 0:
-        low, high = x.amin(), x.amax()
-        same = low == high
-        low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
-        finite = low.isfinite() & high.isfinite()
-        aten._assert_async.msg(finite, "histc: the range of the data is not finite")
-    else:
-        span = (min, max) if min != max else (min - 1, max + 1)
-        low, high = (torch.full((), float(end), dtype=x.dtype, device=x.device) for end in span)
-    inside = (x >= low) & (x <= high)
-    at = ((x - low) / (high - low) * bins).to(torch.int64)
-    at = torch.where(inside, at.clamp(0, bins - 1), torch.zeros_like(at))
-    return torch.zeros(bins, dtype=x.dtype, device=x.device).index_add(0, at, inside.to(x.dtype))
+def _conv_tbc(self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """A convolution over time of (time, batch, channels); weight (time, in, out)."""
+    lines, filters = self.permute(1, 2, 0), weight.permute(2, 1, 0)
+    result = aten.convolution(lines, filters, bias, [1], [pad], [1], False, [0], 1)
+    return result.permute(2, 0, 1).contiguous()
+
+
+def _addmm_activation(
+    self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
+) -> Tensor:
+    result = torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+    return torch.nn.functional.gelu(result) if use_gelu else result.relu()
+
+
+def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Rows that are looked up, scaled down to ``max_norm`` where their norm is larger."""
+    at = indices.reshape(-1)
+    rows = self[at]
+    wide = rows if self.dtype is torch.float64 else rows.to(torch.float32)
+    norm = torch.linalg.vector_norm(wide, norm_type, 1, keepdim=True)
+    scaled = (wide * (max_norm / (norm + 1e-7))).to(self.dtype)
+    return aten.index_put(self, [at], torch.where(norm > max_norm, scaled, rows))
+
+
+def _weight_norm_interface(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """``v * (g / norm(v))`` and the norm, in float32 at least; all but dimension ``dim`` are reduced."""
+    kept = torch.float64 if v.dtype is torch.float64 else torch.float32
+    wide, rest = v.contiguous().to(kept), [d for d in range(v.dim()) if d != dim % v.dim()]
+    norm = torch.linalg.vector_norm(wide, 2, rest, keepdim=True) if rest else wide.abs()
+    return (wide * (g.to(kept) / norm)).to(v.dtype), norm
+
+
+def _weight_norm_interface_backward(
+    grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of ``v * (g / norm(v))``, all but dimension ``dim`` being reduced, by v and by g."""
+    kept = saved_norms.dtype
+    grad, v, g = (each.contiguous().to(kept) for each in (grad_w, saved_v, saved_g))
+    rest = [d for d in range(v.dim()) if d != dim % v.dim()]
+    along = (grad * v).sum(rest, keepdim=True) if rest else grad * v
+    by_v = g / saved_norms * (grad - v * along / (saved_norms * saved_norms))
+    return by_v.to(saved_v.dtype), (along / saved_norms).to(saved_g.dtype)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._efficientzerotensor.default: _efficient_zeros,
     aten._trilinear.default: _trilinear,
+    aten._addmm_activation.default: _addmm_activation,
+    aten._weight_norm_interface.default: _weight_norm_interface,
+    aten._weight_norm_interface_backward.default: _weight_norm_interface_backward,
     aten.addbmm.default: _addbmm,
     aten.angle.default: _angle,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
-    aten.histc.default: _histc,
+    aten.conv_tbc.default: _conv_tbc,
+    aten.embedding_renorm.default: _embedding_renorm,
     aten.ldexp.Tensor: _ldexp,
     aten.soft_margin_loss.default: _soft_margin_loss,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     **antialias.DECOMPOSITIONS,
     **distances.DECOMPOSITIONS,
+    **factories.DECOMPOSITIONS,
     **grid_sampling.DECOMPOSITIONS,
+    **histograms.DECOMPOSITIONS,
+    **quantization.DECOMPOSITIONS,
 }

@@ -30,6 +30,7 @@ ROW_MODULES: tuple[str, ...] = (
     "polynomials",
     "pooling",
     "pooling_backward",
+    "pooling_fractional",
     "random",
     "reductions",
     "scatter",

@@ -9,7 +9,6 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, load_as
 from smelt.lowering.dtypes import is_low
@@ -24,6 +23,7 @@ from smelt.lowering.promotion import (
     named,
     pointwise,
     promote,
+    symbolic_number,
 )
 from smelt.lowering.registry import TABLE, lowers, lowers_named
 from smelt.lowering.tensor import Tensor
@@ -161,7 +161,7 @@ def nan_to_num(
 def _add(ctx: Builder, x: Operand, y: Operand, factor: Number | Expr) -> Tensor:
     """``x + factor * y``; in floating point the product is not rounded by itself, as in eager's kernel."""
     if isinstance(factor, Expr):
-        raise Unsupported(f"alpha depends on sizes: {factor}")
+        return _add_scaled(ctx, x, y, factor)
 
     def value(c: Constants, a: Any, b: Any) -> Any:
         if c.dtype is torch.bool:
@@ -173,6 +173,20 @@ def _add(ctx: Builder, x: Operand, y: Operand, factor: Number | Expr) -> Tensor:
         if c.dtype.is_floating_point:
             return ops.fma(b, c(factor), a)
         return ops.add(a, ops.mul(b, c(factor)))
+
+    return elementwise(ctx, value, x, y, round_scalars=False)
+
+
+def _add_scaled(ctx: Builder, x: Operand, y: Operand, factor: Expr) -> Tensor:
+    """As `_add`, with a factor that depends on sizes."""
+    symbolic_number(factor, torch.float64)  # refuses what has no rule
+
+    def value(c: Constants, a: Any, b: Any) -> Any:
+        if c.dtype is torch.bool:
+            number = symbolic_number(factor, torch.int64)(())
+            return ops.bitwise_or(a, ops.bitwise_and(b, ops.ne(number, ops.constant(0, torch.int64))))
+        number = symbolic_number(factor, c.dtype)(())
+        return ops.fma(b, number, a) if c.dtype.is_floating_point else ops.add(a, ops.mul(b, number))
 
     return elementwise(ctx, value, x, y, round_scalars=False)
 

@@ -73,7 +73,7 @@ def _max_pool(
 
         def chain(index: Index) -> Any:
             places = index[outer:]
-            best, at = ops.constant(least, dtype), _flat(first(places), sizes)
+            best, at = ops.constant(least, dtype), flat_position(first(places), sizes)
             for number in numbers:
                 where = positions(windows, places, number)
                 found = window_value(windows, places, number, lambda w: value(index, w), least)
@@ -81,7 +81,9 @@ def _max_pool(
                 if dtype.is_floating_point:
                     wins = ops.logical_or(wins, ops.isnan(found))
                 best = ops.where(wins, found, best)
-                at = ops.where(wins, _flat([ops.index_expr(p, torch.int64) for p in where], sizes), at)
+                at = ops.where(
+                    wins, flat_position([ops.index_expr(p, torch.int64) for p in where], sizes), at
+                )
             return at
 
         return values, ctx.pointwise(chain, shape=shape, dtype=torch.int64)
@@ -106,12 +108,13 @@ def _max_pool(
             reached = ops.add(ops.index_expr(window.position(o, as_expr(0)), torch.int64), moved)
             coordinates.append(ops.maximum(reached, start))  # all padding and -inf: the first real one
             number = ops.floordiv(number, count)
-        return _flat(coordinates[::-1], sizes)
+        return flat_position(coordinates[::-1], sizes)
 
     return values, ctx.pointwise(unfold, shape=shape, dtype=torch.int64)
 
 
-def _flat(coordinates: Sequence[Any], sizes: Sequence[Expr]) -> Any:
+def flat_position(coordinates: Sequence[Any], sizes: Sequence[Expr]) -> Any:
+    """The row-major position of int64 coordinates in a plane of these sizes."""
     flat = coordinates[0]
     for coordinate, size in zip(coordinates[1:], sizes[1:], strict=True):
         flat = ops.add(ops.mul(flat, ops.index_expr(size, torch.int64)), coordinate)

@@ -99,8 +99,8 @@ def max_pool3d_backward(
     return _max_pool_backward(ctx, 3, grad, x, kernel_size, stride, padding, dilation, indices)
 
 
-def _adaptive_max_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-    """Adds each gradient at its recorded position; adaptive windows may share inputs."""
+def add_at_maxima(ctx: Builder, rank: int, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    """Adds each gradient at its recorded position; windows may share inputs."""
     outer = len(x.shape) - rank
     sizes = x.shape[outer:]
 
@@ -114,12 +114,12 @@ def _adaptive_max_pool_backward(ctx: Builder, rank: int, grad: Tensor, x: Tensor
 
 @lowers(aten.adaptive_max_pool2d_backward.default)
 def adaptive_max_pool2d_backward(ctx: Builder, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-    return _adaptive_max_pool_backward(ctx, 2, grad, x, indices)
+    return add_at_maxima(ctx, 2, grad, x, indices)
 
 
 @lowers(aten.adaptive_max_pool3d_backward.default)
 def adaptive_max_pool3d_backward(ctx: Builder, grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-    return _adaptive_max_pool_backward(ctx, 3, grad, x, indices)
+    return add_at_maxima(ctx, 3, grad, x, indices)
 
 
 # -- averages ------------------------------------------------------------------------------------------------

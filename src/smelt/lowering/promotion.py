@@ -203,7 +203,8 @@ def _floating(expr: Expr, check: bool = False) -> Any:
         return None if check else ops.index_expr(expr, torch.float64)
     if kind == "ToFloat":
         return _floating(expr.args[0], check)
-    binary = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "truediv", "IntTrueDiv": "truediv"}
+    binary = {"Add": "add", "Mul": "mul", "FloatPow": "pow"}
+    binary |= {"FloatTrueDiv": "truediv", "IntTrueDiv": "truediv"}
     if kind in binary:
         values = [_floating(arg, check) for arg in expr.args]
         return None if check else reduce(lambda a, b: getattr(ops, binary[kind])(a, b), values)
