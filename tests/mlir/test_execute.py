@@ -182,3 +182,13 @@ def test_the_module_stays_as_it_is():
     before = str(module)
     Executable(module)
     assert str(module) == before
+
+
+def test_what_takes_long_is_optimized() -> None:
+    run = compiled(GATHER)
+    given = torch.tensor(2), torch.arange(4.0)
+    before, run.patience = run.engine, -1.0
+    assert run(*given)[0] == 2
+    assert run.engine is not before
+    with pytest.raises(IndexError):
+        run(torch.tensor(4), given[1])

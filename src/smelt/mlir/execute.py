@@ -11,6 +11,7 @@ import ctypes
 import ctypes.util
 import math
 import re
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,10 @@ from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
 _FAIL = "smelt_fail"
+_PLAIN, _OPTIMIZED = 0, 2
+"""LLVM's levels of optimization."""
+_OPTIMIZING_TAKES = 10
+"""How many times as long as `_PLAIN` code `_OPTIMIZED` code takes to make."""
 _SHAPE = re.compile(r"(?:(?:\d+|\?)x)+")
 _LOWERING = (
     "builtin.module("
@@ -83,7 +88,8 @@ class Executable:
         name: the function to call.
 
     Tensors in, tensors out, numbers as Python numbers. Arguments are never written to. An assertion
-    (``cf.assert``) that does not hold ends the call, and raises.
+    (``cf.assert``) that does not hold ends the call, and raises. LLVM optimizes when calls have taken longer
+    than that would have: it takes ten times as long as not to, and most modules are called once or twice.
 
     Raises:
         PipelineError: SM0712, something in the module has no lowering to LLVM.
@@ -100,7 +106,6 @@ class Executable:
 
     def __init__(self, module: Any, name: str = "main") -> None:
         from torch_mlir import ir
-        from torch_mlir.execution_engine import ExecutionEngine
 
         self.name = name
         self.messages: list[str] = []
@@ -118,11 +123,24 @@ class Executable:
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to LLVM")
             _stop_where_assertions_fail(copy)
-            _load_conversions()
-            self.engine = ExecutionEngine(copy, opt_level=2)
+        _load_conversions()
         self.module = copy
         self.callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.failed.append)
-        self.engine.register_runtime(_FAIL, self.callback)
+        self.patience = math.inf
+        started = time.perf_counter()
+        self.engine = self._compiled(_PLAIN)
+        if "ml_program." not in _dialects(module):  # whose values would begin anew
+            self.patience = _OPTIMIZING_TAKES * (time.perf_counter() - started)
+
+    def _compiled(self, level: int) -> Any:
+        """The lowered module in machine code, at one of LLVM's levels of optimization."""
+        from torch_mlir.execution_engine import ExecutionEngine
+
+        with self.module.context:
+            engine = ExecutionEngine(self.module, opt_level=level)
+        engine.register_runtime(_FAIL, self.callback)
+        engine.raw_lookup(f"_mlir_ciface_{self.name}")  # compiles
+        return engine
 
     def __call__(self, *values: Any) -> list[Any]:
         """The results for these arguments.
@@ -144,8 +162,12 @@ class Executable:
             layout = {"_fields_": [(f"field{place}", type(each)) for place, each in enumerate(fields)]}
             returned = type("Results", (ctypes.Structure,), layout)()
             passed.insert(0, _pointer(returned))
+        if self.patience < 0:
+            self.engine, self.patience = self._compiled(_OPTIMIZED), math.inf
         self.failed.clear()
+        started = time.perf_counter()
         self.engine.invoke(self.name, *passed)
+        self.patience -= time.perf_counter() - started
         if self.failed:
             raise _exception(self.messages[self.failed[0]])
         if returned is not None:

@@ -183,8 +183,9 @@ class _Contractions:
         taps = reshape(self.writer, taps, weight.shape, (count, out, *weight.shape[1:]))
         whole = self.body.shape
         apart = (whole[0], count, out, *whole[2:])
-        made = self._conv(kind, seen, taps, reshape(self.writer, start, whole, apart), options)
-        return reshape(self.writer, made, apart, whole)
+        parts = [[0], [1, 2], *([dim] for dim in range(3, len(apart)))]
+        made = self._conv(kind, seen, taps, self.writer.expand(start, parts, apart), options)
+        return self.writer.collapse(made, parts, whole)
 
     def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:
         from torch_mlir.dialects import linalg

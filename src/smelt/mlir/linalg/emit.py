@@ -158,9 +158,10 @@ class _Function:
                 self._invert(size, unknown[0], self.writer.dimension(value, dim))
         for size, name, value, dim in rest:
             if all(s.name in sizes.symbols for s in size.free_symbols):  # type: ignore[attr-defined]
-                have, want = self.writer.dimension(value, dim), sizes.number(size)
+                have, (want, parts) = self.writer.dimension(value, dim), sympy.fraction(sympy.together(size))
+                have = sizes.elementwise("mul", have, sizes.number(parts))
                 message = f"RuntimeError: dimension {dim} of {name} is not {size}"
-                require(compare("eq", have, want), message)
+                require(compare("eq", have, sizes.number(want)), message)
         self._assume()
 
     def _assume(self) -> None:

@@ -26,7 +26,7 @@ from smelt.mlir.linalg.scalars import (
     select,
     word,
 )
-from smelt.mlir.linalg.sizes import IndexArithmetic
+from smelt.mlir.linalg.sizes import IndexArithmetic, whole
 from smelt.mlir.linalg.writer import Writer
 from smelt.ops import TABLE, Handler, Rule, result_dtype, using
 
@@ -137,7 +137,7 @@ class ElementHandler(Handler):
 
     def position(self, expr: Expr) -> Any:
         """An index, of type ``index``."""
-        return as_index(self.number(expr))
+        return as_index(self.number(whole(expr)))
 
 
 _OUTSIDE = {

@@ -254,9 +254,7 @@ def reshape(writer: Writer, tensor: Any, old: Sequence[Expr], new: Sequence[Expr
     """A tensor of shape ``old`` as one of shape ``new``: its dimensions merged, then others split."""
     groups = regrouped(old, new)
     assert groups is not None
-    middle: list[Expr] = []
-    for left, right in groups:
-        middle += [numel([old[d] for d in left])] if len(right) == 1 else [old[left[0]]]
+    middle = [numel([old[d] for d in left]) for left, _ in groups]
     if len(middle) < len(old):
         tensor = writer.collapse(tensor, [left for left, _ in groups], middle)
     if len(middle) < len(new):

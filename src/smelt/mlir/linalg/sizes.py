@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import FloorDiv
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
@@ -67,6 +69,18 @@ class IndexArithmetic(Numbers):
         raise Unsupported(f"{name} in a size")
 
 
+def whole(expr: Expr) -> Expr:
+    """A size or an index, which is a whole number, without fractions.
+
+    >>> whole(Symbol("n", integer=True) / 2)
+    (n//2)
+    """
+    if expr.is_integer:
+        return expr
+    above, below = sympy.fraction(sympy.together(expr))
+    return expr if below == 1 else FloorDiv(above, below)
+
+
 class Sizes(IndexArithmetic):
     """The numbers of size symbols, by name, and of expressions of them.
 
@@ -103,7 +117,7 @@ class Sizes(IndexArithmetic):
 
     def size(self, expr: Expr) -> Any:
         """The value of a size, of type ``index``."""
-        return as_index(self.number(expr))
+        return as_index(self.number(whole(expr)))
 
     def mixed(self, expr: Expr) -> Any:
         """A size as builders take it: a Python number where it is known."""
