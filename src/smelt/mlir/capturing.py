@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from smelt.capture import Program, capture_export
 from smelt.contract import contract, portable_decompositions
@@ -53,13 +54,53 @@ def capture(
     """
     name = getattr(f, "__name__", type(f).__name__)
     if not isinstance(f, ExportedProgram):
-        f = _exported(f, tuple(args), dict(kwargs or {}), dynamic_shapes, strict)
+        args, named = _apart((tuple(args), dict(kwargs or {})))
+        f = _exported(f, args, named, dynamic_shapes, strict)
         _replace_views(f)
     table = portable_decompositions() if decompositions is None else decompositions
     try:
         return Captured(contract(capture_export(f, table, name)), f)
     except Unsupported as refusal:
         raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
+
+
+def _apart(arguments: Any) -> Any:
+    """Arguments of which none is another one: a tensor given twice is one argument to `torch.export`.
+
+    >>> x = torch.ones(2)
+    >>> first, second = _apart((x, x))
+    >>> first is x, second is x
+    (True, False)
+    """
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in seen:
+            return value.detach().clone().requires_grad_(value.requires_grad)
+        seen.add(id(value))
+        return value
+
+    return pytree.tree_map(own, arguments)
+
+
+def _check_arguments(f: Any, args: Any, kwargs: Any, dynamic_shapes: Any, strict: bool | None) -> None:
+    """
+    Raises:
+        SmeltError: SM0722, arguments that are no sequence, or that an ExportedProgram has already.
+    """
+    if isinstance(args, torch.Tensor) or not isinstance(args, (list, tuple)):
+        what = f"the arguments are a {type(args).__name__}, not a sequence of arguments"
+        raise SmeltError("SM0722", what, remedy="export(model, (x,)) for model(x)")
+    given = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes, "strict": strict is not None}
+    if isinstance(f, ExportedProgram) and any(given.values()):
+        listed = ", ".join(name for name, value in given.items() if value)
+        raise SmeltError(
+            "SM0722",
+            f"an ExportedProgram has its arguments already: {listed}",
+            remedy="leave them out, or give the model that it was exported from",
+        )
 
 
 def _exported(
