@@ -19,6 +19,13 @@ _ROLES: dict[InputKind, InputRole] = {
     InputKind.CONSTANT_TENSOR: "constant",
     InputKind.USER_INPUT: "user",
 }
+_RETURNED = (
+    OutputKind.USER_OUTPUT,
+    OutputKind.LOSS_OUTPUT,
+    OutputKind.GRADIENT_TO_PARAMETER,
+    OutputKind.GRADIENT_TO_USER_INPUT,
+)
+"""What the function returns; the last three are those of a program with its backward."""
 
 
 def capture_export(
@@ -59,7 +66,7 @@ def capture_export(
     outputs: list[Any] = []
     copies: list[tuple[Node, Any]] = []
     for value, output_spec in zip(returned, signature.output_specs, strict=True):
-        if output_spec.kind is OutputKind.USER_OUTPUT:
+        if output_spec.kind in _RETURNED:
             outputs.append(value)
         elif output_spec.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):
             copies.append((by_path[output_spec.target], value))

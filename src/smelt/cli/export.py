@@ -35,7 +35,6 @@ def export(
             the dialect cannot express.
     """
     import smelt
-    from smelt.mlir import parameters
 
     if output is not None and not Path(output).parent.is_dir():
         raise SmeltError("SM0910", f"no such folder: {Path(output).parent}")
@@ -43,23 +42,36 @@ def export(
         raise SmeltError("SM0910", "external weights need a file beside them", remedy="give -o FILE")
     program = specs.load(spec)
     with progress(f"exporting {spec} to {to}"):
-        exported = smelt.export(
-            program.call,
-            program.args,
-            program.kwargs,
-            to=to,
-            weights=weights,
-            dynamic_shapes=dynamic_shapes(program, dynamic),
-        )
+        shapes = dynamic_shapes(program, dynamic)
+        try:
+            exported = smelt.export(
+                program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
+            )
+        except SmeltError:
+            raise
+        except Exception:
+            _try_eager(spec, program)
+            raise
     if print_after_each:
         _print_stages(exported.program, exported.module)
     if output is None:
         sys.stdout.write(str(exported).rstrip("\n") + "\n")
         return
     exported.save(output)
-    if weights == "external":
-        held = parameters.held_tensors(exported.signature)
-        parameters.save_parameters(Path(output).with_suffix(".safetensors"), held)
+
+
+def _try_eager(spec: str, program: specs.Program) -> None:
+    """
+    Raises:
+        SmeltError: SM0906, the program raises without smelt too.
+    """
+    import torch
+
+    try:
+        with torch.no_grad():
+            program.call(*program.args, **program.kwargs)
+    except Exception as error:
+        raise SmeltError("SM0906", f"{spec} raises in eager: {specs.describe(error)}") from error
 
 
 def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, Any] | None:

@@ -34,9 +34,69 @@ def flash_attention_for_cpu(
     """
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")  # eager's kernel refuses it as well
-    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = torch.matmul(query.to(wide) * factor, key.to(wide).transpose(-2, -1))
+    wide = _computed_in(query)
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    found = torch.matmul(aten._safe_softmax(scores, -1), value.to(wide)).to(query.dtype)
+    return _heads_inside(found), _heads_inside(torch.logsumexp(scores, -1))
+
+
+def flash_attention_for_cpu_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``aten._scaled_dot_product_flash_attention_for_cpu_backward``: the gradients by query, key and value.
+
+    Shapes, dtypes and layout as in `flash_attention_for_cpu`; grad_out and out are (N, H, L, E), logsumexp is
+    (N, H, L). A row of which all is masked has no gradient.
+
+    >>> query, sums = torch.ones(1, 1, 2, 4), torch.full((1, 1, 2), 2.0)
+    >>> backward = flash_attention_for_cpu_backward(query, query, query, query, query, sums, 0.0, False)
+    >>> [gradient.shape for gradient in backward] == [query.shape] * 3
+    True
+    """
+    if dropout_p != 0.0:
+        raise NotImplementedError("attention with dropout")
+    wide = _computed_in(query)
+    factor = _factor(query, scale)
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    masked = logsumexp.unsqueeze(-1) == -math.inf
+    shares = torch.exp(scores - logsumexp.to(wide).masked_fill(logsumexp == -math.inf, 0.0).unsqueeze(-1))
+    shares = shares.masked_fill(masked, 0.0)
+    upstream, values = grad_out.to(wide), value.to(wide)
+    by_value = torch.matmul(shares.transpose(-2, -1), upstream)
+    by_shares = torch.matmul(upstream, values.transpose(-2, -1))
+    by_scores = shares * (by_shares - (upstream * out.to(wide)).sum(-1, keepdim=True)) * factor
+    by_query = torch.matmul(by_scores, key.to(wide))
+    by_key = torch.matmul(by_scores.transpose(-2, -1), query.to(wide))
+    by_query, by_key, by_value = (
+        _heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value)
+    )
+    return by_query, by_key, by_value
+
+
+def _computed_in(query: Tensor) -> torch.dtype:
+    return torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _scores(
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float | None
+) -> Tensor:
+    """How much each of the L queries asks of each of the S keys, masked: (N, H, L, S)."""
+    wide = _computed_in(query)
+    scores = torch.matmul(query.to(wide) * _factor(query, scale), key.to(wide).transpose(-2, -1))
     if is_causal:
         seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
@@ -45,15 +105,16 @@ def flash_attention_for_cpu(
             scores = scores.masked_fill(~attn_mask, -math.inf)
         else:
             scores = scores + attn_mask.to(wide)
-    found = torch.matmul(aten._safe_softmax(scores, -1), value.to(wide)).to(query.dtype)
-    sums = torch.logsumexp(scores, -1)
-    return (
-        found.transpose(1, 2).contiguous().transpose(1, 2),
-        sums.transpose(1, 2).contiguous().transpose(1, 2),
-    )
+    return scores
+
+
+def _heads_inside(x: Tensor) -> Tensor:
+    """The same (N, H, L, …) in memory as (N, L, H, …)."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 ATTENTION: dict[Any, Callable[..., Any]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention_for_cpu
+    aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention_for_cpu,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_attention_for_cpu_backward,
 }
 """ATen overload → function that computes it from simpler ones."""

@@ -1,5 +1,18 @@
 """Programs as MLIR: Torch dialect, Linalg on tensors, StableHLO, TOSA."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
-__all__ = ["run_pipeline_with_repro_report"]
+__all__ = ["fx", "run_pipeline_with_repro_report"]
+
+
+def __getattr__(name: str) -> Any:
+    """``smelt.mlir.fx``, imported on first use."""
+    import importlib
+
+    if name == "fx":
+        return importlib.import_module("smelt.mlir.fx")
+    raise AttributeError(f"module 'smelt.mlir' has no attribute {name!r}")

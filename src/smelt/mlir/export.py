@@ -17,6 +17,7 @@ from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 from smelt.mlir.execute import Executable, clone
+from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
 
 Dialect = Literal["linalg", "torch", "stablehlo", "tosa"]
@@ -50,17 +51,39 @@ def export(
         weights: ``"inline"``, literals of the module; ``"external"``, its last arguments.
         strict: as `torch.export.export` takes it; None tries without Dynamo first.
 
+    A function may run autograd: a training step as one writes it is one module. What it closes over (models,
+    optimizers) it holds; parameters, buffers and the optimizers' states are mutated and come back. Each call
+    begins without gradients (``.grad`` is None), and what it leaves in ``.grad`` is no result: return what
+    you want. A learning rate is a number, and fixed.
+
     Raises:
         SmeltError: SM0601 or SM0602 a program that is not for smelt, SM0710 the bindings are not installed,
-            SM0711 operators that the dialect cannot express (all of them), SM0720 no such dialect.
+            SM0711 operators that the dialect cannot express (all of them), SM0720 no such dialect, SM0721 a
+            training step that changes what cannot be a result, SM0722 arguments that do not fit, SM0723 a
+            program that `torch.export` cannot capture.
 
     >>> import torch
     >>> exported = export(torch.nn.Tanh(), [torch.zeros(2, 3)], to="torch")
     >>> exported.run(torch.zeros(2, 3))
     tensor([[0., 0., 0.],
             [0., 0., 0.]])
+
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> def step(x):
+    ...     optimizer.zero_grad()
+    ...     loss = model(x).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss
+    >>> exported = export(step, [torch.ones(2, 3)])
+    >>> [bool(exported.run(torch.ones(2, 3)) > 0.0) for _ in range(2)]
+    [True, True]
     """
-    captured = capture(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    emitter(to)
+    if weights not in get_args(Weights):
+        raise SmeltError("SM0722", f"weights={weights!r}", remedy=f"one of {', '.join(get_args(Weights))}")
+    captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
     return Exported(captured, to, weights)
 
 
@@ -99,8 +122,17 @@ class Exported:
         return self if dialect == self.dialect else Exported(self._captured, dialect, self.weights)
 
     def save(self, path: str | Path) -> None:
-        """Write the module: as text, or as MLIR bytecode where ``path`` ends in ``.mlirbc``."""
+        """Write the module: as text, or as MLIR bytecode where ``path`` ends in ``.mlirbc``.
+
+        External weights go beside it, into a file that ends in ``.safetensors``: `load_parameters` gives
+        them in the order in which the function takes them.
+
+        Raises:
+            SmeltError: SM0716, a weight's dtype that the file cannot hold.
+        """
         path = Path(path)
+        if self.weights == "external":
+            save_parameters(path.with_suffix(".safetensors"), held_tensors(self.signature))
         if path.suffix == ".mlirbc":
             with path.open("wb") as file:
                 self.module.operation.write_bytecode(file)
@@ -134,6 +166,8 @@ class Exported:
                     outputs.append(value)
                 else:
                     given[result.target.node].copy_(value)
+        if len(outputs) != call_spec.out_spec.num_leaves:
+            return tuple(outputs)  # an ExportedProgram with a backward: the gradients come last
         return pytree.tree_unflatten(outputs, call_spec.out_spec)
 
     def compile(self) -> Callable[..., list[Any]]:
