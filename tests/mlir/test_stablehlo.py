@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
@@ -70,7 +71,29 @@ ROWS = {
     "special": lambda x: x.erf() + x.lgamma() + F.gelu(x),
     "sizes": lambda x: x.sum(0) / x.shape[0] + torch.arange(x.shape[0]).sum(),
     "bfloat16": lambda x: (x.bfloat16() * 3).sin(),
+    "complex": lambda x: _complex(torch.complex(x, x.flip(0)), x),
+    "spectra": lambda x: _spectra(x),
 }
+
+
+def _complex(z: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+    w = torch.view_as_complex(torch.stack([x, x + 2], -1))
+    joined = torch.cat([z, z[:1]]).reshape(-1)[::2]
+    summed = z.exp() - 2 * z + w * (1 + 2j) - z.sum(1, keepdim=True)
+    norms = [torch.linalg.vector_norm(z, ord=order, dim=0) for order in (1, 2, float("inf"))]
+    return [
+        torch.view_as_real(z * torch.polar(x.abs(), x)),
+        *(z.abs(), z.angle(), z.conj().imag, (z / w.flip(0)).real, (-joined).imag, summed.real),
+        *((z @ w.t()).imag, z[:, :3].to(torch.complex128).real, *norms),
+    ]
+
+
+def _spectra(x: torch.Tensor) -> list[torch.Tensor]:
+    half = torch.fft.rfft(x, norm="ortho")
+    there, back = torch.fft.ifft2(torch.fft.fft2(x)), torch.fft.irfft(half, n=x.shape[1], norm="ortho")
+    odd = torch.fft.irfft(torch.fft.rfft(x[:, :5]), n=5)
+    windowed = x.stft(4, hop_length=1, window=torch.ones(4).to(x), center=False, return_complex=True)
+    return [half.abs(), torch.fft.fft(x, dim=0).imag, there.real, back, odd, torch.view_as_real(windowed)]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -95,6 +118,21 @@ IMAGES = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_programs_over_images(name: str) -> None:
     check(IMAGES[name], (IMAGE,), (OTHER,), ({0: DYNAMIC, 2: DYNAMIC, 3: DYNAMIC},))
+
+
+def test_complex_arguments_and_results() -> None:
+    z, w = torch.randn(4, 6, dtype=torch.complex64), torch.randn(7, 6, dtype=torch.complex64)
+
+    class Model(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> Any:
+            return z.conj() * z, z.real + 1, z[1:].t() * torch.tensor(1j), z.mul_(2).imag
+
+    exported = smelt.export(Model(), (z,), to="stablehlo", dynamic_shapes=BOTH)
+    filecheck(exported.module, "CHECK: func.func @main(%arg0: tensor<?x6xcomplex<f32>>)")
+    for each in (z, w):
+        given, same = each.clone(), each.clone()
+        torch.testing.assert_close(exported.run(given), Model()(same))
+        torch.testing.assert_close(given, same)
 
 
 def test_convolutions_are_convolutions() -> None:

@@ -49,6 +49,12 @@ class TorchArrays(ArrayDialect):
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
         return self.array(x.value.contiguous().view(dtype), x.shape)
 
+    def parts(self, x: Array) -> tuple[Array, Array]:
+        return self.array(x.value.real, x.shape), self.array(x.value.imag, x.shape)
+
+    def joined(self, real: Array, imaginary: Array) -> Array:
+        return self.array(torch.complex(real.value, imaginary.value), real.shape)
+
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
         assert list(dims) == sorted(dims)
         view = [1] * len(shape)

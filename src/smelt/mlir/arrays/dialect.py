@@ -114,6 +114,14 @@ class ArrayDialect:
         """The same bits as another dtype of the same width."""
         raise NotImplementedError
 
+    def parts(self, x: Array) -> tuple[Array, Array]:
+        """Real and imaginary parts of a complex array. Inside of programs complex numbers are these two."""
+        raise Unsupported(f"{type(self).__name__} has no complex numbers")
+
+    def joined(self, real: Array, imaginary: Array) -> Array:
+        """The complex array of its parts."""
+        raise Unsupported(f"{type(self).__name__} has no complex numbers")
+
     # -- structure ----------------------------------------------------------------------------------
 
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:

@@ -15,8 +15,9 @@ from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Graph
 from smelt.lowering import lower
 from smelt.mlir import bindings
+from smelt.mlir.arrays.complexes import Either
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
-from smelt.mlir.arrays.graphs import Evaluation
+from smelt.mlir.arrays.graphs import Evaluation, literal
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location
 from smelt.mlir.signature import Argument, Signature, Weights, signature_of
@@ -187,15 +188,15 @@ def _write_function(
     function = func.FuncOp("main", ir.FunctionType.get(types, []))
     block = function.add_entry_block([ir.Location.name(each.name) for each in signature.arguments])
     with ir.InsertionPoint(block):
-        given = {
-            each.node: Array(value, *kind)
-            for each, kind, value in zip(signature.arguments, kinds, block.arguments)
+        arguments = [Array(value, *kind) for kind, value in zip(kinds, block.arguments)]
+        given: dict[Any, Either] = {
+            each.node: value for each, value in zip(signature.arguments, arguments, strict=True)
         }
-        dialect.know(list(given.values()))
+        dialect.know(arguments)
         for held in signature.literals:
             if held.value is not None and held.node.users:
                 try:
-                    given[held.node] = dialect.literal(held.value, held.name)
+                    given[held.node] = literal(dialect, held.value, held.name)
                 except Unsupported as refusal:
                     problems.append(Problem(f"{held.name}: {refusal.reason}"))
         inputs = [given.get(node) for node in program.placeholders]

@@ -13,13 +13,15 @@ from sympy import Expr, Symbol
 from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Bind, Check, Extern, Graph, Node, StridedView
 from smelt.mlir.arrays.bodies import evaluate_arrays
+from smelt.mlir.arrays.complexes import CALLS as COMPLEX
+from smelt.mlir.arrays.complexes import Complex, Complexes, Either, each_part
 from smelt.mlir.arrays.control import CONTROL
-from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.strided import read_view
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL})
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *COMPLEX})
 """What arrays do of what the loop graph calls."""
 
 SEED = "aten.randint.low"
@@ -35,12 +37,18 @@ class MissingInputError(Unsupported):
 
 
 class Buffers(Mapping[str, Array]):
-    """The arrays by buffer; one that could not be made is missing."""
+    """The arrays by buffer; one that could not be made is missing. Loops see real ones only."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Either] = {}
 
     def __getitem__(self, name: str) -> Array:
+        found = self.any(name)
+        assert isinstance(found, Array)
+        return found
+
+    def any(self, name: str) -> Either:
+        """The array, real or complex."""
         if name not in self.arrays:
             raise MissingInputError(name)
         return self.arrays[name]
@@ -66,7 +74,7 @@ class Evaluation:
         self.buffers = Buffers()
         self.seedless: dict[str, str] = {}
 
-    def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
+    def run(self, inputs: Sequence[Either | None]) -> tuple[list[Array], list[Array | None]]:
         """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
 
         ``inputs``: one for each of the graph's, None where it has none. An output that is a number is an
@@ -75,7 +83,7 @@ class Evaluation:
         self._take(inputs)
         for name, tensor in self.graph.constants.items():
             path = self.graph.constant_paths.get(name, name)
-            self.buffers.arrays[name] = self.dialect.literal(tensor, path)
+            self.buffers.arrays[name] = literal(self.dialect, tensor, path)
         for node in self.graph.nodes:
             with self.place(node.origin.where):
                 try:
@@ -88,19 +96,21 @@ class Evaluation:
                     self.problems.append(Problem(f"{node.origin.op}: {refusal.reason}", node.origin.where))
         if self.problems:
             return [], []
-        mutated = [self._shaped(each.source, each.target) for each in self.graph.mutations]
+        mutated: list[Array] = []
         outputs: list[Array | None] = []
-        for out in self.graph.outputs:
-            try:
-                outputs.append(None if out is None else self.argument(out))
-            except Unsupported as refusal:
-                self.problems.append(Problem(f"an output: {refusal.reason}"))
+        try:
+            for each in self.graph.mutations:
+                mutated.append(self.whole(self._shaped(each.source, each.target)))
+            for out in self.graph.outputs:
+                outputs.append(None if out is None else self.whole(self.argument(out)))
+        except Unsupported as refusal:
+            self.problems.append(Problem(f"an output: {refusal.reason}"))
         return mutated, outputs
 
-    def _take(self, inputs: Sequence[Array | None]) -> None:
+    def _take(self, inputs: Sequence[Either | None]) -> None:
         symbols = self.dialect.symbols
         for name, array in zip(self.graph.inputs, inputs, strict=True):
-            if isinstance(name, Symbol) and array is not None:
+            if isinstance(name, Symbol) and isinstance(array, Array):
                 symbols[name] = array
         for name, array in zip(self.graph.inputs, inputs, strict=True):
             if not isinstance(name, str) or array is None:
@@ -109,10 +119,19 @@ class Evaluation:
             for size, own in zip(shape, array.shape):
                 if isinstance(size, Symbol) and size not in symbols:
                     symbols[size] = self.dialect.size(own)
-            self.buffers.arrays[name] = self.dialect.relabel(array, shape)
+            if isinstance(array, Array) and array.dtype.is_complex:
+                array = Complex(*self.dialect.parts(array))
+            self.buffers.arrays[name] = self._relabelled(array, shape)
 
-    def _shaped(self, source: str, target: str) -> Array:
-        return self.dialect.relabel(self.buffers[source], self.graph.buffers[target].shape)
+    def _shaped(self, source: str, target: str) -> Either:
+        return self._relabelled(self.buffers.any(source), self.graph.buffers[target].shape)
+
+    def _relabelled(self, x: Either, shape: Shape) -> Either:
+        return each_part(x, lambda part: self.dialect.relabel(part, shape))
+
+    def whole(self, x: Either) -> Array:
+        """One array, as programs give and take it."""
+        return self.dialect.joined(x.real, x.imaginary) if isinstance(x, Complex) else x
 
     # -- nodes --------------------------------------------------------------------------------------
 
@@ -127,7 +146,7 @@ class Evaluation:
             if _draws_seed(body):
                 self._sow(node)
                 return
-            results: Sequence[Any] = self._call(body)
+            results: Sequence[Any] = self._call(body, node.outputs)
             if body.symbol is not None:
                 self.dialect.symbols[body.symbol] = results[0]
                 return
@@ -136,7 +155,7 @@ class Evaluation:
         for name, result in zip(node.outputs, results):
             if name is not None:
                 shape = self.graph.buffers[name].shape
-                self.buffers.arrays[name] = self.dialect.relabel(result, shape)
+                self.buffers.arrays[name] = self._relabelled(result, shape)
 
     def _sow(self, node: Node) -> None:
         """The seed of all random numbers; where there is none, each call that wants it is a problem."""
@@ -147,16 +166,39 @@ class Evaluation:
         except Unsupported as refusal:
             self.seedless[name] = refusal.reason
 
-    def _call(self, body: Extern) -> list[Any]:
+    def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if body.target not in CALLS or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
+        if body.target in COMPLEX:
+            return [self._complex_call(body, outputs)]
         args = [self.argument(arg) for arg in body.args]
         if body.target == "aten.clone.default":
             return args
         if body.target == "aten._local_scalar_dense.default":
             return [self.number(args[0])]
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        return CONTROL[body.target](self.dialect, bodies, *args)
+        return CONTROL[body.target](self.dialect, bodies, *self._wholes(args))
+
+    def _wholes(self, args: Any) -> Any:
+        return [self._wholes(arg) if isinstance(arg, list) else self.whole(arg) for arg in args]
+
+    def _complex_call(self, body: Extern, outputs: Sequence[str | None]) -> Either:
+        """A call on complex arrays, or one that gives some."""
+        (name,) = outputs
+        args = [self._given(arg) for arg in body.args]
+        kwargs = {name: self._given(arg) for name, arg in body.kwargs.items()}
+        assert name is not None
+        made = self.graph.buffers[name]
+        listed = [each for arg in args for each in (arg if isinstance(arg, list) else [arg])]
+        if not made.dtype.is_complex and not any(isinstance(each, Complex) for each in listed):
+            raise Unsupported(body.reason or f"{body.target} has no loop functions")
+        return Complexes(self.dialect).call(body.target, made.dtype, made.shape, args, kwargs)
+
+    def _given(self, arg: Any) -> Any:
+        """Views as arrays, and anything else as it is."""
+        if isinstance(arg, (list, tuple)):
+            return [self._given(each) for each in arg]
+        return self.view(arg) if isinstance(arg, StridedView) else arg
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
@@ -167,8 +209,10 @@ class Evaluation:
         assert not mutated
         return outputs
 
-    def number(self, x: Array) -> Array:
+    def number(self, x: Either) -> Array:
         """A tensor of one element as a number: int64, float64 or bool."""
+        if isinstance(x, Complex):
+            raise Unsupported("a complex number that is no tensor")
         if x.rank:
             x = self.dialect.reshape(x, ())
         dtype = x.dtype
@@ -186,7 +230,17 @@ class Evaluation:
             return self.dialect.size(sympy.sympify(arg))
         return arg
 
-    def view(self, view: StridedView) -> Array:
+    def view(self, view: StridedView) -> Any:
         """The array of a strided view of a buffer."""
-        array = self.buffers[view.buffer]
-        return read_view(self.dialect, view, self.graph.buffers[view.buffer], array)
+        buffer = self.graph.buffers[view.buffer]
+        return each_part(
+            self.buffers.any(view.buffer), lambda part: read_view(self.dialect, view, buffer, part)
+        )
+
+
+def literal(dialect: ArrayDialect, tensor: torch.Tensor, name: str) -> Either:
+    """A constant array."""
+    if not tensor.is_complex():
+        return dialect.literal(tensor, name)
+    real, imaginary = torch.view_as_real(tensor.detach().resolve_conj()).unbind(-1)
+    return Complex(dialect.literal(real, f"{name}.real"), dialect.literal(imaginary, f"{name}.imag"))

@@ -153,6 +153,13 @@ class StableHlo(MlirArrays):
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
         return self.write("bitcast_convert", [x], dtype, x.shape)
 
+    def parts(self, x: Array) -> tuple[Array, Array]:
+        dtype = x.dtype.to_real()
+        return self.write("real", [x], dtype, x.shape), self.write("imag", [x], dtype, x.shape)
+
+    def joined(self, real: Array, imaginary: Array) -> Array:
+        return self.write("complex", [real, imaginary], real.dtype.to_complex(), real.shape)
+
     # -- structure ----------------------------------------------------------------------------------
 
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:

@@ -59,8 +59,8 @@ class _Run:
     """A module that is made static, bit by bit, for given inputs."""
 
     def __init__(self, module: Any, values: Sequence[torch.Tensor]) -> None:
-        self.module, self.values = module, values
-        self.given = [_attribute(value) for value in values]
+        self.module, self.values = module, _split(module, values)
+        self.given = [_attribute(value) for value in self.values]
 
     def results(self) -> list[torch.Tensor]:
         types = ",".join(str(each.type) for each in self.given)
@@ -214,6 +214,33 @@ def _draw(module: Any) -> None:
                 made = _constant(ir.DenseElementsAttr.get(drawn.numpy()))
             operation.results[0].replace_all_uses_with(made)
             operation.erase()
+
+
+def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Complex arguments, which the bindings cannot hand over, as real and imaginary parts behind the others:
+    changes the module, and gives the values that it takes then."""
+    from torch_mlir import ir
+
+    places = [n for n, value in enumerate(values) if value.is_complex()]
+    if not places:
+        return list(values)
+    function = _function(module)
+    block = function.regions[0].blocks[0]
+    given = [value for value in values if not value.is_complex()]
+    for place in places:
+        old = block.arguments[place]
+        kind = ir.RankedTensorType(old.type)
+        part = ir.RankedTensorType.get(kind.shape, ir.ComplexType(kind.element_type).element_type)
+        pair = [block.add_argument(part, ir.Location.unknown()) for _ in range(2)]
+        with ir.InsertionPoint.at_block_begin(block):
+            made = ir.Operation.create("stablehlo.complex", results=[old.type], operands=pair)
+        old.replace_all_uses_with(made.results[0])
+        given += [part.contiguous() for part in torch.view_as_real(values[place]).unbind(-1)]
+    for place in reversed(places):
+        block.erase_argument(place)
+    kinds = ir.FunctionType.get([each.type for each in block.arguments], function.type.results)
+    function.attributes["function_type"] = ir.TypeAttr.get(kinds)
+    return given
 
 
 def _plain_results(module: Any) -> None:

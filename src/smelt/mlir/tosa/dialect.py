@@ -224,6 +224,9 @@ class Tosa(MlirArrays):
             raise Unsupported("TOSA cannot look at the bits of floating-point numbers")
         return Array(x.value, dtype, x.shape)
 
+    def joined(self, real: Array, imaginary: Array) -> Array:
+        raise Unsupported("TOSA has no complex numbers")
+
     # -- structure ------------------------------------------------------------------------------------
 
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
