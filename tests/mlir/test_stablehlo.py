@@ -135,6 +135,69 @@ def test_complex_arguments_and_results() -> None:
         torch.testing.assert_close(given, same)
 
 
+GOLDENS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    "pointwise": (
+        lambda x: (x * 2).exp() - x,
+        (X,),
+        """
+        CHECK: [[SIZE:%.*]] = stablehlo.get_dimension_size %arg0, dim = 0
+        CHECK: [[TWO:%.*]] = stablehlo.dynamic_broadcast_in_dim %cst
+        CHECK: [[DOUBLE:%.*]] = stablehlo.multiply %arg0, [[TWO]] : tensor<?x6xf32>
+        CHECK-NEXT: [[POWER:%.*]] = stablehlo.exponential [[DOUBLE]] : tensor<?x6xf32>
+        CHECK-NEXT: [[RESULT:%.*]] = stablehlo.subtract [[POWER]], %arg0 : tensor<?x6xf32>
+        CHECK-NEXT: return [[RESULT]]
+        """,
+    ),
+    "reductions": (
+        lambda x: (x.sum(1), x.amax(0)),
+        (X,),
+        """
+        CHECK-NOT: transpose
+        CHECK: stablehlo.reduce(%arg0 init: {{.*}}) applies stablehlo.add across dimensions = [1]
+        CHECK-NOT: transpose
+        CHECK: stablehlo.reduce(%arg0 init: {{.*}}) applies stablehlo.maximum across dimensions = [0]
+        """,
+    ),
+    "gather": (
+        lambda x, index: x[index],
+        (X, torch.tensor([1, 0, -1])),
+        """
+        CHECK: stablehlo.compare LT, %arg1
+        CHECK: [[NONNEGATIVE:%.*]] = stablehlo.select
+        CHECK: [[LOW:%.*]] = stablehlo.minimum [[NONNEGATIVE]]
+        CHECK: [[IN_RANGE:%.*]] = stablehlo.maximum [[LOW]]
+        CHECK: "stablehlo.gather"(%arg0, [[IN_RANGE]]) {{.*}}slice_sizes = array<i64: 1, 6>
+        """,
+    ),
+    "product": (
+        lambda x, y: x @ y.t(),
+        (X, X[:3]),
+        """
+        CHECK-NOT: transpose
+        CHECK: stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1]
+        CHECK-NEXT: return
+        """,
+    ),
+    "broadcast": (
+        lambda x, y: x + y,
+        (X, X[0]),
+        """
+        CHECK: [[SIZE:%.*]] = stablehlo.get_dimension_size %arg0, dim = 0
+        CHECK: [[SIZES:%.*]] = stablehlo.concatenate {{.*}}-> tensor<2xi64>
+        CHECK: [[WIDE:%.*]] = stablehlo.dynamic_broadcast_in_dim %arg1, [[SIZES]], dims = [1]
+        CHECK: stablehlo.add %arg0, [[WIDE]] : tensor<?x6xf32>
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_shape_of_the_module(name: str) -> None:
+    function, inputs, checks = GOLDENS[name]
+    dims = ({0: DYNAMIC}, *[None] * (len(inputs) - 1))
+    filecheck(check(function, inputs, (Y, *inputs[1:]), dims), checks)
+
+
 def test_convolutions_are_convolutions() -> None:
     weight, bias = torch.randn(6, 2, 3, 2), torch.randn(6)
     dims = ({0: DYNAMIC, 2: DYNAMIC}, None, None)

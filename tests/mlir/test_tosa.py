@@ -303,6 +303,82 @@ def test_sizes_are_computed_in_shapes() -> None:
     filecheck(exported.module, "CHECK-DAG: tosa.dim\nCHECK-DAG: tosa.concat_shape\nCHECK-NOT: tensor.")
 
 
+GOLDENS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    "pointwise": (
+        lambda x: (x * 2).exp() - x,
+        (X,),
+        """
+        CHECK: [[TWO:%.*]] = "tosa.const"() <{values = dense<2.000000e+00> : tensor<1x1xf32>}>
+        CHECK: [[DOUBLE:%.*]] = tosa.mul %arg0, [[TWO]], {{.*}} -> tensor<4x6xf32>
+        CHECK-NEXT: [[POWER:%.*]] = tosa.exp [[DOUBLE]]
+        CHECK-NEXT: [[RESULT:%.*]] = tosa.sub [[POWER]], %arg0
+        CHECK-NEXT: return [[RESULT]]
+        """,
+    ),
+    "reductions": (
+        lambda x: (x.sum(1), x.amax(0)),
+        (X,),
+        """
+        CHECK-NOT: transpose
+        CHECK: tosa.reduce_sum %arg0 {axis = 1 : i32} : (tensor<4x6xf32>) -> tensor<4x1xf32>
+        CHECK-NOT: transpose
+        CHECK: tosa.reduce_max %arg0 {axis = 0 : i32} : (tensor<4x6xf32>) -> tensor<1x6xf32>
+        """,
+    ),
+    "gather": (
+        lambda x, index: x[index],
+        (X, torch.tensor([1, 0, -1])),
+        """
+        CHECK: [[LOW:%.*]] = tosa.minimum
+        CHECK: [[IN_RANGE:%.*]] = tosa.maximum [[LOW]]
+        CHECK: [[ROWS:%.*]] = tosa.reshape %arg0, {{.*}} -> tensor<1x4x6xf32>
+        CHECK: tosa.reshape [[IN_RANGE]]
+        CHECK: [[PLACES:%.*]] = tosa.cast {{.*}} -> tensor<1x3xi32>
+        CHECK: tosa.gather [[ROWS]], [[PLACES]]
+        """,
+    ),
+    "product": (
+        lambda x, y: x @ y,
+        (X, X[:3].t().contiguous()),
+        """
+        CHECK: [[LEFT:%.*]] = tosa.reshape %arg0, {{.*}} -> tensor<1x4x6xf32>
+        CHECK: [[RIGHT:%.*]] = tosa.reshape %arg1, {{.*}} -> tensor<1x6x3xf32>
+        CHECK: [[FOUND:%.*]] = tosa.matmul [[LEFT]], [[RIGHT]]
+        CHECK: tosa.reshape [[FOUND]], {{.*}} -> tensor<4x3xf32>
+        """,
+    ),
+    "convolution": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1),
+        (torch.randn(1, 3, 7, 7), torch.randn(4, 3, 3, 3)),
+        """
+        CHECK: [[DATA:%.*]] = tosa.transpose %arg0 {perms = array<i32: 0, 2, 3, 1>}
+        CHECK: [[TAPS:%.*]] = tosa.transpose %arg1 {perms = array<i32: 0, 2, 3, 1>}
+        CHECK: [[FOUND:%.*]] = tosa.conv2d [[DATA]], [[TAPS]]
+        CHECK-SAME: pad = array<i64: 1, 1, 1, 1>, stride = array<i64: 2, 2>
+        CHECK: tosa.transpose [[FOUND]] {perms = array<i32: 0, 3, 1, 2>} {{.*}} -> tensor<1x4x4x4xf32>
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_shape_of_the_module(name: str) -> None:
+    function, inputs, checks = GOLDENS[name]
+    filecheck(check(function, inputs).module, checks)
+
+
+def test_a_broadcast_of_a_dynamic_size_needs_no_sizes() -> None:
+    exported = check(lambda x, y: x + y, (X, X[0]), (Y, Y[0]), ({0: DYNAMIC}, None))
+    filecheck(
+        exported.module,
+        """
+        CHECK-NOT: tosa.dim
+        CHECK: [[LINE:%.*]] = tosa.reshape %arg1, {{.*}} -> tensor<1x6xf32>
+        CHECK-NEXT: tosa.add %arg0, [[LINE]] {{.*}} -> tensor<?x6xf32>
+        """,
+    )
+
+
 def validate(exported: smelt.Exported, passes: str) -> None:
     from torch_mlir.passmanager import PassManager
 

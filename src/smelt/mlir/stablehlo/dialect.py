@@ -195,7 +195,8 @@ class StableHlo(MlirArrays):
         if list(order) == list(range(x.rank)):
             return x
         shape = tuple(x.shape[d] for d in order)
-        return self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
+        result = self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
+        return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         ends = tuple(_end(*each) for each in zip(starts, sizes, steps, strict=True))
@@ -306,6 +307,7 @@ class StableHlo(MlirArrays):
     # -- reductions and order -----------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        x, dims = self.untransposed(x, dims)
         if kind == "sum" and x.dtype.is_floating_point:
             return self._sum(x, dims)
         return self._reduce(kind, x, dims)
@@ -329,7 +331,7 @@ class StableHlo(MlirArrays):
         name = _COMBINED[kind]
         start = self.full(_start(kind, x.dtype), x.dtype, ())
         shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
-        attributes = {"dimensions": i64s(dims)}
+        attributes = {"dimensions": i64s(sorted(dims))}
         made = self._operation(
             "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
         )

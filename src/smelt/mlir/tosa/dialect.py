@@ -276,9 +276,10 @@ class Tosa(MlirArrays):
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
         held = self.held(x)
-        return self.write(
+        result = self.write(
             "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=_i32s(order)
         )
+        return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         shape = tuple(sizes)
@@ -374,7 +375,7 @@ class Tosa(MlirArrays):
     # -- reductions and order -------------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        return reductions.reduce(self, kind, x, dims)
+        return reductions.reduce(self, kind, *self.untransposed(x, dims))
 
     def position_of_extreme(self, kind: str, x: Array) -> Array:
         return reductions.position_of_extreme(self, kind, x)
