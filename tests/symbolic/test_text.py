@@ -6,9 +6,25 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    FloatPow,
+    FloatTrueDiv,
+    FloorDiv,
+    FloorToInt,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    OpaqueUnaryFn_sqrt,
+    PythonMod,
+    RoundToInt,
+    ToFloat,
+    TruncToInt,
+)
 
 from smelt.errors import SmeltError
+from smelt.runtime.source import names_in
 from smelt.symbolic import evaluate, loop_var
 from smelt.symbolic.text import python_text
 
@@ -87,3 +103,27 @@ def test_cases_that_leave_some_out_have_no_text() -> None:
     with pytest.raises(SmeltError) as found:
         python_text(sympy.Piecewise((A, A < B)))
     assert found.value.code == "SM0510"
+
+
+_N, _M = (sympy.Symbol(name, integer=True, positive=True) for name in "nm")
+FLOATING = [
+    IntTrueDiv(1, _N),
+    FloatTrueDiv(ToFloat(_N), ToFloat(_M + 2)),
+    FloatPow(ToFloat(_N), -0.5) * 1.5,
+    OpaqueUnaryFn_sqrt(ToFloat(_N * _M)) - 0.1,
+    TruncToInt(0.7 * ToFloat(_N)) + 3,
+    FloorToInt(1.7 * ToFloat(_N) - 9.5),
+    CeilToInt(IntTrueDiv(_N, 3)) * _M,
+    RoundToInt(IntTrueDiv(_N, 2)),
+]
+"""Floating arithmetic on sizes."""
+
+
+@pytest.mark.parametrize("expr", FLOATING, ids=str)
+def test_floating_arithmetic(expr: sympy.Expr) -> None:
+    for n in range(1, 12):
+        wanted = expr.xreplace({_N: sympy.Integer(n), _M: sympy.Integer(4)})
+        got = eval(python_text(expr), {}, {"n": n, "m": 4})
+        assert isinstance(got, int) == bool(expr.is_integer)
+        assert got == pytest.approx(float(wanted), rel=1e-14)
+        assert names_in(python_text(expr)) == {symbol.name for symbol in expr.free_symbols}

@@ -34,6 +34,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.lowering.dtypes import supported
+from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var
@@ -491,8 +492,10 @@ def _unreachable() -> StridedView:
     raise AssertionError("a contiguous copy is always strided")
 
 
-def constant(value: float | int | bool, dtype: torch.dtype) -> Any:
-    """``ops.constant`` with the number brought into the dtype's kind first."""
+def constant(value: float | int | bool | Expr, dtype: torch.dtype) -> Any:
+    """``ops.constant`` with the number brought into the dtype's kind first; or one that depends on sizes."""
+    if isinstance(value, Expr):
+        return symbolic_number(value, dtype)(())
     if dtype is torch.bool:
         return ops.constant(bool(value), dtype)
     return ops.constant(float(value) if dtype.is_floating_point else int(value), dtype)

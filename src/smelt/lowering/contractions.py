@@ -18,6 +18,7 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
+from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
@@ -89,7 +90,7 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
         return value
     within = accumulator(dtype)
     if isinstance(factor, Expr):
-        return ops.mul(value, ops.index_expr(factor, within))
+        return ops.mul(value, symbolic_number(factor, within)(()))
     return ops.mul(value, ops.constant(float(factor) if within.is_floating_point else int(factor), within))
 
 

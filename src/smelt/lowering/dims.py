@@ -10,7 +10,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder
+from smelt.lowering.builder import Builder, constant
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import as_expr
@@ -74,10 +74,9 @@ def cast(ctx: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
     return ctx.pointwise(lambda index: ops.to_dtype(x.load(index), dtype), shape=x.shape, dtype=dtype)
 
 
-def fill(ctx: Builder, shape: Sequence[Expr], dtype: torch.dtype, value: float | int | bool) -> Tensor:
+def fill(ctx: Builder, shape: Sequence[Expr], dtype: torch.dtype, value: float | int | bool | Expr) -> Tensor:
     """A buffer that holds one number everywhere."""
-    number = bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point else int(value)
-    return ctx.pointwise(lambda index: ops.constant(number, dtype), shape=shape, dtype=dtype)
+    return ctx.pointwise(lambda index: constant(value, dtype), shape=shape, dtype=dtype)
 
 
 def broadcast_index(index: Index, shape: Sequence[Expr]) -> list[Expr]:

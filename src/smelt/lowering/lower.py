@@ -14,6 +14,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.utils._pytree import tree_leaves
 
 from smelt.contract.facts import environment_of, is_random, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
@@ -214,7 +215,8 @@ class _Lowering:
             value = row(self.builder, *args, **kwargs)
             self.builder.require_bound()
             return value, None
-        except Unsupported as refusal:
+        except (Unsupported, TypeError) as error:
+            refusal = error if isinstance(error, Unsupported) else _of_sizes(error, [args, kwargs])
             self.builder.unbound = unbound
             self.builder.memo.clear()
             del self.graph.nodes[nodes:]
@@ -391,6 +393,14 @@ def _number(value: Any) -> Any:
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return with_known_signs(value.node.expr, value.node.shape_env)
     return value
+
+
+def _of_sizes(error: TypeError, arguments: Any) -> Unsupported:
+    """Why a row failed that asks Python for a number where it was given floating arithmetic on sizes."""
+    floating = [each for each in tree_leaves(arguments) if isinstance(each, Expr) and not each.is_integer]
+    if not floating:
+        raise error
+    return Unsupported(f"the number {floating[0]}, which depends on sizes")
 
 
 def _no_row(target: OpOverload) -> str:

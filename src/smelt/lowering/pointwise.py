@@ -12,6 +12,7 @@ from sympy import Expr
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, load_as
 from smelt.lowering.dtypes import is_low
+from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.promotion import (
     Constants,
     Function,
@@ -23,7 +24,6 @@ from smelt.lowering.promotion import (
     named,
     pointwise,
     promote,
-    symbolic_number,
 )
 from smelt.lowering.registry import TABLE, lowers, lowers_named
 from smelt.lowering.tensor import Tensor

@@ -16,8 +16,9 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, compute_dtype, convert
 from smelt.lowering.dtypes import is_low
+from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.registry import TABLE
-from smelt.lowering.tensor import HeldNumber, Index, Tensor
+from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import is_zero
 
@@ -39,7 +40,9 @@ class Constants:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
-    def __call__(self, value: Number) -> Any:
+    def __call__(self, value: Number | Expr) -> Any:
+        if isinstance(value, Expr):
+            return symbolic_number(value, self.dtype)(())
         if self.dtype.is_floating_point:
             return ops.constant(float(value), self.dtype)
         return ops.constant(_wrapped(value, self.dtype), self.dtype)
@@ -161,19 +164,7 @@ def _wrapped(value: Number, dtype: torch.dtype) -> Number:
     return (int(value) - info.min) % (info.max - info.min + 1) + info.min
 
 
-# -- numbers that depend on sizes --------------------------------------------------------------------------
-
-
-def symbolic_number(expr: Expr, dtype: torch.dtype) -> Callable[[Index], Any]:
-    """A loop function for a size expression, or for floating arithmetic on sizes (``1 / (s0 * s1)``).
-
-    Raises:
-        Unsupported: an arithmetic that smelt has no rule for.
-    """
-    if expr.is_integer:
-        return lambda index: ops.index_expr(expr, dtype)
-    _floating(expr, check=True)
-    return lambda index: ops.to_dtype(_floating(expr), dtype)
+# -- conditions on sizes -------------------------------------------------------------------------------------
 
 
 def _is_condition(value: Any) -> bool:
@@ -190,28 +181,6 @@ def _truth(condition: Boolean, dtype: torch.dtype) -> Callable[[Index], Any]:
         return convert(holds, torch.bool, dtype)
 
     return load
-
-
-def _floating(expr: Expr, check: bool = False) -> Any:
-    """``expr`` in float64; with ``check``, only whether there is a rule for it."""
-    kind = expr.func.__name__
-    if expr.is_number:
-        return None if check else ops.constant(float(expr), torch.float64)
-    if isinstance(expr, HeldNumber):
-        return None if check else convert(expr.load(), expr.tensor.dtype, torch.float64)
-    if expr.is_integer:
-        return None if check else ops.index_expr(expr, torch.float64)
-    if kind == "ToFloat":
-        return _floating(expr.args[0], check)
-    binary = {"Add": "add", "Mul": "mul", "FloatPow": "pow"}
-    binary |= {"FloatTrueDiv": "truediv", "IntTrueDiv": "truediv"}
-    if kind in binary:
-        values = [_floating(arg, check) for arg in expr.args]
-        return None if check else reduce(lambda a, b: getattr(ops, binary[kind])(a, b), values)
-    if kind == "OpaqueUnaryFn_sqrt":
-        value = _floating(expr.args[0], check)
-        return None if check else ops.sqrt(value)
-    raise Unsupported(f"the number {expr}, which depends on sizes")
 
 
 # -- registering -------------------------------------------------------------------------------------------

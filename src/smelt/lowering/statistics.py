@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder
+from smelt.lowering.builder import Builder, constant
 from smelt.lowering.dims import canonical_dims, cast, compute_dtype, convert, expanded, fill, load_as
 from smelt.lowering.reductions import Dims, reduce, reduce_tensor
 from smelt.lowering.registry import lowers
@@ -31,9 +31,11 @@ def moments(
     return mean, m2, numel(x.shape[dim] for dim in dims)
 
 
-def divided(m2: Any, count: Expr, correction: float, dtype: torch.dtype) -> Any:
+def divided(m2: Any, count: Expr, correction: float | Expr, dtype: torch.dtype) -> Any:
     """``m2 / max(count - correction, 0)``: the variance (NaN or inf where the divisor is 0, as ATen's)."""
-    if float(correction).is_integer():
+    if isinstance(correction, Expr):
+        freedom = ops.sub(ops.index_expr(count, dtype), constant(correction, dtype))
+    elif float(correction).is_integer():
         freedom = ops.index_expr(count - int(correction), dtype)
     else:
         freedom = ops.sub(ops.index_expr(count, dtype), ops.constant(float(correction), dtype))
@@ -44,7 +46,7 @@ def _variance(
     ctx: Builder,
     x: Tensor,
     dim: Dims,
-    correction: float | None,
+    correction: float | Expr | None,
     keepdim: bool,
     finish: Callable[[Any], Any] = lambda value: value,
 ) -> tuple[Tensor, Tensor]:
@@ -52,7 +54,7 @@ def _variance(
         raise Unsupported(f"variance of {x.dtype}")
     dtype, out = compute_dtype(x.dtype), x.dtype
     mean, m2, count = moments(ctx, x, canonical_dims(dim, len(x.shape)), keepdim=keepdim)
-    ddof = 1.0 if correction is None else float(correction)
+    ddof = 1.0 if correction is None else correction
     variance = ctx.pointwise(
         lambda index: convert(finish(divided(m2.load(index), count, ddof, dtype)), dtype, out),
         shape=m2.shape,

@@ -31,7 +31,8 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 
-_TAKEN = frozenset({"call", "args", "max", "min", "abs"})
+_FUNCTIONS = frozenset({"max", "min", "abs", "float", "int", "round"})
+_TAKEN = _FUNCTIONS | {"call", "args"}
 _NODES = (
     ast.Expression,
     ast.BinOp,
@@ -109,15 +110,11 @@ def names_in(expr: Size) -> set[str]:
     functions = set()
     for node in ast.walk(tree):
         if not isinstance(node, _NODES) or (
-            isinstance(node, ast.Constant) and type(node.value) not in (int, bool)
+            isinstance(node, ast.Constant) and type(node.value) not in (int, bool, float)
         ):
             raise ValueError(f"not a size: {expr!r}")
         if isinstance(node, ast.Call):
-            if (
-                not isinstance(node.func, ast.Name)
-                or node.func.id not in ("max", "min", "abs")
-                or node.keywords
-            ):
+            if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS or node.keywords:
                 raise ValueError(f"not a size: {expr!r}")
             functions.add(id(node.func))
         elif isinstance(node, ast.Name) and id(node) not in functions:

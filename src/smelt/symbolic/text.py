@@ -10,19 +10,22 @@ from sympy import Symbol
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from smelt.errors import SmeltError
+from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _SUM, _DIVISION, _PRODUCT, _ATOM = 1, 2, 3, 4
 
 
 @lru_cache(maxsize=16384)
 def python_text(expr: Any) -> str:
-    """Python source of an integer (or boolean) expression over its symbols' names.
+    """Python source of an expression over its symbols' names: an integer, a truth, or a floating number.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
     >>> python_text(12 * i - j + FloorDiv(i, 4) * 3)
     '12*i - j + 3*(i//4)'
     >>> python_text(sympy.Max(i, j + 1))
     'max(i, j + 1)'
+    >>> python_text(0.5 * i)
+    '0.5*i'
 
     Raises:
         SmeltError: SM0510, a function that has no text.
@@ -38,6 +41,8 @@ def _write(expr: Any) -> tuple[str, int]:
         return expr.name, _ATOM
     if expr.is_Integer:
         return str(expr), _ATOM if expr >= 0 else _SUM
+    if is_floating(expr):
+        return _floating(expr)
     if isinstance(expr, sympy.Add):
         return _sum(expr), _SUM
     if isinstance(expr, (sympy.Mul, sympy.Pow)):
@@ -64,15 +69,41 @@ def _write(expr: Any) -> tuple[str, int]:
         return f"{yes} if {condition} else {no}", 0
     if isinstance(expr, sympy.Piecewise):
         return _piecewise(expr), 0
-    if name in ("CleanDiv", "IntTrueDiv"):
+    if name == "CleanDiv":
         return _binary("//", *expr.args), _DIVISION
     if name == "CeilDiv":
         return f"-(-{_tight(expr.args[0], _ATOM)}//{_tight(expr.args[1], _ATOM)})", _SUM
-    if name in ("Identity", "ToFloat", "TruncToInt"):
+    if name in ROUNDINGS:
+        return _rounded(name, expr.args[0]), _ATOM
+    if name == "Identity":
         return _write(expr.args[0])
     if expr in (sympy.true, sympy.false):
         return str(bool(expr)), _ATOM
     raise SmeltError("SM0510", f"no text for {name} in {expr}", why="an unusual size expression")
+
+
+def _floating(expr: Any) -> tuple[str, int]:
+    name = expr.func.__name__
+    if isinstance(expr, sympy.Float):
+        return repr(float(expr)), _ATOM if expr >= 0 else _SUM
+    if name == "ToFloat":
+        return f"float({_write(expr.args[0])[0]})", _ATOM
+    if name in DIVISIONS:
+        return _binary("/", *expr.args), _DIVISION
+    if isinstance(expr, sympy.Add):
+        return " + ".join(_tight(arg, _DIVISION) for arg in expr.args), _SUM
+    if isinstance(expr, sympy.Mul):
+        return "*".join(_tight(arg, _ATOM) for arg in expr.args), _PRODUCT
+    base, exponent = (expr.args[0], sympy.Float(0.5)) if name == "OpaqueUnaryFn_sqrt" else expr.args
+    return f"({_tight(base, _ATOM)}**{_tight(exponent, _ATOM)})", _ATOM
+
+
+def _rounded(name: str, expr: Any) -> str:
+    if name == "FloorToInt":
+        return f"int({_tight(expr, _ATOM)}//1)"
+    if name == "CeilToInt":
+        return f"(-int(-{_tight(expr, _ATOM)}//1))"
+    return f"{'int' if name == 'TruncToInt' else 'round'}({_write(expr)[0]})"
 
 
 def _tight(expr: Any, floor: int) -> str:

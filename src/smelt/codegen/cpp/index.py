@@ -10,6 +10,7 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
+from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
 
@@ -32,6 +33,8 @@ def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
             return names[expr], _ATOM
         except KeyError:
             raise SmeltError("SM0801", f"codegen: index symbol {expr} is not defined here") from None
+    if is_floating(expr):
+        return _floating(expr, names), _ATOM
     if isinstance(expr, sympy.Add):
         return _sum([_print(arg, names)[0] for arg in _constant_last(expr.args)]), _SUM
     if isinstance(expr, sympy.Mul):
@@ -98,9 +101,39 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         for other in plain[1:]:
             text = f"{kind.lower()}_of({text}, {other})"
         return text, _ATOM
-    if kind in ("Identity", "ToFloat", "TruncToInt"):
+    if kind == "Identity":
         return args[0], _ATOM
+    if kind in ROUNDINGS:
+        return f"int64_t({_ROUND[kind]}({_double(expr.args[0], names)}))", _ATOM
     raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
+
+
+_ROUND = {
+    "CeilToInt": "__builtin_ceil",
+    "FloorToInt": "__builtin_floor",
+    "RoundToInt": "__builtin_nearbyint",
+    "TruncToInt": "",
+}
+
+
+def _double(expr: Expr, names: Mapping[Symbol, str]) -> str:
+    return _floating(expr, names) if is_floating(expr) else f"double({index_text(expr, names)})"
+
+
+def _floating(expr: Expr, names: Mapping[Symbol, str]) -> str:
+    """Floating arithmetic on sizes, in double as Python has it."""
+    kind = expr.func.__name__
+    if isinstance(expr, sympy.Float):
+        return f"({float(expr)!r})"
+    args = [_double(arg, names) for arg in expr.args]
+    if kind == "ToFloat":
+        return args[0]
+    if kind == "OpaqueUnaryFn_sqrt":
+        return f"__builtin_sqrt({args[0]})"
+    if kind == "FloatPow" or isinstance(expr, sympy.Pow):
+        return f"__builtin_pow({', '.join(args)})"
+    sign = "/" if kind in DIVISIONS else " + " if isinstance(expr, sympy.Add) else "*"
+    return f"({sign.join(args)})"
 
 
 def _piecewise(expr: sympy.Piecewise, names: Mapping[Symbol, str]) -> str:
