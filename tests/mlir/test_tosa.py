@@ -240,6 +240,11 @@ def test_stores_to_the_same_place(size: int) -> None:
     check(function, (base, where, values))
 
 
+def test_nan_is_true() -> None:
+    numbers = torch.tensor([0.0, -0.0, math.nan, math.inf, 1e-30])
+    check(lambda x: (x.bool(), numbers.bool(), torch.logical_not(x)), (numbers,))
+
+
 def test_arrays_without_elements() -> None:
     x = torch.randn(0, 3)
     check(

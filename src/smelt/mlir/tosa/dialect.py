@@ -213,7 +213,11 @@ class Tosa(MlirArrays):
             return x if dtype is torch.uint8 else self.convert(widened(self, x), dtype)
         if dtype is torch.uint8:
             return narrowed(self, self.convert(x, torch.int32))
-        if x.dtype.is_floating_point and not dtype.is_floating_point and dtype is not torch.bool:
+        if x.dtype.is_floating_point and dtype is torch.bool:
+            return self.apply(
+                "ne", x, self.full(0.0, x.dtype, x.shape)
+            )  # a cast of NaN may be folded to False
+        if x.dtype.is_floating_point and not dtype.is_floating_point:
             x = truncated(self, x)
         if torch.bfloat16 in (x.dtype, dtype) and {x.dtype, dtype} & {torch.float16, torch.float64}:
             x = self.convert(x, torch.float32)
