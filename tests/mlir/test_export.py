@@ -12,7 +12,9 @@ from torch.export import Dim
 import smelt
 from smelt.errors import SmeltError
 from smelt.mlir.bindings import new_context
+from smelt.mlir.diagnostics import PipelineError, UnsupportedOperatorsError
 from smelt.mlir.export import Dialect, emitter
+from smelt.mlir.parameters import load_parameters
 
 ir = pytest.importorskip("torch_mlir.ir", reason="needs the extra [mlir]")
 
@@ -126,7 +128,7 @@ def test_every_dimension_dynamic():
 
 
 def test_a_size_that_cannot_be_dynamic_is_said_once(caplog):
-    with pytest.raises(SmeltError, match="dimension 0 of x as dynamic but your code specialized it") as caught:
+    with pytest.raises(SmeltError, match="dimension 0 of x as dynamic but your code") as caught:
         smelt.export(
             lambda x: x + torch.ones(3), (torch.ones(3),), to="torch", dynamic_shapes=({0: Dim.DYNAMIC},)
         )
@@ -229,6 +231,133 @@ def test_an_unknown_dialect_lists_those_that_exist():
         smelt.export(nn.Tanh(), (torch.ones(2),), to="onnx")
     assert caught.value.code == "SM0720"
     assert "stablehlo" in str(caught.value)
+
+
+class Layer(nn.Module):
+    """One of many: a linear layer, and in some an operator that nobody knows."""
+
+    def __init__(self, operator) -> None:
+        super().__init__()
+        self.linear, self.operator = nn.Linear(8, 8), operator
+
+    def forward(self, x):
+        x = self.linear(x).relu()
+        return x if self.operator is None else self.operator(x)
+
+
+@pytest.fixture
+def fifty_layers():
+    """Two operators that no dialect has, in layers 17 and 33 of 50; and the line that calls them."""
+    with torch.library._scoped_library("smelt_test", "DEF") as library:
+        for name in ("first", "second"):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, torch.neg, "CPU")
+            torch.library.register_fake(f"smelt_test::{name}", torch.empty_like, lib=library)
+        found = {17: torch.ops.smelt_test.first.default, 33: torch.ops.smelt_test.second.default}
+        line = Layer.forward.__code__.co_firstlineno + 2
+        yield (
+            nn.Sequential(*[Layer(found.get(place)) for place in range(50)]),
+            f"test_export.py:{line} in forward",
+        )
+
+
+@pytest.mark.parametrize("dialect", ["linalg", "stablehlo", "tosa"])
+def test_all_unsupported_operators_of_fifty_layers_are_listed(fifty_layers, dialect):
+    model, line = fifty_layers
+    with pytest.raises(UnsupportedOperatorsError) as caught:
+        smelt.export(model, (torch.ones(2, 8),), to=dialect)
+    first, second = caught.value.problems
+    assert first.what.startswith("smelt_test.first.default in module 17: ")
+    assert second.what.startswith("smelt_test.second.default in module 33: ")
+    assert all("no loop functions" in each.what and each.where == line for each in (first, second))
+    assert caught.value.code == "SM0711"
+
+
+def test_unknown_operators_of_fifty_layers_fail_in_the_pipeline_together(fifty_layers):
+    model, line = fifty_layers
+    exported = smelt.export(model, (torch.ones(2, 8),), to="torch")
+    assert str(exported).count("torch.operator") == 2
+    with pytest.raises(PipelineError) as caught:
+        exported.compile()
+    told = [each for each in caught.value.diagnostics if each.message.startswith("no pass converts")]
+    assert [each.operation for each in told] == ["torch.smelt_test.first", "torch.smelt_test.second"]
+    assert [each.where for each in told] == [line, line]
+    assert (caught.value.operation, caught.value.where) == ("torch.smelt_test.first", line)
+
+
+@pytest.mark.parametrize(
+    "model, args, options, said",
+    [
+        (nn.Tanh(), torch.ones(2), {}, "not a sequence"),
+        (nn.Tanh(), [torch.ones(2)], {"weights": "inlined"}, "one of inline, external"),
+        ("tanh", [torch.ones(2)], {}, "no model"),
+        (torch.export.export(nn.Tanh(), (torch.ones(2),)), [torch.ones(2)], {}, "already: args"),
+        (
+            torch.export.export(nn.Tanh(), (torch.ones(2),)),
+            [],
+            {"dynamic_shapes": ({0: 1},)},
+            "dynamic_shapes",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit(model, args, options, said):
+    with pytest.raises(SmeltError, match=said) as caught:
+        smelt.export(model, args, **options)
+    assert caught.value.code == "SM0722"
+
+
+def test_a_branch_on_data_names_its_line():
+    def branch(x):
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(SmeltError, match="data-dependent") as caught:
+        smelt.export(branch, (torch.ones(3),))
+    assert caught.value.code == "SM0723"
+    assert caught.value.where == f"test_export.py:{branch.__code__.co_firstlineno + 1} in branch"
+    assert "torch.cond" in caught.value.remedy
+
+
+def test_what_a_function_closes_over_has_names_and_changes():
+    torch.manual_seed(0)
+    norm, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    exported = smelt.export(lambda x: norm(x) * 2, (torch.ones(5, 4),), weights="external")
+    names = [
+        "x",
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+        "norm.weight",
+        "norm.bias",
+    ]
+    assert [each.name for each in exported.signature.arguments] == names
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(exported.run(x), twin(x) * 2)
+    torch.testing.assert_close(dict(norm.named_buffers()), dict(twin.named_buffers()))
+
+
+def test_lines_of_a_function_that_is_not_named_forward():
+    def double(x):
+        return torch.add(x, x)
+
+    node = smelt.export(double, (torch.ones(3),)).program.graph_module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.add.Tensor
+    )[0]
+    assert node.meta["where"] == f"test_export.py:{double.__code__.co_firstlineno + 1} in double"
+
+
+def test_external_weights_are_saved_beside_the_module(tmp_path):
+    model = nn.Linear(4, 2)
+    smelt.export(model, (torch.ones(3, 4),), weights="external").save(tmp_path / "model.mlir")
+    found = load_parameters(tmp_path / "model.safetensors")
+    torch.testing.assert_close(found, dict(model.named_parameters()))
+
+
+def test_the_words_of_torch_mlir_are_there_after_import():
+    module = smelt.mlir.fx.export_and_import(nn.Tanh(), torch.ones(2, 3), func_name="forward")
+    pipeline = "builtin.module(func.func(torch-decompose-complex-ops),"
+    pipeline += "torch-backend-to-linalg-on-tensors-backend-pipeline)"
+    smelt.mlir.run_pipeline_with_repro_report(module, pipeline, "to Linalg")
+    assert "linalg.generic" in str(module)
 
 
 def test_a_program_that_is_not_for_smelt():

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from torch.fx import Graph
+
 from smelt.errors import Problem, SmeltError
 from smelt.mlir.locations import where_of
 
@@ -34,7 +36,25 @@ class UnsupportedOperatorsError(SmeltError):
     def __init__(self, dialect: str, problems: Sequence[Problem]) -> None:
         self.dialect, self.problems = dialect, tuple(problems)
         listed = "\n".join(f"    - {problem}" for problem in problems)
-        super().__init__("SM0711", f"{len(problems)} call(s) cannot be expressed in {dialect}\n{listed}")
+        super().__init__(
+            "SM0711",
+            f"{len(problems)} call(s) cannot be expressed in {dialect}\n{listed}",
+            remedy="write them with operators of PyTorch that `smelt schema` knows, or leave them out",
+        )
+
+    def in_modules(self, graph: Graph) -> UnsupportedOperatorsError:
+        """The same, with the module that makes each call (``module layers.17``), where the graph says so."""
+        makers: dict[tuple[str, str | None], list[str]] = {}
+        for node in graph.nodes:
+            stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+            makers.setdefault((str(node.target), node.meta.get("where")), []).append((stack or [""])[-1])
+        named: list[Problem] = []
+        for problem in self.problems:
+            op, _, reason = problem.what.partition(":")
+            paths = makers.get((op, problem.where)) or [""]
+            path = paths.pop(0)  # problems are in the graph's order
+            named.append(Problem(f"{op} in module {path}:{reason}", problem.where) if path else problem)
+        return UnsupportedOperatorsError(self.dialect, named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +183,7 @@ def run_pipeline_with_repro_report(
                 return
             except Exception as error:  # as in `verify`
                 why = _flat(str(error))
-        found[:0] = _left_over(module)
+        found[:0] = _left_over(module, found)
         path = write_reproducer(original, pipeline)
         text = printed()
         if text and not found:
@@ -235,28 +255,30 @@ def shown_on_stderr(show: bool) -> Iterator[Callable[[], str]]:
                 sys.stderr.write(text)
 
 
-def _left_over(module: Any) -> list[Diagnostic]:
+def _left_over(module: Any, found: Sequence[Diagnostic]) -> list[Diagnostic]:
     """The operators of PyTorch that are still in a module when a conversion failed: no pass took them.
 
     MLIR names the first operation that it cannot finish, which is mostly a constant that such an operator
-    uses.
+    uses. ``found`` is what it said.
     """
     from torch_mlir import ir
 
-    found: list[Diagnostic] = []
+    unknown: list[Diagnostic] = []
+    known: list[Diagnostic] = []
 
     def look(operation: Any) -> Any:
-        name = operation.name
+        name, where = operation.name, where_of(operation.location)
         if name == "torch.operator":
             name = ir.StringAttr(operation.attributes["name"]).value
-        if name.startswith(("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")) or (
-            operation.name == "torch.operator"
-        ):
-            found.append(Diagnostic("error", f"no pass converts {name}", name, where_of(operation.location)))
+            unknown.append(Diagnostic("error", f"no pass converts {name}", name, where))
+        elif name.startswith(("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")):
+            known.append(Diagnostic("error", f"no pass converts {name}", name, where))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(look)
-    return list(dict.fromkeys(found)) if _half_converted(module) else []
+    if unknown:  # what else is left may be so because a pass that failed has left all as it was
+        return unknown if _half_converted(module) or "torch.operator" in str(found) else []
+    return list(dict.fromkeys(known)) if _half_converted(module) else []
 
 
 def _half_converted(module: Any) -> bool:

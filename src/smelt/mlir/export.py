@@ -15,7 +15,7 @@ from smelt.capture import Program
 from smelt.capture.check import InputCheck
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
-from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.diagnostics import UnsupportedOperatorsError, run_pipeline_with_repro_report
 from smelt.mlir.execute import Executable, clone
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
@@ -98,7 +98,7 @@ class Exported:
         self.dialect, self.weights = dialect, weights
         self._captured = captured
         self.signature: Signature = signature_of(captured.program, weights)
-        self.module = emitter(dialect)(captured.program, weights)
+        self.module = emit(captured.program, dialect, weights)
         self._check = InputCheck(captured.program, captured.exported.range_constraints)
         self._executable: Callable[..., list[Any]] | None = None
 
@@ -194,6 +194,18 @@ class Exported:
                 run_pipeline_with_repro_report(module, f"builtin.module({passes})", what)
             self._executable = Executable(module)
         return self._executable
+
+
+def emit(program: Program, dialect: str, weights: Weights = "inline") -> Any:
+    """The ``ir.Module`` of a program in contract form.
+
+    Raises:
+        SmeltError: SM0711, operators that the dialect cannot express; SM0720, there is no such dialect.
+    """
+    try:
+        return emitter(dialect)(program, weights)
+    except UnsupportedOperatorsError as error:
+        raise error.in_modules(program.graph_module.graph) from error
 
 
 def emitter(dialect: str) -> Callable[[Program, Weights], Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from smelt.capture.program import Program
 from smelt.errors import SmeltError
+from smelt.mlir import export
 from smelt.mlir.capturing import Exportable, capture
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
-from smelt.mlir.export import emitter
 from smelt.mlir.torch_dialect import emit
 
 _TO_BACKEND_FORM = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
@@ -98,7 +98,7 @@ def _output_type(given: OutputType | str) -> OutputType:
 
 
 def _own(kind: OutputType, program: Program, name: str) -> Any:
-    module = emitter("linalg" if kind is OutputType.LINALG_ON_TENSORS else kind.value)(program, "inline")
+    module = export.emit(program, "linalg" if kind is OutputType.LINALG_ON_TENSORS else kind.value)
     if name != "main":
         from torch_mlir import ir
 
