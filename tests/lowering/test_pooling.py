@@ -145,9 +145,9 @@ def test_adaptive_max_pool_and_backward(out: list[int]) -> None:
     check(lambda g, x, i: aten.adaptive_max_pool2d_backward.default(g, x, i), grad, x, indices, slack=1)
 
 
-def test_average_of_integers_goes_to_aten() -> None:
-    x = sample(torch.int64, 2, 4, 4)
-    check(lambda x: aten.avg_pool2d.default(x, [2, 2]), x, fallbacks=["aten.avg_pool2d.default"])
+@pytest.mark.parametrize("arguments", AVERAGE_POOLS)
+def test_average_of_integers_is_rounded_to_zero(arguments: list[Any]) -> None:
+    check(lambda x: aten.avg_pool2d.default(x, *arguments), sample(torch.int64, 2, 3, 9, 8))
 
 
 def test_dynamic_sizes() -> None:

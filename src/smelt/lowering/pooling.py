@@ -268,8 +268,9 @@ class Average:
 
     def divide(self, total: Any, places: Index, dtype: torch.dtype) -> Any:
         """``total`` of window ``places`` divided by what counts in it."""
+        quotient = ops.truediv if dtype.is_floating_point else ops.truncdiv
         if self.override is not None:
-            return ops.truediv(total, ops.constant(float(self.override), dtype))
+            return quotient(total, ops.constant(self.override, dtype))
         full, counts = 1, []
         for extent, o, kernel in zip(self.extents, places, self.kernel, strict=True):
             if extent is None:
@@ -277,15 +278,15 @@ class Average:
             else:
                 counts.append(extent(o))
         if not counts:
-            return ops.truediv(total, ops.constant(float(full), dtype))
+            return quotient(total, ops.constant(full, dtype))
         if full != 1:
             counts.append(ops.constant(full, torch.int64))
         divisor = fold(lambda left, right: ops.mul(left, right), counts)
-        return ops.truediv(total, ops.to_dtype(divisor, dtype))
+        return quotient(total, ops.to_dtype(divisor, dtype))
 
 
 def _average_pool(ctx: Builder, x: Tensor, rank: int, *args: Any) -> Tensor:
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point and x.dtype is not torch.int64:  # which eager refuses
         raise Unsupported(f"average pooling of {x.dtype}")
     outer, shape, dtype = len(x.shape) - rank, ctx.shape, compute_dtype(x.dtype)
     average = Average(rank, x.shape[outer:], shape[outer:], *args)
