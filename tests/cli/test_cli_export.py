@@ -75,3 +75,42 @@ def test_what_the_dialect_cannot_express_is_listed(smelt_command, tmp_path):
     assert "SM0711" in err
     assert "torch.uint16" in err
     assert "torch.uint32" in err
+
+
+def test_a_model_that_raises_in_eager_is_one_line(smelt_command, programs):
+    code, out, err = smelt_command("export", f"{programs}:raises_in_eager", "--to", "torch")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("smelt: SM0906: ")
+    assert "Traceback" not in err
+
+
+def test_a_size_that_the_model_fixes_is_one_line(smelt_command, tmp_path):
+    path = tmp_path / "fixed.py"
+    path.write_text(
+        "import torch\ndef make():\n    return (lambda x: x + torch.ones(3)), (torch.ones(3),), {}\n"
+    )
+    code, out, err = smelt_command("export", f"{path}:make", "--dynamic", "x=0:length")
+    assert (code, out) == (2, "")
+    (line,) = [each for each in err.splitlines() if each.startswith("smelt: ")]
+    assert "SM0723" in line
+    assert "length = 3" in line
+
+
+def test_a_training_step_has_the_new_parameters_as_results(smelt_command, tmp_path):
+    path = tmp_path / "step.py"
+    path.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    model = torch.nn.Linear(8, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    def step(x):\n"
+        "        optimizer.zero_grad()\n"
+        "        loss = model(x).square().mean()\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        return loss\n"
+        "    return step, (torch.randn(4, 8),), {}\n"
+    )
+    code, out, err = smelt_command("export", f"{path}:make", "--dynamic", "x=0:batch")
+    assert code == 0, err
+    assert "-> (tensor<1x8xf32>, tensor<1xf32>, tensor<f32>)" in out

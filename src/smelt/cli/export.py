@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,8 @@ def export(
     With external weights they go into a file of the same name that ends in ``.safetensors``.
 
     Raises:
-        SmeltError: a bad SPEC, SM0909 a wrong ``--dynamic``, SM0910 no place to write to, SM0711 what
-            the dialect cannot express.
+        SmeltError: a bad SPEC, SM0906 a program that raises in eager, SM0909 a wrong ``--dynamic``, SM0910 no
+            place to write to, and what `smelt.export` raises.
     """
     import smelt
 
@@ -44,9 +46,10 @@ def export(
     with progress(f"exporting {spec} to {to}"):
         shapes = dynamic_shapes(program, dynamic)
         try:
-            exported = smelt.export(
-                program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
-            )
+            with _quiet_torch():
+                exported = smelt.export(
+                    program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
+                )
         except SmeltError:
             raise
         except Exception:
@@ -58,6 +61,17 @@ def export(
         sys.stdout.write(str(exported).rstrip("\n") + "\n")
         return
     exported.save(output)
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Inside, torch writes no log: it logs at length what it raises a moment later."""
+    logger = logging.getLogger("torch")
+    handlers, logger.handlers = logger.handlers, [logging.NullHandler()]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
 
 
 def _try_eager(spec: str, program: specs.Program) -> None:
@@ -102,7 +116,9 @@ def dynamic_shapes(program: specs.Program, given: Sequence[str]) -> dict[str, An
             )
         tensor = bound.arguments[argument]
         if not isinstance(tensor, torch.Tensor):
-            raise SmeltError("SM0909", f"--dynamic {text!r}: {argument} is no tensor")
+            raise SmeltError(
+                "SM0909", f"--dynamic {text!r}: {argument} is no tensor", remedy="its sizes are fixed"
+            )
         dims = shapes[argument] = dict(shapes[argument] or {})
         for each in listed.split(","):
             dim, _, name = each.partition(":")
