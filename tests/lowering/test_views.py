@@ -123,3 +123,17 @@ def test_as_strided_that_leaves_its_tensor_is_copied_by_aten() -> None:
 def test_channels_last_stays() -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     check(lambda x: ((x + 1).flatten(2), (x * 2).permute(0, 2, 3, 1).view(2, 20, 3)), x)
+
+
+AS_STRIDED = {
+    "rows": lambda x: x.as_strided((x.shape[0] - 1, x.shape[1]), (x.shape[1], 1), x.shape[1]) * 2,
+    "transposed": lambda x: x.t().as_strided((x.shape[1], x.shape[0]), (1, x.shape[1])).sin(),
+    "diagonal of a result": lambda x: (x + 1).as_strided((x.shape[0],), (x.shape[1] + 1,)) * 3,
+    "columns of a result": lambda x: (x * 2).as_strided((x.shape[0], x.shape[1] // 2), (x.shape[1], 2)).exp(),
+}
+
+
+@pytest.mark.parametrize("name", AS_STRIDED)
+def test_as_strided_of_dynamic_sizes(name: str) -> None:
+    x, other = torch.randn(4, 7), torch.randn(6, 9)
+    check(AS_STRIDED[name], x, symbolic=True, others=[(other,)])

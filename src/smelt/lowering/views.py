@@ -11,11 +11,12 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Extern, Node, StridedView
-from smelt.lowering.builder import Builder, shape_of
+from smelt.lowering.builder import Builder, dense_order, shape_of
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.symbolic import FloorDiv, as_expr, contiguous_strides, flatten, numel, reshape_index, unflatten
+from smelt.symbolic.bounds import is_nonnegative
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Size: TypeAlias = "int | Expr"
@@ -318,7 +319,7 @@ def unfold(ctx: Builder, x: Tensor, dim: int, size: int, step: int) -> Tensor:
 def as_strided(
     ctx: Builder, x: Tensor, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None
 ) -> Tensor:
-    """An index transform where the buffer is dense and the sizes static, else a copy that ATen makes."""
+    """An index transform where the buffer is dense and nothing beyond it is meant, else ATen's copy."""
     base = ctx.strided(x)
     if base.buffer != x.buffer:
         raise Unsupported("as_strided of a tensor that is no view of its memory")
@@ -334,23 +335,18 @@ def as_strided(
 def _strided_view(ctx: Builder, x: Tensor, strides: Sequence[Expr], start: Expr) -> Tensor | None:
     """A place in a dense buffer's memory is a row-major position among its dimensions in stride order."""
     buffer, shape = ctx.graph.buffers[x.buffer], ctx.shape
-    if not all(s.is_Integer for s in (*shape, *strides, start, *buffer.shape, *buffer.strides)):
+    order = dense_order(buffer.shape, buffer.strides)
+    if order is None or any(size == 0 for size in (*shape, *buffer.shape)):
         return None
-    if any(size == 0 for size in (*shape, *buffer.shape)):
-        return None
-    order = sorted(
-        (dim for dim in range(len(buffer.shape)) if buffer.shape[dim] != 1),
-        key=lambda dim: int(buffer.strides[dim]),
-        reverse=True,
-    )
     dense = [buffer.shape[dim] for dim in order]
     last = start + sum((n - 1) * s for n, s in zip(shape, strides))
-    if (
-        start < 0
-        or [buffer.strides[dim] for dim in order] != list(contiguous_strides(dense))
-        or last >= numel(dense)
-    ):
+    beyond = sympy.expand(numel(dense) - 1 - last)
+    if not is_nonnegative(start, {}):
         return None
+    if not is_nonnegative(beyond, {}):
+        if beyond.is_number or x.buffer in ctx.graph.inputs or x.buffer in ctx.graph.constants:
+            return None  # an input's memory may hold more
+        ctx.check(sympy.Ge(beyond, 0), "as_strided: the view leaves the memory of its tensor")
 
     def transform(index: Index) -> list[Expr]:
         extents = {i: n for i, n in zip(index, shape) if isinstance(i, sympy.Symbol)}
