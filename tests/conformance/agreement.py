@@ -114,6 +114,8 @@ def _compare(name: str, value: torch.Tensor, wanted: torch.Tensor, reference: An
         raise Disagreement(f"{name}: {value[at].item()} at {list(at)}, eager {wanted[at].item()}")
     if not _is_like(reference, wanted):
         reference = wanted.double()
+    if not reference.isfinite().all() and _equal(value, reference.to(value.dtype)):
+        return  # eager's rounding took it away from where the exact result is not finite
     found = difference(name, wanted, value, reference.double())
     limit = max(found.limit, DOUBLE_SLACK if wanted.dtype is torch.float64 else 0.0)
     if found.why:
@@ -195,8 +197,8 @@ def perturbed(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     """An input with its layout and its wish for gradients, changed in the last bits."""
     if not tensor.is_floating_point():
         return tensor
-    moved = shaken(tensor.detach(), draw)
-    return clones(tensor).detach().copy_(moved).requires_grad_(tensor.requires_grad)
+    moved = _same_strides(shaken(tensor.detach(), draw), tensor)
+    return moved.requires_grad_(tensor.requires_grad)
 
 
 def shaken(tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from tests.lowering.harness import DTYPES, check
 
-aten = torch.ops.aten
+aten, prims = torch.ops.aten, torch.ops.prims
 X = torch.arange(24.0).view(4, 6)
 
 ONE: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -45,6 +45,7 @@ ONE: dict[str, Callable[[torch.Tensor], Any]] = {
         aten.diagonal_scatter(x, x[0, :3], -1),
     ),
     "diag_embed": lambda x: (torch.diag_embed(x), torch.diag_embed(x, 1, 0, 2), torch.diag_embed(x, -2)),
+    "copy_strided": lambda x: (prims.copy_strided(x, [1, 4]), prims.copy_strided(x.t(), [4, 1])),
     "fill": lambda x: (aten.fill(x, 3), aten.fill(x, x[0, 0])),
     "clone": lambda x: (
         x.clone(),

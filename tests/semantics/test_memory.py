@@ -85,6 +85,7 @@ MEMORY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "expanded input": (lambda x: x + 1, (X[:1].expand(4, 6),)),
     "zero strides in between": (lambda x: x.sum(1), (X.as_strided((4, 3, 6), (6, 0, 1)),)),
     "overlapping windows": (lambda x: x * 2, (X.view(-1).as_strided((9, 6), (2, 1)),)),
+    "a part of windows written": (lambda x: x.unfold(-1, 2, 1).select_scatter(x[:, 1:] * 2, -1, 1), (X,)),
     "fill and zero": (lambda x, y: (x.fill_(3), y.zero_()), (X, Y)),
     "index_put_": (lambda x, y: x.index_put_((torch.tensor([0, 2, 0]),), y[:3], accumulate=True), (X, Y)),
     "masked_fill_": (lambda x, y: x.masked_fill_(y > 0, -1.0), (X, Y)),

@@ -175,3 +175,23 @@ def test_any_sizes_one_after_another(function: Callable[..., Any]) -> None:
     for m, n in [(4, 4), (5, 5), (1, 5), (5, 1), (1, 1), (0, 0), (7, 7), (2, 2)]:
         x, y = torch.randn(m, 3), torch.randn(n, 3)
         torch.testing.assert_close(fast(x, y), function(x, y), equal_nan=True)
+
+
+@pytest.mark.parametrize("elements", [1, 40])
+def test_to_an_integer_and_back(elements: int) -> None:
+    """No -0.0 comes back, and what no integer holds does not pass unharmed (g++ would make it a trunc)."""
+    halves = torch.tensor([-0.5, -2.5, 0.7, 1e30, float("nan"), -0.0]).repeat(8)[:elements]
+    xs = [halves.to(dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)]
+    integers = (torch.int32, torch.int64)
+    same(lambda *xs: [(x.to(n).to(x.dtype), torch.copysign(x, x.to(n))) for x in xs for n in integers], *xs)
+    signs = torch.compile(lambda x: torch.signbit(x.to(torch.int64).to(x.dtype)), backend="smelt")
+    assert not signs(torch.full((elements,), -0.5)).any()
+
+
+def test_the_gradient_of_hardsigmoid_in_float64() -> None:
+    """Eager multiplies by a sixth that was rounded to float32."""
+    same(
+        lambda x: torch.autograd.grad(F.hardsigmoid(x).sum(), x)[0],
+        torch.linspace(-4, 4, 9, dtype=torch.float64).requires_grad_(),
+        whole=False,
+    )

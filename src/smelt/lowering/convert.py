@@ -22,6 +22,12 @@ def clone(ctx: Builder, x: Tensor, *, memory_format: torch.memory_format | None 
     return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
 
 
+@lowers(prims.copy_strided.default)
+def copy_strided(ctx: Builder, x: Tensor, stride: Any) -> Tensor:
+    """A copy whose strides are given: results have those of their metadata."""
+    return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+
+
 @lowers(aten._to_copy.default)
 def to_copy(ctx: Builder, x: Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
     return to_dtype(ctx, x, dtype or x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any, TypeAlias
 
 import torch
@@ -10,7 +11,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering import views
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder, constant, shape_of, strides_of
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim, fold, load_as
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import TABLE, lowers
@@ -223,6 +224,7 @@ def channel_shuffle(ctx: Builder, x: Tensor, groups: Size) -> Tensor:
 def slice_scatter(
     ctx: Builder, x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1
 ) -> Tensor:
+    _refuse_windows(ctx)
     dim = canonical_dim(dim, len(x.shape))
     first, last = views.bounds_of_slice(ctx, x.shape[dim], start, end)
     stride = as_expr(step)
@@ -249,6 +251,30 @@ def _quotient(expr: Expr, divisor: Expr) -> Expr:
     return expr if divisor == 1 else FloorDiv(expr, divisor)
 
 
+def _refuse_windows(ctx: Builder) -> None:
+    """Eager copies ``x`` with its strides: where its elements share memory, it writes more than the part."""
+    if overlaps(shape_of(ctx.operand), strides_of(ctx.operand)):
+        raise Unsupported("the tensor's elements share memory, which eager writes through")
+
+
+def overlaps(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether two dimensions reach the same memory, as those of `Tensor.unfold` do (a stride of 0 aside).
+
+    >>> overlaps([as_expr(4), as_expr(2)], [as_expr(1), as_expr(1)])
+    True
+    >>> overlaps([as_expr(4), as_expr(2)], [as_expr(2), as_expr(1)])
+    False
+    """
+    dims = [(stride, size) for stride, size in zip(strides, shape) if size != 1 and stride != 0]
+    for (left, count), (right, _) in permutations(dims, 2):
+        if left == right:
+            return True
+        within = left.is_Integer and right.is_Integer and left < right
+        if within and not (count.is_Integer and left * count <= right):
+            return True
+    return False
+
+
 def _overlaid(x: Tensor, index: Index, mask: Any, load: Callable[[], Any]) -> Any:
     """``load()`` where the mask holds, elsewhere ``x``."""
     return ops.where(mask, ops.masked(mask, load, constant_of(x.dtype)), x.load(index))
@@ -256,6 +282,7 @@ def _overlaid(x: Tensor, index: Index, mask: Any, load: Callable[[], Any]) -> An
 
 @lowers(aten.select_scatter.default)
 def select_scatter(ctx: Builder, x: Tensor, src: Tensor, dim: int, index: Size) -> Tensor:
+    _refuse_windows(ctx)
     dim = canonical_dim(dim, len(x.shape))
     position = views.position_of(ctx, index, x, dim)
 
@@ -270,6 +297,7 @@ def select_scatter(ctx: Builder, x: Tensor, src: Tensor, dim: int, index: Size) 
 def diagonal_scatter(
     ctx: Builder, x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
+    _refuse_windows(ctx)
     dim1, dim2 = canonical_dim(dim1, len(x.shape)), canonical_dim(dim2, len(x.shape))
 
     def inner(at: Index) -> Any:

@@ -10,6 +10,7 @@ from smelt.schedule.assemble import Assembler, Scheduled
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
+from smelt.schedule.merging import merge
 from smelt.schedule.prepare import prepare
 from smelt.schedule.product_groups import attach
 
@@ -26,6 +27,8 @@ def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> 
 def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Scheduled:
     work = prepare(graph)
     groups = attach(work, fuse(work, config.fusion))
+    if config.fusion:
+        groups = merge(work, groups)
     inner = [body for item in work.items if isinstance(item.body, Extern) for body in item.body.bodies]
     bodies = {
         id(body): _schedule(body, config, target, f"{prefix}body{number}_")

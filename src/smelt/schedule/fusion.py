@@ -134,11 +134,11 @@ def _singleton(item: Item) -> Group:
     prefix = item.ordered_sizes[: item.outer]
     inner = item.ordered_sizes[item.outer :]
     group = Group(prefix, [item], [Segment(inner, [item])])
-    _account(group, item)
+    account(group, item)
     return group
 
 
-def _account(group: Group, item: Item) -> None:
+def account(group: Group, item: Item) -> None:
     group.reads |= {read.buffer for read in item.reads}
     for name in item.writes:
         if name is not None:
@@ -165,13 +165,13 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
         score = _benefit(work, group, item)
         if score <= best_score:
             continue
-        plan = _placement(work, group, item)
+        plan = placement(work, group, item)
         if plan is not None:
             best, best_score, best_plan = position, score, plan
     if best_plan is not None:
         groups[best].prefix, groups[best].segments = best_plan
         groups[best].items.append(item)
-        _account(groups[best], item)
+        account(groups[best], item)
     return best
 
 
@@ -187,7 +187,7 @@ def _benefit(work: Work, group: Group, item: Item) -> float:
 Placement = tuple[tuple[Expr, ...], list[Segment]]
 
 
-def _placement(work: Work, group: Group, item: Item) -> Placement | None:
+def placement(work: Work, group: Group, item: Item) -> Placement | None:
     """The group's new prefix and segments with ``item`` in it, or None where it may not or should not
     join.
     """

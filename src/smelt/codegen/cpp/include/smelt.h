@@ -302,8 +302,12 @@ template <class D, class S> SMELT_INLINE D to(S x) {
   else if constexpr (same<D, bool>) return x != 0;
   else if constexpr (is_low<S>) return to<D>(widen(x));
   else if constexpr (is_low<D>) return narrow<D>(f32(x));
-  else if constexpr (is_float<S> && !is_float<D> && sizeof(D) < 4) return D(i32(x));
-  else return D(x);
+  else if constexpr (is_float<S> && !is_float<D> && sizeof(D) < 4) return D(to<i32>(x));
+  else if constexpr (is_float<S> && !is_float<D>) {
+    D whole = D(x);
+    __asm__("" : "+r"(whole));  // else g++ makes of S(D(x)) a trunc(x), which may be -0.0 and never is out of range
+    return whole;
+  } else return D(x);
 }
 template <class D, class S, int N, bool W> SMELT_INLINE values<D, N> to(vec<S, N, W> x);
 template <class D, class H, int N> SMELT_INLINE auto to(lowvec<H, N> x) {
