@@ -39,7 +39,7 @@ def load(text: str) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
 
 
 PROGRAMS: dict[str, tuple[Any, Any, Any, Any]] = {
-    "rows": (lambda x: (x.softmax(1), x.t() @ x, x.sum(0)), (X,), (Y,), (ROWS,)),
+    "rows": (lambda x: (x.softmax(1), x.t() @ x, x.sum(0), x.cumsum(0)), (X,), (Y,), (ROWS,)),
     "gather": (
         lambda x, at: (x[at] * 2, torch.cat([x, x + 1])),
         (X, torch.tensor([1, -2])),

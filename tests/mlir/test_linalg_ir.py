@@ -153,8 +153,9 @@ def test_scans_and_scatters_are_loops_over_tensors() -> None:
     filecheck(
         exported,
         """
-        // CHECK: scf.for {{.*}} iter_args({{.*}}) -> (tensor<6xf64>, tensor<4x6xf32>)
-        // CHECK: linalg.generic
+        // CHECK: scf.for %[[K:.*]] = {{.*}} iter_args({{.*}}) -> (tensor<6xf64>, tensor<4x6xf32>)
+        // CHECK: %[[ROW:.*]] = tensor.extract_slice %arg0[%[[K]], 0] [1, 6] [1, 1]
+        // CHECK: linalg.generic {{.*}} ins(%[[ROW]] : tensor<6xf32>)
         // CHECK: tensor.insert_slice
         // CHECK: scf.for
         // CHECK: cf.assert {{.*}} "{{.*}}out of

@@ -106,19 +106,35 @@ class Bodies:
         what = f"the loop function gives {found}, the node says {wanted}"
         return SmeltError("SM0501", what, where=self.origin.where, why=f"in {self.origin.op}")
 
-    def operands(self, code: Code, extents: Mapping[Symbol, Expr]) -> dict[Load, Operand]:
-        """The loads that are operands of a generic over ``extents``."""
+    def operands(
+        self, code: Code, extents: Mapping[Symbol, Expr], known: Mapping[Symbol, Any] | None = None
+    ) -> dict[Load, Operand]:
+        """The loads that are operands of a generic over ``extents``; ``known``: see `loop`."""
         found: dict[Load, Operand] = {}
         masks: dict[Load, bool] = {}
         for load, masked in loads_of(code.steps):
             masks[load] = masks.get(load, True) and masked
         for load, masked in masks.items():
             buffer, index = load
-            shape = self.graph.buffers[buffer].shape
-            operand = operand_of(self.writer, self.tensors[buffer], shape, index, extents, masked)
+            tensor, shape = self.tensors[buffer], tuple(self.graph.buffers[buffer].shape)
+            if known and not masked:
+                tensor, shape, index = self._turn(tensor, shape, index, known)
+            operand = operand_of(self.writer, tensor, shape, index, extents, masked)
             if operand is not None:
                 found[load] = operand
         return found
+
+    def _turn(
+        self, tensor: Any, shape: tuple[Expr, ...], index: tuple[Expr, ...], known: Mapping[Symbol, Any]
+    ) -> tuple[Any, tuple[Expr, ...], tuple[Expr, ...]]:
+        """What a turn of the loops around reads of a tensor, where dimensions are theirs: a slice of it."""
+        kept = [d for d, expr in enumerate(index) if expr not in known]
+        if kept and len(kept) < len(index):
+            starts = [known.get(expr, ZERO) for expr in index]
+            sizes = [size if d in kept else ONE for d, size in enumerate(shape)]
+            tensor = self.writer.slice(tensor, starts, sizes, [ONE] * len(shape), kept)
+            shape, index = tuple(shape[d] for d in kept), tuple(index[d] for d in kept)
+        return tensor, shape, index
 
     def loop(
         self,
@@ -137,7 +153,7 @@ class Bodies:
         of loops around this one. ``given``: operands that are values of the code by themselves; ``carried``:
         the elements of the first outputs that are.
         """
-        operands = self.operands(code, extents)
+        operands = self.operands(code, extents, known)
         inputs = [*operands.values(), *(each for _, _, each in given)]
         missing = [v for v in extents if v not in covered([each.place for each in (*inputs, *outputs)])]
         if missing:  # a tensor that is only a shape
