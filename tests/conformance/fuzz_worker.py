@@ -173,6 +173,8 @@ def _disagreement(program: Program, inputs: list[torch.Tensor], got: Any, expect
     try:
         assert_agree(got, expected, exact)
     except Disagreement as error:
+        if _is_exact(got, exact()):
+            return None  # eager's rounding is what is off
 
         def rerun(draw: torch.Generator) -> Any:
             again = _run(_shaking(program, draw), [perturbed(x, draw) for x in inputs])
@@ -180,6 +182,17 @@ def _disagreement(program: Program, inputs: list[torch.Tensor], got: Any, expect
 
         return None if ill_conditioned(got, expected, rerun) else str(error)
     return None
+
+
+def _is_exact(got: Any, wide: Any) -> bool:
+    """Whether results are those of float64, rounded."""
+    if isinstance(wide, str) or len(got) != len(wide):
+        return False
+    try:
+        assert_agree(got, [w.to(g.dtype) for g, w in zip(got, wide)], lambda: wide)
+    except Disagreement:
+        return False
+    return True
 
 
 def _shaking(program: Program, draw: torch.Generator) -> Any:
