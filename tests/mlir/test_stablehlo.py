@@ -73,6 +73,11 @@ ROWS = {
     "bfloat16": lambda x: (x.bfloat16() * 3).sin(),
     "complex": lambda x: _complex(torch.complex(x, x.flip(0)), x),
     "spectra": lambda x: _spectra(x),
+    "determinants": lambda x: (
+        torch.linalg.det(x.t() @ x),
+        *torch.linalg.slogdet(x[:, :4].reshape(-1, 2, 2)),
+        torch.linalg.det(x[:3, :3] * 0 + 1),
+    ),
 }
 
 
@@ -345,6 +350,15 @@ def test_all_that_is_not_supported_is_told_at_once() -> None:
         emit(capture(Model(), (torch.eye(3),)).program)
     assert len(caught.value.problems) == 2
     assert all("test_stablehlo.py" in str(problem.where) for problem in caught.value.problems)
+
+
+def test_triangular_parts_of_determinants_are_not_there() -> None:
+    for program in (
+        lambda x: torch.ops.aten._linalg_det(x)[1],
+        lambda x: torch.ops.aten._linalg_det(x)[1] + 1,
+    ):
+        with pytest.raises(UnsupportedOperatorsError, match="triangular parts"):
+            emit(capture(program, (torch.eye(3),)).program)
 
 
 def test_what_the_interpreter_does_not_know_is_an_error() -> None:

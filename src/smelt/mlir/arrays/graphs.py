@@ -16,12 +16,17 @@ from smelt.mlir.arrays.bodies import evaluate_arrays
 from smelt.mlir.arrays.complexes import CALLS as COMPLEX
 from smelt.mlir.arrays.complexes import Complex, Complexes, Either, each_part
 from smelt.mlir.arrays.control import CONTROL
+from smelt.mlir.arrays.determinants import determinants
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.strided import read_view
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *COMPLEX})
+DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
+
+CALLS = frozenset(
+    {"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *COMPLEX, *DETERMINANTS}
+)
 """What arrays do of what the loop graph calls."""
 
 SEED = "aten.randint.low"
@@ -72,7 +77,7 @@ class Evaluation:
         self.graph, self.dialect, self.problems = graph, dialect, problems
         self.place: Place = place or (lambda where: nullcontext())
         self.buffers = Buffers()
-        self.seedless: dict[str, str] = {}
+        self.absent: dict[str, str] = {}  # buffer → why there is none, which each call that reads it tells
 
     def run(self, inputs: Sequence[Either | None]) -> tuple[list[Array], list[Array | None]]:
         """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
@@ -89,8 +94,8 @@ class Evaluation:
                 try:
                     self._node(node)
                 except MissingInputError as missing:
-                    if missing.reason in self.seedless:
-                        why = self.seedless[missing.reason]
+                    if missing.reason in self.absent:
+                        why = self.absent[missing.reason]
                         self.problems.append(Problem(f"{node.origin.op}: {why}", node.origin.where))
                 except Unsupported as refusal:
                     self.problems.append(Problem(f"{node.origin.op}: {refusal.reason}", node.origin.where))
@@ -104,7 +109,7 @@ class Evaluation:
             for out in self.graph.outputs:
                 outputs.append(None if out is None else self.whole(self.argument(out)))
         except Unsupported as refusal:
-            self.problems.append(Problem(f"an output: {refusal.reason}"))
+            self.problems.append(Problem(f"an output: {self.absent.get(refusal.reason, refusal.reason)}"))
         return mutated, outputs
 
     def _take(self, inputs: Sequence[Either | None]) -> None:
@@ -164,7 +169,7 @@ class Evaluation:
         try:
             self.buffers.arrays[name] = self.dialect.seed()
         except Unsupported as refusal:
-            self.seedless[name] = refusal.reason
+            self.absent[name] = refusal.reason
 
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if body.target not in CALLS or body.overwrites or body.sizes:
@@ -172,6 +177,12 @@ class Evaluation:
         if body.target in COMPLEX:
             return [self._complex_call(body, outputs)]
         args = [self.argument(arg) for arg in body.args]
+        if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
+            if isinstance(args[0], Complex):
+                raise Unsupported("determinants of complex matrices")
+            self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
+            found = determinants(self.dialect, args[0])
+            return list(found[:1] if body.target == DETERMINANTS[0] else found[1:])
         if body.target == "aten.clone.default":
             return args
         if body.target == "aten._local_scalar_dense.default":
