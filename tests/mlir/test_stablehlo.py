@@ -12,7 +12,7 @@ import smelt
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
-from smelt.mlir.stablehlo import CAPABILITIES, emit, evaluate_module
+from smelt.mlir.stablehlo import CAPABILITIES, emit, evaluate_module, portable_artifact
 from tests.mlir.support import filecheck
 
 F = torch.nn.functional
@@ -333,12 +333,18 @@ def test_the_module_is_a_portable_artifact() -> None:
 
     for dims in (None, BOTH):
         module = emit(capture(lambda x: x.cumsum(0)[1:].softmax(0), (X,), dynamic_shapes=dims).program)
-        artifact = hlo.serialize_portable_artifact(module, hlo.get_minimum_version())
-        with module.context, ir.Location.unknown():
-            back = hlo.deserialize_portable_artifact(module.context, artifact)
-            assert back.operation.verify()
-        found = evaluate_module(back, [X])[0]
-        torch.testing.assert_close(found, X.cumsum(0)[1:].softmax(0))
+        before = str(module)
+        for version in (None, hlo.get_minimum_version()):
+            artifact = portable_artifact(module, version)
+            assert str(module) == before
+            with module.context, ir.Location.unknown():
+                back = hlo.deserialize_portable_artifact(module.context, artifact)
+                assert back.operation.verify()
+            found = evaluate_module(back, [X])[0]
+            torch.testing.assert_close(found, X.cumsum(0)[1:].softmax(0))
+    newer = emit(capture(lambda x: x.tan(), (X,)).program)
+    with pytest.raises(SmeltError, match=r"SM0732.*artifact"):
+        portable_artifact(newer, hlo.get_minimum_version())
 
 
 def test_all_that_is_not_supported_is_told_at_once() -> None:

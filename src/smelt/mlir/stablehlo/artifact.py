@@ -1,0 +1,43 @@
+"""StableHLO modules as portable artifacts: bytes that other versions of its compilers read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.errors import SmeltError
+from smelt.mlir.diagnostics import diagnostics_of
+from smelt.mlir.execute import clone
+
+
+def portable_artifact(module: Any, version: str | None = None) -> bytes:
+    """A module as the bytes of a portable artifact; the module stays as it is.
+
+    Args:
+        module: of StableHLO.
+        version: of StableHLO, the oldest that has to read it ("1.9.3"); None: that of twelve weeks before
+            the bindings', which is what StableHLO guarantees compilers that are kept up to date.
+
+    Raises:
+        SmeltError: SM0732, the module has an operation that this version did not know.
+
+    >>> import torch, smelt
+    >>> portable_artifact(smelt.export(torch.nn.Tanh(), [torch.ones(3)], to="stablehlo").module)[:4]
+    b'ML\xefR'
+    """
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo as hlo
+
+    if version is None:
+        required = hlo.StablehloCompatibilityRequirement.WEEK_12
+        version = hlo.get_version_from_compatibility_requirement(required)
+    with module.context, ir.Location.unknown(), diagnostics_of(module.context) as found:
+        try:
+            return bytes(hlo.serialize_portable_artifact(clone(module), version))  # it changes the module
+        except Exception as error:  # the bindings' errors have no public base
+            said = "; ".join(map(str, found)) or str(error)
+            raise SmeltError(
+                "SM0732",
+                f"the module cannot be a portable artifact of StableHLO {version}",
+                why=said,
+                remedy="ask for a newer version",
+            ) from error
