@@ -83,6 +83,7 @@ ROWS = {
     "chosen": lambda x: x[:, torch.tensor([3, -1, 0])],
     "stored": lambda x: x.index_put((torch.tensor([1, 0, 1]),), torch.ones(6).to(x), accumulate=True),
     "scattered": lambda x: x.scatter(0, torch.ones(1, 6, dtype=torch.long), x.sum(0, keepdim=True)),
+    "prims": lambda x: (torch.ops.prims.sum(x, [0]), torch.ops.prims.prod(x[:3], [0, 1])),
     "integers": lambda x: ((x * 9).int() // 4 % 3 << 1, (x * 9).long().pow(3), torch.fmod((x * 9).int(), -4)),
     "bytes": lambda x: ((x * 50).abs().to(torch.uint8) + 200) // 3,
     "special": lambda x: x.erf() + x.lgamma() + F.gelu(x) + (x * 0.3).erfinv() + x.digamma(),
@@ -173,6 +174,13 @@ def test_a_position_out_of_range_is_an_index_error() -> None:
         exported.run(Y, torch.tensor([0, 7]))
 
 
+def test_what_an_operator_asserts_of_its_data_is_asserted() -> None:
+    exported = smelt.export(lambda x: F.one_hot(x, 4), [torch.tensor([1, 2])], dynamic_shapes=BOTH)
+    assert torch.equal(exported.run(torch.tensor([3, 0, 3])), F.one_hot(torch.tensor([3, 0, 3]), 4))
+    with pytest.raises(RuntimeError, match="num_classes"):
+        exported.run(torch.tensor([4, 0, 3]))
+
+
 def test_dividing_by_zero_raises() -> None:
     exported = smelt.export(lambda x, y: x // y, [torch.tensor([7]), torch.tensor([2])])
     assert exported.run(torch.tensor([-7]), torch.tensor([2])) == -4
@@ -253,7 +261,7 @@ def test_a_training_step_is_one_module() -> None:
 def test_groups_of_channels_at_any_size() -> None:
     auto = dict.fromkeys(range(4), torch.export.Dim.AUTO)
     exported = check(
-        lambda x, taps: F.conv2d(x, taps, groups=2),
+        lambda x, taps: (F.conv2d(x, taps, groups=2), F.conv2d(x, taps, taps[:, 0, 0, 0], 2, 1, groups=2)),
         (torch.randn(2, 8, 7, 8), torch.randn(6, 4, 3, 2)),
         (torch.randn(3, 4, 5, 9), torch.randn(4, 2, 2, 3)),
         (auto, auto),

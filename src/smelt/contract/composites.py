@@ -129,7 +129,21 @@ def _weight_norm_interface_backward(
     return by_v.to(saved_v.dtype), (along / saved_norms).to(saved_g.dtype)
 
 
+def _prims_sum(x: Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> Tensor:
+    dtype = output_dtype or x.dtype
+    over = list(range(x.dim()) if dims is None else dims)
+    return torch.sum(x, over, dtype=dtype) if over else x.to(dtype)
+
+
+def _prims_prod(x: Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> Tensor:
+    for dim in sorted(range(x.dim()) if dims is None else dims, reverse=True):
+        x = torch.prod(x, dim, dtype=output_dtype or x.dtype)
+    return x
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.prims.sum.default: _prims_sum,
+    torch.ops.prims.prod.default: _prims_prod,
     aten._efficientzerotensor.default: _efficient_zeros,
     aten._trilinear.default: _trilinear,
     aten._addmm_activation.default: _addmm_activation,

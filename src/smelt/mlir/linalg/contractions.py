@@ -167,25 +167,38 @@ class _Contractions:
         if kind is None:
             return None
         stride, padding, dilation = (_spread(each, rank) for each in (stride, padding, dilation))
-        seen = self._padded(self.view(x), x.shape, padding, dtype)
-        taps, start = self.view(weight), self._start()
+        seen, taps = self.view(x), self.view(weight)
         options = {"strides": stride, "dilations": dilation}
+        if kind == _NAMES[2, "groups"]:
+            return self._grouped(kind, seen, taps, padding, options)
         if kind.startswith("depthwise"):
             shape = (weight.shape[0], *weight.shape[2:])
             taps = reshape(self.writer, taps, weight.shape, shape)
-            return self._conv(kind, seen, taps, start, options)
-        if groups == 1:
-            return self._conv(kind, seen, taps, start, options)
-        count = as_expr(groups)
-        wide = tuple(size + 2 * pad for size, pad in zip(x.shape[2:], padding))
+        return self._conv(kind, self._padded(seen, x.shape, padding, dtype), taps, self._start(), options)
+
+    def _grouped(
+        self, kind: str, seen: Any, taps: Any, padding: Sequence[int], options: Mapping[str, Any]
+    ) -> Any:
+        """A convolution whose channels are apart by group.
+
+        What is expanded is nothing that a pass could expand before: it is moved there, its sizes are not.
+        """
+        x, weight, groups = self.body.call.args[0], self.body.call.args[1], self.body.call.args[8]
         into, out = weight.shape[1], weight.shape[0] / groups
-        seen = reshape(self.writer, seen, (x.shape[0], x.shape[1], *wide), (x.shape[0], count, into, *wide))
-        taps = reshape(self.writer, taps, weight.shape, (count, out, *weight.shape[1:]))
-        whole = self.body.shape
-        apart = (whole[0], count, out, *whole[2:])
-        parts = [[0], [1, 2], *([dim] for dim in range(3, len(apart)))]
-        made = self._conv(kind, seen, taps, self.writer.expand(start, parts, apart), options)
-        return self.writer.collapse(made, parts, whole)
+        count, whole = as_expr(groups), self.body.shape
+        parts = [[0], [1, 2], *([dim] for dim in range(3, len(whole) + 1))]
+        split, apart = (x.shape[0], count, into, *x.shape[2:]), (whole[0], count, out, *whole[2:])
+        seen = self._padded(
+            self.writer.expand(seen, parts, split), split, padding, self.bodies.dtypes[x.buffer]
+        )
+        taps = self.writer.expand(
+            taps, [[0, 1], *([dim] for dim in range(2, len(whole) + 1))], (count, out, *weight.shape[1:])
+        )
+        if self.body.start is None:
+            start = self.writer.fill(0, self.within, apart)
+        else:
+            start = self.writer.expand(self._start(), parts, apart)
+        return self.writer.collapse(self._conv(kind, seen, taps, start, options), parts, whole)
 
     def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:
         from torch_mlir.dialects import linalg
@@ -195,7 +208,7 @@ class _Contractions:
     def _padded(self, x: Any, shape: Sequence[Expr], padding: Sequence[int], dtype: torch.dtype) -> Any:
         if not any(padding):
             return x
-        around = [ZERO, ZERO, *(sympy.Integer(pad) for pad in padding)]
+        around = [ZERO] * (len(shape) - len(padding)) + [sympy.Integer(pad) for pad in padding]
         wide = [size + 2 * pad for size, pad in zip(shape, around)]
         return self.writer.pad(x, around, around, wide, constant(0, dtype))
 

@@ -48,13 +48,14 @@ SEED = "aten.randint.low"
 
 DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
 
-CALLS = frozenset(
-    {"aten.clone.default", "aten._local_scalar_dense.default", SEED, *CONTROL, *COMPLEX, *DETERMINANTS}
-)
+ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
+
+_SIMPLE = {"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL}
+CALLS = frozenset({*_SIMPLE, SEED, *COMPLEX, *DETERMINANTS, *ASSERTIONS})
 """What Linalg does of what the loop graph calls."""
 
 
-_SIMPLE = CALLS - {SEED, *COMPLEX, *DETERMINANTS}
+_FAILED = ["Expected Tensor with single nonzero value, but got zero"]
 
 
 class MissingInputError(Unsupported):
@@ -199,6 +200,10 @@ class Evaluation:
             found = [whole] if body.target == "aten._linalg_det.default" else [sign, logarithm]
             shape = body.args[0].shape[:-2]
             return [self.bodies.converted(each, WIDE, dtype, shape) for each in found]
+        if body.target in ASSERTIONS:
+            holds, *message = body.args
+            require(convert(self.number(holds), torch.bool), f"RuntimeError: {(message or _FAILED)[0]}")
+            return []
         if body.target not in _SIMPLE or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
