@@ -345,6 +345,29 @@ def test_lines_of_a_function_that_is_not_named_forward():
     assert node.meta["where"] == f"test_export.py:{double.__code__.co_firstlineno + 1} in double"
 
 
+@pytest.mark.parametrize("dialect", ["linalg", "torch"])
+def test_reductions_of_pytorchs_prims(dialect):
+    def reduce(x):
+        prims = torch.ops.prims
+        return prims.sum(x, [0, 2]), prims.prod(x, [1]), prims.amax(x, [0]), prims.amin(x, [1, 2])
+
+    exported = smelt.export(reduce, (torch.randn(2, 3, 4),), to=dialect, dynamic_shapes=({0: Dim.DYNAMIC},))
+    x = torch.randn(5, 3, 4)
+    agree(exported.run(x), reduce, (x,))
+
+
+class Numbers(nn.Module):
+    def forward(self, x, y):
+        return torch.ops.aten.ge(int(x), int(y)), float(torch.ops.aten.sqrt(int(x)))
+
+
+@pytest.mark.parametrize("dialect", ["linalg", "torch"])
+def test_operators_of_numbers_that_depend_on_data(dialect):
+    exported = smelt.export(Numbers(), (torch.tensor(9), torch.tensor(2)), to=dialect)
+    for x, y in ((9, 2), (4, 5)):
+        assert exported.run(torch.tensor(x), torch.tensor(y)) == (x >= y, x**0.5)
+
+
 def test_external_weights_are_saved_beside_the_module(tmp_path):
     model = nn.Linear(4, 2)
     smelt.export(model, (torch.ones(3, 4),), weights="external").save(tmp_path / "model.mlir")

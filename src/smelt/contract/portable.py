@@ -33,6 +33,27 @@ def _collapse(a: Tensor, start: int, end: int) -> Tensor:
     return a.reshape(*a.shape[:start], -1, *a.shape[end + 1 :])
 
 
+def _sum(inp: Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> Tensor:
+    return aten.sum.dim_IntList(inp, dims, dtype=output_dtype)
+
+
+def _product(inp: Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> Tensor:
+    every = range(inp.dim()) if dims is None else [dim % inp.dim() for dim in dims]
+    for dim in sorted(every, reverse=True):
+        inp = aten.prod.dim_int(inp, dim, dtype=output_dtype)
+    return inp
+
+
+def _extreme(name: str) -> Callable[..., Tensor]:
+    whole = getattr(aten, name).default
+
+    def over(inp: Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> Tensor:
+        found: Tensor = whole(inp, [] if dims is None else dims)
+        return found if output_dtype is None else found.to(output_dtype)
+
+    return over
+
+
 def _all_dims(name: str) -> Callable[..., Any]:
     whole = getattr(aten, name).correction
 
@@ -138,6 +159,10 @@ def _quantized() -> Iterator[tuple[Any, Callable[..., Any]]]:
 
 _TABLE: dict[Any, Callable[..., Any]] = {
     torch.ops.prims.collapse.default: _collapse,
+    torch.ops.prims.sum.default: _sum,
+    torch.ops.prims.prod.default: _product,
+    torch.ops.prims.amax.default: _extreme("amax"),
+    torch.ops.prims.amin.default: _extreme("amin"),
     aten._convolution.default: _convolution,
     aten._convolution.deprecated: _convolution,
     aten._index_put_impl.default: _index_put_impl,

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from smelt.capture import Program, capture_export, lines
+from smelt.capture.numbers import OperatorsOfNumbers
 from smelt.capture.state import state_of
 from smelt.capture.step import BackwardCalledError, Step, stopped_at_backward
 from smelt.contract import contract, portable_decompositions
@@ -152,7 +153,8 @@ def _exported(
             if isinstance(error, UserError) and error.error_type in _FINAL:
                 raise  # Dynamo would say the same, at length
             try:
-                return export(module or _Function(f, lined=False), strict=True)
+                with OperatorsOfNumbers():
+                    return export(module or _Function(f, lined=False), strict=True)
             except Exception:
                 raise error from None
         return export(Step(f), strict=False)

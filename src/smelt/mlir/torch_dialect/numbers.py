@@ -62,6 +62,8 @@ def compute(function: Any, args: list[Any], constants: Constants) -> Any:
         return values[0] if kinds == {_INT} else _floor(values[0])
     if (function is math.sqrt or name in ("sym_sqrt", "sqrt")) and kinds == {_INT}:
         return _make("torch.aten.sqrt.int", _FLOAT, values)
+    if name in ("sym_sqrt", "sqrt") and kinds == {_FLOAT}:
+        return _through_tensor("torch.aten.sqrt", values[0], constants)
     if name in ("sym_not", "not_", "not"):
         return _make("torch.aten.__not__", _BOOL, values)
     if name in ("and", "and_", "or", "or_") and kinds == {_BOOL}:
@@ -99,6 +101,14 @@ def _binary(name: str, values: list[Any], kinds: set[str]) -> Any:
     if name in _COMPARISONS or name in ("sub", "mul"):
         return _make(f"torch.aten.{name}.float", result or _FLOAT, floats)
     return _make("torch.aten.add", _FLOAT, floats)
+
+
+def _through_tensor(name: str, value: Any, constants: Constants) -> Any:
+    """A function of tensors that the dialect does not have of floats."""
+    kind, none = "!torch.vtensor<[],f64>", constants.get(None)
+    dtype = constants.get(torch.float64)
+    tensor = _make("torch.aten.scalar_tensor", kind, [value, dtype, none, none, none])
+    return _make("torch.aten.Float.Tensor", _FLOAT, [_make(name, kind, [tensor])])
 
 
 def _choose(condition: Any, then: Any, other: Any) -> Any:
