@@ -24,9 +24,9 @@ def flash_attention_for_cpu(
 ) -> tuple[Tensor, Tensor]:
     """``aten._scaled_dot_product_flash_attention_for_cpu``: attention and the logarithms of its sums.
 
-    query (N, H, L, E); key, value (N, H, S, E). 16-bit floats are computed in float32. A row of which all is
-    masked gives zeros, and what is returned lies in memory as the kernel's results do, (N, L, H, E): views
-    of it have been traced.
+    query (N, H, L, E); key, value (N, H, S, E), or with fewer heads, each for a group of queries' heads.
+    16-bit floats are computed in float32. A row of which all is masked gives zeros, and what is returned lies
+    in memory as the kernel's results do, (N, L, H, E): views of it have been traced.
 
     >>> query = torch.ones(1, 1, 2, 4)
     >>> flash_attention_for_cpu(query, query, query)[0].shape
@@ -35,6 +35,7 @@ def flash_attention_for_cpu(
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")  # eager's kernel refuses it as well
     wide = _computed_in(query)
+    key, value = _for_each_head(key, query), _for_each_head(value, query)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     found = torch.matmul(aten._safe_softmax(scores, -1), value.to(wide)).to(query.dtype)
     return _heads_inside(found), _heads_inside(torch.logsumexp(scores, -1))
@@ -66,7 +67,8 @@ def flash_attention_for_cpu_backward(
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")
     wide = _computed_in(query)
-    factor = _factor(query, scale)
+    factor, heads = _factor(query, scale), key.shape[1]
+    key, value = _for_each_head(key, query), _for_each_head(value, query)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     masked = logsumexp.unsqueeze(-1) == -math.inf
     shares = torch.exp(scores - logsumexp.to(wide).masked_fill(logsumexp == -math.inf, 0.0).unsqueeze(-1))
@@ -77,10 +79,22 @@ def flash_attention_for_cpu_backward(
     by_scores = shares * (by_shares - (upstream * out.to(wide)).sum(-1, keepdim=True)) * factor
     by_query = torch.matmul(by_scores, key.to(wide))
     by_key = torch.matmul(by_scores.transpose(-2, -1), query.to(wide))
+    by_key, by_value = (
+        each.unflatten(1, (heads, -1)).sum(2) if heads != query.shape[1] else each
+        for each in (by_key, by_value)
+    )
     by_query, by_key, by_value = (
         _heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value)
     )
     return by_query, by_key, by_value
+
+
+def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values with as many heads as the queries: one after another for a group."""
+    size = query.shape[1] // x.shape[1]
+    if x.shape[1] == query.shape[1]:
+        return x
+    return x.unsqueeze(2).expand(-1, -1, size, -1, -1).flatten(1, 2)
 
 
 def _computed_in(query: Tensor) -> torch.dtype:
