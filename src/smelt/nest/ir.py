@@ -167,13 +167,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer that a kernel reads or writes: dtype, and shape and strides in elements (for flattening)."""
+    """A buffer that a kernel reads or writes: dtype, and shape and strides in elements (for flattening).
+
+    ``streamed``: it is so large that stores had better go past the caches.
+    """
 
     name: str
     dtype: torch.dtype
     shape: Shape
     strides: Shape
     written: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

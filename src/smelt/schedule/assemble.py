@@ -15,6 +15,7 @@ from smelt.config import Config
 from smelt.loops.dependencies import bound_symbols, views_in
 from smelt.loops.ir import Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
+from smelt.nest.tree import accesses
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
 from smelt.runtime.plan import (
     AllocStep,
@@ -42,6 +43,9 @@ from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
+
+STREAMED_BYTES = 2**24
+"""Results of this size and more are stored past the caches: their beginning has left these at their end."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class Assembler:
         self._share_overwritten()
         self.homes = self._homes()
         self._reuse()
+        self._stream()
         self.arena = self._place()
         arranged: dict[Kernel, Kernel] = {}
         scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
@@ -275,6 +280,22 @@ class Assembler:
                 last[root] = last.pop(result)
                 if result in self.outputs:
                     self.outputs.add(root)
+
+    def _stream(self) -> None:
+        """Have kernels store large results past the caches, where nothing in the graph reads them again."""
+        for position, built in self.built.items():
+            read = {buffer for buffer, _, stores in accesses(built.kernel.body) if not stores}
+            params = tuple(
+                replace(param, streamed=param.name not in read and self._is_streamed(buffer))
+                for param, buffer in zip(built.kernel.params, built.buffers)
+            )
+            self.built[position] = replace(built, kernel=replace(built.kernel, params=params))
+
+    def _is_streamed(self, name: str) -> bool:
+        if self.homes.get(name) != "fresh" or name in self.readers or self._root(name) != name:
+            return False
+        buffer = self.work.buffers[name]
+        return self.work.hint_product(buffer.shape) * buffer.dtype.itemsize >= STREAMED_BYTES
 
     def _fresh_results(self) -> set[str]:
         """What ATen calls give in memory that nothing else refers to."""

@@ -52,22 +52,21 @@ RANDOM_OPERATORS = frozenset({"philox"})
 """Operators that ``smelt_random.h`` defines; all others are in ``smelt_math.h``."""
 
 
+PARTS: dict[str, tuple[str, ...]] = {
+    "math": (),
+    "reduce": ("math",),
+    "random": (),
+    "sort": (),
+    "transpose": (),
+    "stream": (),
+}
+"""Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, the
+random number generator, sorting, vectors turned in registers, stores past the caches."""
+
+
 @lru_cache(maxsize=8)
-def header_text(
-    *, math: bool = True, reduce: bool = True, random: bool = True, sort: bool = True, transpose: bool = True
-) -> str:
-    """The header: the core, with the elementary functions, the accumulators, the random number generator,
-    sorting and transposition where wanted.
-    """
-    names = ["smelt.h"]
-    if math or reduce:
-        names.append("smelt_math.h")
-    if reduce:
-        names.append("smelt_reduce.h")
-    if random:
-        names.append("smelt_random.h")
-    if sort:
-        names.append("smelt_sort.h")
-    if transpose:
-        names.append("smelt_transpose.h")
+def header_text(needs: frozenset[str] = frozenset(PARTS)) -> str:
+    """The header: the core, with the `PARTS` that are wanted."""
+    wanted = needs.union(*(PARTS[name] for name in needs))
+    names = ["smelt.h", *(f"smelt_{name}.h" for name in PARTS if name in wanted)]
     return "\n".join((_FOLDER / name).read_text() for name in names)

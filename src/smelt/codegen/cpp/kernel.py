@@ -55,11 +55,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A printed buffer: name, dtype and strides."""
+    """A printed buffer: name, dtype and strides; ``streamed``: vectors are stored past the caches."""
 
     text: str
     dtype: torch.dtype
     strides: tuple[Expr, ...]
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,14 @@ class Scope:
 
 @dataclass(slots=True)
 class KernelText:
-    """The printed function: text with ``{name}`` where its name goes, and what the unit needs for it."""
+    """The printed function: its body and parameters, whether it returns an error number, and the parts of the
+    header that it needs.
+    """
 
     body: str
     signature: str
     checked: bool
-    math: bool
-    reduce: bool
-    random: bool
-    sort: bool
-    transpose: bool
+    needs: frozenset[str]
 
 
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
@@ -111,11 +110,7 @@ class KernelPrinter:
     carries: dict[str, Value] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
-    math: bool = False
-    reduce: bool = False
-    random: bool = False
-    sort: bool = False
-    transpose: bool = False
+    needs: set[str] = field(default_factory=set)
     loops: list[For] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------------------ text
@@ -142,7 +137,7 @@ class KernelPrinter:
         parameters = []
         for position, param in enumerate(self.kernel.params):
             name = f"{'out' if param.written else 'in'}{position}"
-            self.memories[param.name] = Memory(name, param.dtype, param.strides)
+            self.memories[param.name] = Memory(name, param.dtype, param.strides, param.streamed)
             const = "" if param.written else "const "
             parameters.append(f"{const}{CPP_TYPES[param.dtype]}_buffer* {name}")
         for position, symbol in enumerate(self.kernel.sizes):
@@ -150,18 +145,11 @@ class KernelPrinter:
             parameters.append(f"i64 s{position}")
         self.statements(self.kernel.body, Scope())
         body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
+        if "stream" in self.needs:
+            body.append("  streamed();")
         if self.checked:
             body = ["  i64 error = 0;", *body, "  return error;"]
-        return KernelText(
-            "\n".join(body),
-            ", ".join(parameters),
-            self.checked,
-            self.math,
-            self.reduce,
-            self.random,
-            self.sort,
-            self.transpose,
-        )
+        return KernelText("\n".join(body), ", ".join(parameters), self.checked, frozenset(self.needs))
 
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
@@ -322,7 +310,7 @@ class KernelPrinter:
             raise SmeltError(
                 "SM0808", f"codegen: rows sorted inside a VECTOR loop in kernel {self.kernel.name}"
             )
-        self.sort = True
+        self.needs.add("sort")
         source = self.memories[stmt.source]
 
         def place(name: str | None, index: Sequence[Expr], dtype: torch.dtype) -> str:
@@ -411,11 +399,11 @@ class KernelPrinter:
             if scope.maybe_empty and lanes == 1:
                 texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
         if self.is_floor(stmt):
-            self.math = True
+            self.needs.add("math")
             self.define(stmt, f"at_least({texts[2]}, {texts[1]})", lanes)
             return
-        self.random |= stmt.op in RANDOM_OPERATORS
-        self.math |= stmt.op not in CORE_OPERATORS | RANDOM_OPERATORS
+        if stmt.op not in CORE_OPERATORS:
+            self.needs.add("random" if stmt.op in RANDOM_OPERATORS else "math")
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
 
     def is_floor(self, stmt: Let) -> bool:
@@ -541,7 +529,11 @@ class KernelPrinter:
             place = f"{memory.text} + {self.at_first_lane(offset)}"
             if stmt.mode is not None:
                 lanes = f"{stmt.mode}(load<{scope.lanes}>({mask}{place}), {lanes})"
-            self.line(f"store({mask}{place}, {lanes});")
+            if memory.streamed and not mask and stmt.mode is None and value.dtype is not torch.bool:
+                self.needs.add("stream")
+                self.line(f"stream({place}, {lanes});")
+            else:
+                self.line(f"store({mask}{place}, {lanes});")
             return
         place = f"{memory.text}[{self.at_lane(offset, scope)}]"
         body = self.store_one(place, "value", value.dtype, stmt.mode)
@@ -569,7 +561,7 @@ class KernelPrinter:
         parts = flat_offset(stores[0].index, memory.strides).split(scope.var)
         if parts is None or parts[1].depends(set(scope.varying)):
             return False
-        self.transpose = True
+        self.needs.add("transpose")
         name = self.fresh("w")
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
         self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
@@ -608,7 +600,7 @@ class KernelPrinter:
 
     # ------------------------------------------------------------------------------------------ reductions
     def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
-        self.reduce = True
+        self.needs.add("reduce")
         slot: list[str] = []
         self.lines.append(slot)
         accumulator = Accumulator(

@@ -35,11 +35,7 @@ class _Unit:
     functions: list[str] = field(default_factory=list)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
-    math: bool = False
-    reduce: bool = False
-    random: bool = False
-    sort: bool = False
-    transpose: bool = False
+    needs: set[str] = field(default_factory=set)
 
     def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
         """The C++ name of a kernel; equal ones are printed once."""
@@ -55,11 +51,7 @@ class _Unit:
             self.functions.append(
                 f"{comments}static {result} {name}({printed.signature}) {{\n{printed.body}\n}}"
             )
-            self.math |= printed.math
-            self.reduce |= printed.reduce
-            self.random |= printed.random
-            self.sort |= printed.sort
-            self.transpose |= printed.transpose
+            self.needs |= printed.needs
         self.seen[key] = self.names[text], printed
         return self.seen[key]
 
@@ -85,9 +77,7 @@ def print_unit(runs: Sequence[Run]) -> CppUnit:
         text, checked = _print_run(run, unit)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
-    header = header_text(
-        math=unit.math, reduce=unit.reduce, random=unit.random, sort=unit.sort, transpose=unit.transpose
-    )
+    header = header_text(frozenset(unit.needs))
     body = "\n\n".join([*unit.functions, *entries])
     return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
 
