@@ -45,7 +45,6 @@ ONE: dict[str, Callable[[torch.Tensor], Any]] = {
         aten.diagonal_scatter(x, x[0, :3], -1),
     ),
     "diag_embed": lambda x: (torch.diag_embed(x), torch.diag_embed(x, 1, 0, 2), torch.diag_embed(x, -2)),
-    "copy_strided": lambda x: (prims.copy_strided(x, [1, 4]), prims.copy_strided(x.t(), [4, 1])),
     "fill": lambda x: (aten.fill(x, 3), aten.fill(x, x[0, 0])),
     "clone": lambda x: (
         x.clone(),
@@ -65,6 +64,8 @@ ONE: dict[str, Callable[[torch.Tensor], Any]] = {
     "channel_shuffle": lambda x: aten.channel_shuffle(x.view(1, 4, 2, 3), 2),
     "glu": lambda x: aten.glu(x.double(), 1),
 }
+if hasattr(prims, "copy_strided"):
+    ONE["copy_strided"] = lambda x: (prims.copy_strided(x, [1, 4]), prims.copy_strided(x.t(), [4, 1]))
 
 
 KINDS = [torch.float32, torch.int64, torch.bool, torch.bfloat16]

@@ -10,7 +10,7 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, load_as
 from smelt.lowering.dtypes import supported
-from smelt.lowering.registry import lowers
+from smelt.lowering.registry import lowers, lowers_named
 from smelt.lowering.tensor import Tensor
 from smelt.ops import ops
 
@@ -22,7 +22,7 @@ def clone(ctx: Builder, x: Tensor, *, memory_format: torch.memory_format | None 
     return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
 
 
-@lowers(prims.copy_strided.default)
+@lowers_named("prims::copy_strided")  # not in every supported PyTorch
 def copy_strided(ctx: Builder, x: Tensor, stride: Any) -> Tensor:
     """A copy whose strides are given: results have those of their metadata."""
     return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
