@@ -61,6 +61,7 @@ def _listed(x: Any) -> list[torch.Tensor]:
 torch.manual_seed(0)
 X, Y = torch.randn(4, 6), torch.randn(7, 6)
 BOTH = ({0: DYNAMIC},)
+ROWS_AND_COLUMNS = ({0: DYNAMIC, 1: DYNAMIC},)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -291,7 +292,7 @@ def test_a_training_step_with_batch_norm_writes_back() -> None:
 
 def test_sizes_are_computed_in_shapes() -> None:
     """Sums, products and quotients of two dynamic sizes."""
-    dims = ({0: DYNAMIC, 1: DYNAMIC},)
+    dims = ROWS_AND_COLUMNS
     exported = check(
         lambda x: (
             x.reshape(-1),
@@ -441,6 +442,13 @@ def test_what_tosa_has_not_is_listed() -> None:
     assert all("test_tosa.py" in str(problem.where) for problem in error.value.problems)
     with pytest.raises(UnsupportedOperatorsError, match=r"nonzero.*computed from data"):
         smelt.export(lambda x: x.nonzero(), (torch.ones(3),), to="tosa")
+    with pytest.raises(UnsupportedOperatorsError, match="no operation on shapes"):
+        smelt.export(
+            lambda x: F.interpolate(x[None], scale_factor=3.66),
+            (X,),
+            to="tosa",
+            dynamic_shapes=ROWS_AND_COLUMNS,
+        )
     with pytest.raises(UnsupportedOperatorsError, match="complex64"):
         smelt.export(lambda x: x + 1, (torch.ones(3, dtype=torch.complex64),), to="tosa")
 

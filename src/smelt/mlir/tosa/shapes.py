@@ -107,7 +107,9 @@ def _new_size(tosa: Tosa, expr: Expr) -> Any:
         return _fold(tosa, _FOLDED[name], expr.args)
     if name in _OF_TWO:
         return _two(tosa, _OF_TWO[name], *expr.args)
-    raise Unsupported(f"TOSA has no way to the size {expr}: it is computed from data")
+    given = all(symbol in tosa.extents for symbol in expr.free_symbols)
+    why = "no operation on shapes does that" if given else "it is computed from data"
+    raise Unsupported(f"TOSA has no way to the size {expr}: {why}")
 
 
 def _two(tosa: Tosa, name: str, left: Expr, right: Expr) -> Any:
