@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+import smelt
 from smelt.errors import SmeltError
 from smelt.mlir import fx, run_pipeline_with_repro_report
 from smelt.mlir.capturing import capture
@@ -323,3 +324,20 @@ def test_exported_programs_and_keywords():
     one = fx.export_and_import(exported)
     other = fx.export_and_import(Model(), torch.randn(3), scale=torch.randn(3))
     assert str(one) == str(other)
+
+
+def test_several_unknown_sizes_become_one():
+    """torch-mlir's view takes all of them but the first for 1."""
+    model = torch.nn.Linear(3, 5)
+    every = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    exported = smelt.export(model, (torch.randn(7, 5, 3),), to="torch", dynamic_shapes=(every,))
+    flat = smelt.export(
+        lambda x: x.flatten(0, 1),
+        (torch.randn(2, 3, 4, 5),),
+        to="torch",
+        dynamic_shapes=({**every, 2: Dim.DYNAMIC},),
+    )
+    for rows, columns in ((7, 5), (2, 9)):
+        x, y = torch.randn(rows, columns, 3), torch.randn(rows, columns, 6, 5)
+        torch.testing.assert_close(exported.run(x), model(x))
+        torch.testing.assert_close(flat.run(y), y.flatten(0, 1))

@@ -154,15 +154,28 @@ def _places(shape: Sequence[int], strides: Sequence[int], start: int) -> torch.T
 def _view(walk: Any, node: Node) -> None:
     """The one size of a ``view`` that is only known at run time is -1: the others say what it is."""
     sizes: Any = node.args[1]
+    source: Any = node.args[0]
+    operand, meta = walk.value_of(source), source.meta["val"]
     unknown = [place for place, size in enumerate(sizes) if isinstance(size, Node)]
-    if len(unknown) != 1 or any(size in (-1, 0) for size in sizes if isinstance(size, int)):
+    merges = _unknown(meta.shape) > _unknown(node.meta["val"].shape)
+    if not merges and (len(unknown) != 1 or any(size in (-1, 0) for size in sizes if isinstance(size, int))):
         walk.call(node, node.target)
         return
-    wanted = [-1 if place == unknown[0] else size for place, size in enumerate(sizes)]
-    operands = [walk.value_of(node.args[0]), walk.operands.list_of(wanted, _INTEGERS, node)]
+    if merges:  # torch-mlir's view takes all unknown sizes that become one, but the first, for 1
+        bounds = [walk.constants.get(0), walk.constants.get(-1)]
+        operand = _operation("torch.aten.flatten.using_ints", meta.flatten(), [operand, *bounds])
+    wanted = list(sizes)
+    if len(unknown) == 1:
+        wanted[unknown[0]] = -1
+    operands = [operand, walk.operands.list_of(wanted, _INTEGERS, node)]
     walk.take(
         node, _operation(f"torch.{str(node.target).removesuffix('.default')}", node.meta["val"], operands)
     )
+
+
+def _unknown(shape: Sequence[Any]) -> int:
+    """How many sizes are only known at run time."""
+    return sum(not as_expr(size).is_Integer for size in shape)
 
 
 @writes(aten.expand.default)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
+from smelt.symbolic import as_expr
 
 _ELEMENTS = {
     torch.bool: "i1",
@@ -85,8 +86,9 @@ def code(value: Any) -> int | None:
 
 
 def sizes(tensor: torch.Tensor) -> str:
-    """``3,?,5``: what is no number is unknown."""
-    return ",".join(str(size) if isinstance(size, int) else "?" for size in tensor.shape)
+    """``3,?,5``: what is no number, and was not found to be one, is unknown."""
+    known = [as_expr(size) for size in tensor.shape]
+    return ",".join(str(size) if size.is_Integer else "?" for size in known)
 
 
 def type_of(value: Any) -> Any:
