@@ -95,11 +95,11 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
                 written_at[name] = max(position, written_at.get(name, -1))
         for name in reads_of(work, item):
             read_at[name] = max(position, read_at.get(name, -1))
-        bound_at.update((symbol.name, position) for symbol in _settled(item))
+        bound_at.update((symbol.name, position) for symbol in settles(item))
     return groups
 
 
-def _settled(item: Item) -> Iterable[Symbol]:
+def settles(item: Item) -> Iterable[Symbol]:
     """The sizes that the item gives their values, or checks: what needs them comes after it."""
     body = item.node.body
     return body.condition.free_symbols if isinstance(body, Check) else bound_symbols(item.node)
@@ -176,9 +176,11 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
 
 
 def _benefit(work: Work, group: Group, item: Item) -> float:
-    """Bytes that fusing saves: what the item reads that the group writes or reads as well."""
-    shared = {read.buffer for read in item.reads} & (set(group.writes) | group.reads)
-    buffers = work.buffers
+    """Bytes that fusing saves: what the item reads that the group writes or, if more than a number, reads."""
+    buffers, reads = work.buffers, {read.buffer for read in item.reads}
+    alone = work.hint_product(item.sizes) == 1
+    also_read = {name for name in reads & group.reads if alone or work.hint_product(buffers[name].shape) > 1}
+    shared = reads & set(group.writes) | also_read
     saved = sum(work.hint_product(buffers[name].shape) * buffers[name].dtype.itemsize for name in shared)
     targets = {name for name in item.writes if name in group.reads}
     return float(saved) + len(targets)
