@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,17 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden texts anew")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache() -> Iterator[None]:
+    """What an earlier run has compiled changes nothing in this one, unless the caller names the folder."""
+    if "SMELT_CACHE_DIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="smelt-tests-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMELT_CACHE_DIR", folder)
+        yield
 
 
 @pytest.fixture
