@@ -31,6 +31,10 @@ class Config:
     parallel_grain: int = 16384
     """Least number of elementary operations for which a loop is worth a thread team."""
 
+    freezing: bool = False
+    """Whether inference graphs compute once what depends on parameters and buffers alone. On by default in
+    mode ``max``. A parameter that changes is noticed, within limits: see docs/freezing.md."""
+
     fallback_random: bool = False
     """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
     Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
@@ -66,6 +70,7 @@ def from_options(options: dict[str, object]) -> Config:
         if type(value) is not expected:
             raise SmeltError("SM0102", f"option {name!r} takes {expected.__name__}, not {value!r}")
         values[name] = value
+    values.setdefault("freezing", values.get("mode") == "max")
     config = Config(**values)  # type: ignore[arg-type]
     if config.mode not in MODES:
         raise SmeltError("SM0102", f"mode {config.mode!r}", remedy="modes: " + ", ".join(MODES))

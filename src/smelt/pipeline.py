@@ -110,7 +110,7 @@ def _compile(program: Program, config: Config) -> Compiled:
     if found is not None:
         return found
     with report.phase("lowering"):
-        graph = lower(program.graph_module, config.fallback_random)
+        graph = _lowered(program, config)
         if config.verify:
             verify_loops(graph)
     unit = _unit(graph, config, target, report)
@@ -127,6 +127,11 @@ def _compile(program: Program, config: Config) -> Compiled:
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
         return executor.build(plan, job, constants)
+
+
+def _lowered(program: Program, config: Config) -> Graph:
+    frozen = program.frozen_inputs if config.freezing else frozenset()
+    return lower(program.graph_module, config.fallback_random, frozen)
 
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -> Unit:
@@ -240,11 +245,11 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(lower(program.graph_module, config.fallback_random), config, target)
+        scheduled = schedule(_lowered(program, config), config, target)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
-    report.keep_text("loops", lambda: print_graph(lower(program.graph_module, config.fallback_random)))
+    report.keep_text("loops", lambda: print_graph(_lowered(program, config)))
     report.keep_text("nest", nest_text)
 
 

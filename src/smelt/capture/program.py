@@ -78,6 +78,16 @@ class Program:
         return tuple(position for position, each in enumerate(self.inputs) if each.static)
 
     @property
+    def frozen_inputs(self) -> frozenset[str]:
+        """Names of the inputs that do not change between calls, as a rule: static ones of an inference graph
+        that it does not overwrite.
+        """
+        if self.kind != "inference":
+            return frozenset()
+        overwritten = {target.name for target, _ in self.mutations()}
+        return frozenset(each.name for each in self.inputs if each.static) - overwritten
+
+    @property
     def size_inputs(self) -> tuple[int, ...]:
         """Positions of inputs that are numbers."""
         return tuple(position for position, each in enumerate(self.inputs) if each.role == "size")

@@ -282,7 +282,9 @@ class Graph:
     """A whole program at loop level, in an order in which it can run.
 
     ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
-    ``hints`` maps each dynamic size to the number seen while capturing.
+    ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
+    not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
+    change, whoever runs the program notices (`smelt.runtime.constants`).
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -293,6 +295,7 @@ class Graph:
     outputs: list[StridedView | Expr | int | float | bool | None] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
     hints: dict[Symbol, int] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
 
     def with_bodies(self) -> Iterator[Graph]:
         """The graph, and the bodies of its control flow, outer before inner."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,13 +37,17 @@ _MOST_HINTED = 1 << 20
 _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
 
-def lower(program: GraphModule | FxGraph, fallback_random: bool = False) -> Graph:
+def lower(
+    program: GraphModule | FxGraph, fallback_random: bool = False, frozen: Collection[str] = ()
+) -> Graph:
     """The loop graph of a contract graph.
 
     Args:
         program: functional ATen with FakeTensor metadata on every node; the only mutation is a final
             ``aten.copy_(placeholder, value)``. ``node.meta["where"]`` is the user's line, if known.
         fallback_random: whether ATen draws all random numbers, so that they are eager's.
+        frozen: names of placeholders that are the same at every call; those that the program overwrites, or
+            whose sizes are not known, do not become `Graph.frozen`.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -56,14 +60,16 @@ def lower(program: GraphModule | FxGraph, fallback_random: bool = False) -> Grap
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
-    return _Lowering(graph, fallback_random).run()
+    return _Lowering(graph, fallback_random, frozen=frozen).run()
 
 
 class _Lowering:
     """The walk: ``values`` holds what each FX node became: a Tensor, a size, a tuple of these, a constant."""
 
-    def __init__(self, program: FxGraph, fallback_random: bool, path: str = "") -> None:
-        self.program, self.path = program, path
+    def __init__(
+        self, program: FxGraph, fallback_random: bool, path: str = "", frozen: Collection[str] = ()
+    ) -> None:
+        self.program, self.path, self.frozen = program, path, frozen
         self.fallback_random = fallback_random
         self.graph = Graph()
         self.builder = Builder(self.graph)
@@ -97,6 +103,9 @@ class _Lowering:
             self.builder.offsets[buffer.name] = as_expr(meta.storage_offset())
             self.bound.update(symbol.name for symbol in free_symbols(buffer.shape))
             self.values[node] = Tensor(buffer.name, buffer.dtype, buffer.shape)
+            sizes_known = not free_symbols((*buffer.shape, *buffer.strides))
+            if node.name in self.frozen and node not in self.mutated and sizes_known:
+                self.graph.frozen |= {buffer.name}
             if meta.is_conj() or meta.is_neg():
                 self.values[node] = self._resolved(node, self.values[node])
             return
