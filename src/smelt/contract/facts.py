@@ -76,8 +76,9 @@ def new_sizes(node: Node) -> dict[Symbol, tuple[Any, ...]]:
     """
     found: dict[Symbol, tuple[Any, ...]] = {}
     value = node.meta.get("val")
-    environment = environment_of(value)
-    for own, path in (node.meta.get("unbacked_bindings") or {}).items():
+    bindings = node.meta.get("unbacked_bindings") or {}
+    environment = environment_of(value) if bindings else None
+    for own, path in bindings.items():
         symbol = own if environment is None else environment.replace(own)
         if isinstance(symbol, Symbol):
             found[symbol] = path
@@ -94,6 +95,8 @@ def environment_of(value: Any) -> Any | None:
         return next((env for env in map(environment_of, value) if env is not None), None)
     sizes: tuple[Any, ...] = (value,)
     if isinstance(value, torch.Tensor):
+        if not value._has_symbolic_sizes_strides:
+            return None
         strided = value.layout is torch.strided
         sizes = (*value.shape, *((*value.stride(), value.storage_offset()) if strided else ()))
     symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)

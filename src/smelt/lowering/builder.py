@@ -37,7 +37,8 @@ from smelt.lowering.dtypes import supported
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var
+from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var, same
+from smelt.symbolic.affine import expand, linear
 from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
 
@@ -373,9 +374,8 @@ class Builder:
         flat = _joined(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
         strides = []
         for variable, size in zip(variables, x.shape):
-            stride = flat.coeff(variable, 1)
+            stride, flat = linear(flat, variable)
             strides.append(sympy.Integer(1) if size == 1 else stride)
-            flat = sympy.expand(flat - stride * variable)
         if flat.has(*variables) if variables else False:
             return None
         if any(stride.has(*variables) for stride in strides):
@@ -442,7 +442,7 @@ def _joined(flat: Expr) -> Expr:
     """``d*(x//d) + x%d`` is ``x``: what a split dimension looks like once it is flattened again."""
     if flat.has(Mod):
         flat = flat.replace(Mod, lambda x, d: x - d * FloorDiv(x, d))
-    return sympy.expand(flat)
+    return expand(flat)
 
 
 def shape_of(meta: torch.Tensor) -> tuple[Expr, ...]:
@@ -479,11 +479,11 @@ def dense_order(shape: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | N
     expected: Expr = sympy.Integer(1)
     order: list[int] = []
     for _ in dims:
-        match = next((d for stride, d in remaining.items() if sympy.expand(stride - expected) == 0), None)
+        match = next((d for stride, d in remaining.items() if same(stride, expected)), None)
         if match is None:
             return None
         del remaining[strides[match]]
-        expected = sympy.expand(expected * shape[match])
+        expected = expand(expected * shape[match])
         order.insert(0, match)
     return order
 

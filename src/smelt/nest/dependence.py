@@ -10,6 +10,7 @@ from torch.utils._sympy.functions import Min
 
 from smelt.nest.ir import Accumulate, Advance, Alloc, Carry, For, SortRow, Update
 from smelt.nest.tree import accesses, indirect_symbols, loops, trip_count, walk
+from smelt.symbolic.affine import expand, linear
 
 
 def carried_updates(loop: For) -> list[Update]:
@@ -73,7 +74,7 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
         ends = [
             end.xreplace(moved) for end in (inner.end.args if isinstance(inner.end, Min) else (inner.end,))
         ]
-        widths = [sympy.expand(end - begin) for end in ends]
+        widths = [expand(end - begin) for end in ends]
         if begin.has(loop.var):
             moved[inner.var] = begin + inner.var
         elif not begin.has(*extents) and not begin.is_number:
@@ -84,15 +85,12 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
 
 def _coefficients(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
     """Coefficients of an affine expression, and the rest; None where it is not affine in the variables."""
-    expanded = sympy.expand(expr)
-    rest = expanded
+    rest = expanded = expand(expr)
     result: dict[Symbol, Expr] = {}
     for variable in variables:
-        if not expanded.has(variable):
-            continue
-        coefficient = expanded.coeff(variable, 1)
-        rest = sympy.expand(rest - coefficient * variable)
-        result[variable] = coefficient
+        if expanded.has(variable):
+            result[variable] = linear(expanded, variable)[0]
+            rest = linear(rest, variable)[1]
     names = set(result)
     if rest.free_symbols & names or any(c.free_symbols & names for c in result.values()):
         return None
@@ -128,12 +126,12 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
 
 def _lone(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
     """Whether one dimension's index is the loop variable plus something that no inner loop changes."""
-    rest = sympy.expand(expr - var)
+    rest = expand(expr - var)
     return not (rest.free_symbols & ({var} | within.keys() | indirect))
 
 
 def _at_least(left: Expr, right: Expr) -> bool:
-    gap = sympy.expand(left - right)
+    gap = expand(left - right)
     if gap.is_number:
         return bool(gap >= 0)
     return bool(gap.is_nonnegative)
@@ -151,5 +149,5 @@ def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indi
         coefficients, rest = found
         own = coefficients.pop(loop.var, sympy.Integer(0))
         larger = sorted(str(c) for c in coefficients.values() if not _at_least(own, c))
-        seen.add((own, sympy.expand(rest), tuple(larger)))
+        seen.add((own, expand(rest), tuple(larger)))
     return len(seen) == 1

@@ -44,6 +44,7 @@ from smelt.nest.tree import (
     with_body,
 )
 from smelt.symbolic import contiguous_strides, flatten, loop_var, same
+from smelt.symbolic.affine import expand, linear
 from smelt.symbolic.index import simplify
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -77,7 +78,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     extents = {loop.var: loop.end for loop in loops(kernel.body)}
 
     def flat(buffer: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        return (simplify(sympy.expand(flatten(tuple(index), strides[buffer])), extents),)
+        return (simplify(expand(flatten(tuple(index), strides[buffer])), extents),)
 
     def visit(block: Block) -> Block:
         stmts: list[Stmt] = []
@@ -108,7 +109,7 @@ def _span(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
     """How many elements from the first to the last one of a strided buffer."""
     if any(size == 0 for size in shape):
         return ZERO
-    return sympy.expand(sympy.Add(ONE, *((size - 1) * stride for size, stride in zip(shape, strides))))
+    return expand(sympy.Add(ONE, *((size - 1) * stride for size, stride in zip(shape, strides))))
 
 
 def inner_loop(loop: For) -> For | None:
@@ -127,11 +128,10 @@ def merges_cleanly(kernel: Kernel, var: Symbol) -> bool:
     for expr in _exprs(inner.body):
         if not (expr.has(var) or expr.has(inner.var)):
             continue
-        expanded = sympy.expand(expr)
-        a, b = expanded.coeff(var, 1), expanded.coeff(inner.var, 1)
+        a, rest = linear(expr, var)
+        b, rest = linear(rest, inner.var)
         if not same(a, b * inner.end):
             return False
-        rest = sympy.expand(expanded - a * var - b * inner.var)
         if rest.has(var) or rest.has(inner.var):
             return False
     return True
@@ -161,12 +161,11 @@ def merge(kernel: Kernel, var: Symbol) -> Kernel:
         if not (expr.has(var) or expr.has(inner.var)):
             return expr
         if clean:
-            expanded = sympy.expand(expr)
-            step = expanded.coeff(inner.var, 1)
-            rest = sympy.expand(expanded - step * inner.var - expanded.coeff(var, 1) * var)
+            _, rest = linear(expr, var)
+            step, rest = linear(rest, inner.var)
             return rest + step * var
-        replaced = expr.xreplace({var: FloorDiv(var, size), inner.var: Mod(var, size)})
-        return simplify(replaced, {var: total})
+        divided = expr.xreplace({var: FloorDiv(var, size), inner.var: Mod(var, size)})
+        return simplify(divided, {var: total})
 
     body = map_exprs(inner.body, rewrite)
     merged = replace(outer, end=total, body=body, independent=outer.independent and inner.independent)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-import sympy
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, SortRow, Stmt, Store, Update
+from smelt.symbolic.affine import expand, replaced
 
 
 def walk(block: Block) -> Iterator[Stmt]:
@@ -85,12 +85,7 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
 
 def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
     """Replace symbols in every index expression."""
-    table = dict(mapping)
-
-    def rewrite(expr: Expr) -> Expr:
-        return expr.xreplace(table) if expr.free_symbols & table.keys() else expr
-
-    return map_exprs(block, rewrite)
+    return map_exprs(block, lambda expr: replaced(expr, mapping))
 
 
 def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:
@@ -119,4 +114,4 @@ def with_body(kernel: Kernel, body: Block) -> Kernel:
 
 def trip_count(loop: For) -> Expr:
     """How often the body runs (for a vector loop: how many elements it covers)."""
-    return sympy.expand(loop.end - loop.begin)
+    return loop.end if loop.begin == 0 else expand(loop.end - loop.begin)

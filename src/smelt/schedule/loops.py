@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import sympy
 from sympy import Expr, Symbol
 
 from smelt.config import Config
@@ -45,6 +44,7 @@ from smelt.nest.primitives import (
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.symbolic import size_hint
+from smelt.symbolic.affine import linear
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
 CASCADE_TERMS = 4096
@@ -344,11 +344,5 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
 
 def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
     """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
-    if expr == var:
-        return sympy.Integer(1)
-    if not expr.has(var):
-        return sympy.Integer(0)
-    expanded = sympy.expand(expr)
-    coefficient = expanded.coeff(var, 1)
-    rest = sympy.expand(expanded - coefficient * var)
+    coefficient, rest = linear(expr, var)
     return None if rest.has(var) or coefficient.has(var) else coefficient

@@ -14,7 +14,8 @@ from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies
-from smelt.symbolic import simplify
+from smelt.symbolic import flatten, simplify
+from smelt.symbolic.affine import linear
 
 
 def prepare(graph: Graph) -> Work:
@@ -127,8 +128,8 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
         size = work.hint_product(buffer.shape)
         if size <= largest or not any(expr.free_symbols & wanted for expr in read.index):
             continue
-        flat = sympy.expand(sympy.Add(*(i * s for i, s in zip(read.index, buffer.strides))))
-        found = [flat.coeff(variables[d], 1) for d in dims]
+        flat = flatten(read.index, buffer.strides)
+        found = [linear(flat, variables[d])[0] for d in dims]
         if any(stride.free_symbols & set(variables) for stride in found):
             continue
         best, largest = found, size

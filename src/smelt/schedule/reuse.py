@@ -9,7 +9,7 @@ a buffer that is read and written, and no aliasing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
@@ -21,15 +21,20 @@ from smelt.symbolic import flatten, numel, same
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One load or store: its index, the place in memory, the loops around it, and the positions of the
-    statements that lead to it, from the outside in.
+    """One load or store of a parameter: its index, the loops around it, and the positions of the statements
+    that lead to it, from the outside in.
     """
 
+    param: Param
     index: tuple[Expr, ...]
-    place: Expr
     loops: tuple[For, ...]
     path: tuple[int, ...]
     store: Store | None = None
+
+    @property
+    def place(self) -> Expr:
+        """Where it is in the parameter's memory, in elements."""
+        return flatten(self.index, self.param.strides)
 
 
 def reuse_inputs(
@@ -41,7 +46,10 @@ def reuse_inputs(
     memory ``result`` may have.
     """
     params = dict(zip(built.buffers, built.kernel.params))
-    found = {name: list(_accesses(built.kernel.body, param)) for name, param in params.items()}
+    found: dict[str, list[_Access]] = {name: [] for name in params}
+    buffers = dict(zip((param.name for param in built.kernel.params), built.buffers))
+    for access in _accesses(built.kernel.body, {param.name: param for param in built.kernel.params}):
+        found[buffers[access.param.name]].append(access)
     taken: dict[str, str] = {}
     places: dict[str, tuple[str, tuple[Expr, ...]]] = {}
     for result, param in params.items():
@@ -108,18 +116,18 @@ def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
 
 
 def _accesses(
-    block: Block, param: Param, loops: tuple[For, ...] = (), path: tuple[int, ...] = ()
+    block: Block, params: Mapping[str, Param], loops: tuple[For, ...] = (), path: tuple[int, ...] = ()
 ) -> Iterator[_Access]:
     for position, stmt in enumerate(block.stmts):
         here = (*path, position)
         if isinstance(stmt, For):
-            yield from _accesses(stmt.body, param, (*loops, stmt), here)
+            yield from _accesses(stmt.body, params, (*loops, stmt), here)
         elif isinstance(stmt, Masked):
-            yield from _accesses(stmt.body, param, loops, here)
-        elif isinstance(stmt, Store) and stmt.buffer == param.name:
-            yield _Access(stmt.index, flatten(stmt.index, param.strides), loops, here, stmt)
-        elif isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == param.name:
-            yield _Access(stmt.args[1], flatten(stmt.args[1], param.strides), loops, here)
+            yield from _accesses(stmt.body, params, loops, here)
+        elif isinstance(stmt, Store) and stmt.buffer in params:
+            yield _Access(params[stmt.buffer], stmt.index, loops, here, stmt)
+        elif isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] in params:
+            yield _Access(params[stmt.args[0]], stmt.args[1], loops, here)
 
 
 def _moved(block: Block, places: dict[str, tuple[str, tuple[Expr, ...]]]) -> Block:

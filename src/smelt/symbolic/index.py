@@ -41,6 +41,11 @@ def _contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def flatten(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) -> Expr:
     """The element offset of a multi-dimensional index."""
+    return _flatten(tuple(index), tuple(strides), offset)
+
+
+@lru_cache(maxsize=16384)
+def _flatten(index: tuple[Expr, ...], strides: tuple[Expr, ...], offset: Expr) -> Expr:
     return sympy.Add(offset, *(i * s for i, s in zip(index, strides, strict=True)))
 
 

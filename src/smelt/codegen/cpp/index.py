@@ -10,6 +10,7 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
+from smelt.symbolic.affine import order_text
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
@@ -52,7 +53,7 @@ def _atom(expr: Expr, names: Mapping[Symbol, str]) -> str:
 
 
 def _constant_last(args: Sequence[Expr]) -> list[Expr]:
-    return sorted(args, key=lambda arg: (bool(arg.is_number), str(arg)))
+    return sorted(args, key=lambda arg: (bool(arg.is_number), order_text(arg)))
 
 
 def _sum(terms: Sequence[str]) -> str:
@@ -228,7 +229,7 @@ def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:
             continue
         number, factors = _factors(stride)
         for coefficient, own in _terms(position):
-            key = tuple(sorted((*own, *factors), key=str))
+            key = tuple(sorted((*own, *factors), key=order_text))
             found[key] = found.get(key, 0) + coefficient * number
     return Offset(tuple(Term(coefficient, factors) for factors, coefficient in found.items() if coefficient))
 

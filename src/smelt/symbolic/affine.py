@@ -1,0 +1,114 @@
+"""What indices mostly are, sums of numbers times variables, without SymPy's general machinery.
+
+SymPy sorts the terms of every sum that it makes, and goes through a dozen rules to find nothing to be
+multiplied out. Here a sum that loses a term, or whose number changes, keeps its order. Results equal SymPy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import sympy
+from sympy import Add, Expr, Mul, Symbol
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+def expand(expr: Expr) -> Expr:
+    """`sympy.expand`, at once where nothing is to be multiplied out.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> expand(8 * i + j), expand(2 * (i + j))
+    (8*i + j, 2*i + 2*j)
+    """
+    return expr if is_expanded(expr) else _expand(expr)
+
+
+@lru_cache(maxsize=16384)
+def _expand(expr: Expr) -> Expr:
+    return sympy.expand(expr)
+
+
+def is_expanded(expr: Expr) -> bool:
+    """Whether an expression is visibly a sum of products of numbers and symbols."""
+    return all(_is_plain(term) for term in (expr.args if isinstance(expr, Add) else (expr,)))
+
+
+def _is_plain(term: Expr) -> bool:
+    return bool(term.is_Atom) or (isinstance(term, Mul) and all(arg.is_Atom for arg in term.args))
+
+
+@lru_cache(maxsize=16384)
+def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
+    """(coefficient, rest) with ``expr == coefficient * var + rest``, multiplied out.
+
+    One of the two holds ``var`` where the expression is not linear in it.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> linear(8 * i + j + 3, i), linear(i * i + j, i)
+    ((8, j + 3), (0, i**2 + j))
+    """
+    if not is_expanded(expr):
+        expanded = _expand(expr)
+        coefficient = expanded.coeff(var, 1)
+        return coefficient, _expand(expanded - coefficient * var)
+    rest: list[Expr] = []
+    found: list[Expr] = []
+    for term in expr.args if isinstance(expr, Add) else (expr,):
+        if term == var:
+            found.append(ONE)
+        elif isinstance(term, Mul) and var in term.args:
+            found.append(Mul(*(arg for arg in term.args if arg != var)))
+        else:
+            rest.append(term)
+    return Add(*found), _in_order(rest)
+
+
+def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
+    """``expr.xreplace(mapping)``; multiplied out where a number takes the place of a variable.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> replaced(8 * i + j + 3, {i: sympy.Integer(2)})
+    j + 19
+    """
+    wanted = mapping.keys() & expr.free_symbols
+    if not wanted:
+        return expr
+    if len(wanted) == 1 and is_expanded(expr):
+        (symbol,) = wanted
+        value = mapping[symbol]  # type: ignore[index]
+        coefficient, rest = linear(expr, symbol)  # type: ignore[arg-type]
+        if value.is_Integer and coefficient.is_Integer:
+            return plus(rest, coefficient * value)
+    return expr.xreplace(dict(mapping))
+
+
+def plus(expr: Expr, number: Expr) -> Expr:
+    """The sum of an expression and an integer.
+
+    >>> i = sympy.Symbol("i", integer=True)
+    >>> plus(i - 3, sympy.Integer(3)), plus(2 * i, sympy.Integer(5))
+    (i, 2*i + 5)
+    """
+    if number == 0:
+        return expr
+    if expr.is_Number:
+        return expr + number
+    terms: Sequence[Expr] = expr.args if isinstance(expr, Add) else (expr,)
+    if terms[0].is_Number:
+        terms, number = terms[1:], terms[0] + number
+    return _in_order([number, *terms] if number != 0 else terms)
+
+
+def _in_order(terms: Sequence[Expr]) -> Expr:
+    """The sum of terms that stand in SymPy's order already, all different."""
+    if len(terms) < 2:
+        return terms[0] if terms else ZERO
+    return Add(*terms, evaluate=False)
+
+
+@lru_cache(maxsize=16384)
+def order_text(expr: Expr) -> str:
+    """``str(expr)``, to sort by."""
+    return expr.name if isinstance(expr, Symbol) else str(expr)

@@ -1,0 +1,69 @@
+"""The short cuts for sums give what SymPy gives, object for object."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+from sympy import Expr, Integer, Symbol
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+from smelt.symbolic import flatten, loop_var
+from smelt.symbolic.affine import expand, linear, order_text, plus, replaced
+
+U, V, W, S = (loop_var(name) for name in ("i", "j", "k", "s0"))
+SYMBOLS = (U, V, W, S)
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Expr:
+    """Sums of products of numbers and symbols; now and then a square, a bracket, a division."""
+    terms: list[Expr] = [Integer(draw(st.integers(-9, 9)))]
+    for _ in range(draw(st.integers(0, 4))):
+        factors = draw(st.lists(st.sampled_from(SYMBOLS), min_size=1, max_size=2))
+        terms.append(sympy.Mul(Integer(draw(st.integers(-4, 64))), *factors))
+    odd = draw(st.sampled_from((0, 2 * (U + V), U * (V + 3), FloorDiv(4 * U + W, 6), 3 * Mod(U, 5) * V)))
+    return sympy.Add(*terms, odd)
+
+
+@given(sums())
+def test_expand_is_sympys(expr: Expr) -> None:
+    assert expand(expr) == sympy.expand(expr)
+
+
+@given(sums(), st.sampled_from(SYMBOLS))
+def test_linear_is_sympys_coefficient_and_rest(expr: Expr, var: Symbol) -> None:
+    expanded = sympy.expand(expr)
+    coefficient = expanded.coeff(var, 1)
+    rest = sympy.expand(expanded - coefficient * var)
+    found = linear(expr, var)
+    assert found == (coefficient, rest)
+    assert [str(each) for each in found] == [str(coefficient), str(rest)]
+
+
+@given(sums(), st.sampled_from(SYMBOLS), st.integers(0, 9))
+def test_replaced_by_a_number_is_sympys(expr: Expr, var: Symbol, value: int) -> None:
+    found, wanted = replaced(expr, {var: Integer(value)}), expr.xreplace({var: Integer(value)})
+    assert found == wanted and found.args == wanted.args
+
+
+@pytest.mark.parametrize("mapping", [{U: V}, {U: 4 * V + W}, {U: Integer(1), V: W}, {S: Integer(2)}, {}])
+def test_replaced_by_anything_else_is_sympys(mapping: dict[Symbol, Expr]) -> None:
+    for expr in (8 * U + V + 3, U * V, Integer(4), U, FloorDiv(U, 4) + S * U):
+        assert replaced(expr, mapping) == expr.xreplace(mapping)
+
+
+@given(sums(), st.integers(-9, 9))
+def test_plus_is_sympys(expr: Expr, number: int) -> None:
+    found, wanted = plus(expr, Integer(number)), expr + number
+    assert found == wanted and found.args == wanted.args
+
+
+@given(sums())
+def test_order_text_is_str(expr: Expr) -> None:
+    assert order_text(expr) == str(expr)
+
+
+def test_flatten_is_the_sum_of_its_products() -> None:
+    assert flatten([U, V + 1], [S, Integer(4)], Integer(3)) == U * S + 4 * V + 7
