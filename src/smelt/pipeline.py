@@ -34,7 +34,7 @@ from smelt.nest.verify import verify_run
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
-from smelt.schedule import Scheduled, Target, schedule
+from smelt.schedule import AHEAD, Scheduled, Target, schedule
 from smelt.symbolic import size_hint
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -154,7 +154,8 @@ def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
         elif isinstance(step, ExternStep) and step.bodies:
             step = replace(step, bodies=tuple(_with_errors(body, cpp) for body in step.bodies))
         steps.append(step)
-    return replace(plan, steps=tuple(steps))
+    folded = tuple(replace(each, plan=_with_errors(each.plan, cpp)) for each in plan.folded)
+    return replace(plan, steps=tuple(steps), folded=folded)
 
 
 def _verify_kernels(scheduled: Scheduled) -> None:
@@ -201,7 +202,9 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
     graph = unit.graph
-    calls = [call for run in unit.runs for call in run.calls]
+    runs = [run for run in unit.runs if not run.name.startswith(AHEAD)]
+    calls = [call for run in runs for call in run.calls]
+    folded = unit.plan.folded_constants
     externs: Counter[str] = Counter()
     fallbacks = []
     paths: dict[str, str] = {}
@@ -218,13 +221,15 @@ def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {
         "kernels": [call.kernel.name for call in calls],
         "fused": [list(call.kernel.origins) for call in calls],
-        "native_calls": len(unit.runs),
+        "native_calls": len(runs),
         "externs": dict(externs),
         "fallbacks": fallbacks,
         "symbols": {
             name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
         },
         "arena_bytes": size_hint(unit.arena_size, graph.hints),
+        "folded": len(folded),
+        "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
         "constants": {name: paths.get(name, name) for name in constants},
     }
 
@@ -239,6 +244,7 @@ def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
         report.add_fallback(op, reason, where)
     report.symbols = dict(notes["symbols"])
     report.arena_bytes = notes["arena_bytes"]
+    report.folded, report.folded_bytes = notes["folded"], notes["folded_bytes"]
 
 
 def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:

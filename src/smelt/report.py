@@ -64,6 +64,8 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
             str(each) for report in reports for each in report.size_guards if each.fixed
         ),
         "arena_bytes": sum(report.arena_bytes for report in reports),
+        "folded_constants": sum(report.folded for report in reports),
+        "folded_bytes": sum(report.folded_bytes for report in reports),
         "cache_hits": sum(report.cache_hit for report in reports),
     }
 
@@ -81,6 +83,9 @@ def overview(reports: Sequence[CompileReport]) -> RenderableType:
     grid.add_row("kernels", f"{facts['kernels']} in {facts['native_calls']} native call(s)")
     grid.add_row("ATen calls", Text(_counted(facts["externs"]), overflow="fold"))
     grid.add_row("arena", _bytes(facts["arena_bytes"]))
+    if facts["folded_constants"]:
+        constants = f"{facts['folded_constants']} computed ahead, {_bytes(facts['folded_bytes'])}"
+        grid.add_row("constants", constants)
     if facts["symbols"]:
         grid.add_row("dynamic sizes", ", ".join(facts["symbols"]))
     phases = sorted(total_phases(reports).items(), key=lambda item: -item[1])
@@ -114,6 +119,8 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
         parts.append(Text(heading, style="bold"))
         facts = f"  {report.kernels} kernels in {report.native_calls} native call(s), arena "
         facts += _bytes(report.arena_bytes)
+        if report.folded:
+            facts += f", {report.folded} constants computed ahead ({_bytes(report.folded_bytes)})"
         if report.symbols:
             facts += ", sizes " + ", ".join(f"{name} (seen: {hint})" for name, hint in report.symbols.items())
         if report.cache_hit:

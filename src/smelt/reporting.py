@@ -85,7 +85,8 @@ class CompileReport:
     run. ``externs``: ATen calls that smelt chose (matmul …) → how many. ``symbols``: dynamic sizes by name,
     with the size seen while capturing; ``dynamic_sizes`` says which dimensions of which inputs they are,
     ``size_guards`` what PyTorch fixed or takes for granted (of forward and inference graphs).
-    ``arena_bytes``: at those sizes. ``phase_seconds``: smelt's own time by pass.
+    ``arena_bytes``: at those sizes. ``folded``: constants that are computed ahead and kept, of
+    ``folded_bytes`` in all (`Config.freezing`). ``phase_seconds``: smelt's own time by pass.
 
     >>> report = CompileReport("inference", "graph 0")
     >>> with report.phase("lowering"):
@@ -110,6 +111,8 @@ class CompileReport:
     dynamic_sizes: list[DynamicSize] = field(default_factory=list)
     size_guards: list[SizeGuard] = field(default_factory=list)
     arena_bytes: int = 0
+    folded: int = 0
+    folded_bytes: int = 0
     cache_hit: bool = False
     problems: list[Problem] = field(default_factory=list)
     _texts: dict[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)

@@ -13,6 +13,7 @@ from smelt.errors import SmeltError
 from smelt.runtime import trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
+from smelt.runtime.folded import with_constants
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.source import Source, write_source
@@ -54,7 +55,8 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
         VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
     """
     source = write_source(plan)
-    missing = [name for name in plan.constants if name not in constants]
+    folded = plan.folded_constants
+    missing = [name for name in plan.constants if name not in constants and name not in folded]
     if missing:
         raise SmeltError("SM0407", f"the plan needs constants that were not given: {', '.join(missing)}")
     namespace: dict[str, Any] = {
@@ -67,8 +69,7 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
         "_fail": _raiser(source),
         **source.literals,
         **{name: find_overload(target, out).call for name, (target, out) in source.externs.items()},
-        **{name: constants[constant] for name, constant in source.constants.items()},
-        **{name: constants[constant].data_ptr() for name, constant in source.pointers.items()},
+        **_bound(source, constants),
         **{name: _bodies(plans, library, constants) for name, plans in source.bodies.items()},
     }
     exec(compile(source.text, "<smelt plan>", "exec"), namespace)
@@ -82,8 +83,18 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
     else:
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
+    if folded:
+        ahead = [build(each.plan, library, constants) for each in plan.folded]
+        call = with_constants(call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)))
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _bound(source: Source, constants: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What the names in the source stand for, of those that are these constants or their addresses."""
+    tensors = {name: constants[each] for name, each in source.constants.items() if each in constants}
+    addresses = {name: constants[each] for name, each in source.pointers.items() if each in constants}
+    return {**tensors, **{name: tensor.data_ptr() for name, tensor in addresses.items()}}
 
 
 def _bodies(

@@ -125,6 +125,28 @@ Step = AllocStep | NativeStep | ExternStep | SizeStep | CheckStep | FreeStep
 
 
 @dataclass(frozen=True, slots=True)
+class FoldedUse:
+    """One run of a Folded's plan: on which arguments of the call, and which constants its outputs are."""
+
+    sources: tuple[int, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Constants that are computed ahead, from arguments that do not change as a rule; see
+    `smelt.runtime.folded`.
+
+    ``plan`` takes the arguments in the order of a use's ``sources``. ``digest`` is equal for plans that
+    compute the same, in whichever program.
+    """
+
+    plan: Plan
+    digest: str
+    uses: tuple[FoldedUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything the executor needs besides the shared library and the constants.
 
@@ -132,6 +154,7 @@ class Plan:
     ``outputs``: Ref, ViewRef, SizeRef, literal or None.
     ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
     ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
+    ``folded``: which of the constants are computed ahead, and how.
     """
 
     inputs: tuple[str | None, ...]
@@ -144,3 +167,9 @@ class Plan:
     shape_symbols: tuple[tuple[str, str, int], ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     layouts: tuple[TensorSpec, ...] = ()
+    folded: tuple[Folded, ...] = ()
+
+    @property
+    def folded_constants(self) -> frozenset[str]:
+        """Names of the constants that are computed ahead."""
+        return frozenset(name for each in self.folded for use in each.uses for name in use.results)

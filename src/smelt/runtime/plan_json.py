@@ -15,6 +15,8 @@ from smelt.runtime.plan import (
     ArenaTensor,
     CheckStep,
     ExternStep,
+    Folded,
+    FoldedUse,
     FreeStep,
     NativeStep,
     Plan,
@@ -26,7 +28,7 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 
-VERSION = 2
+VERSION = 3
 _TAG = "$"
 
 
@@ -54,6 +56,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "outputs": [encode(value) for value in plan.outputs],
         "shape_symbols": [list(each) for each in plan.shape_symbols],
         "layouts": [_spec_out(spec) for spec in plan.layouts],
+        "folded": [_folded_out(each) for each in plan.folded],
         "notes": encode(plan.notes),
     }
 
@@ -86,8 +89,19 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         outputs=tuple(decode(value) for value in data["outputs"]),
         shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
         layouts=tuple(_spec_in(item) for item in data["layouts"]),
+        folded=tuple(_folded_in(each) for each in data["folded"]),
         notes=decode(data["notes"]),
     )
+
+
+def _folded_out(folded: Folded) -> dict[str, Any]:
+    uses = [[list(use.sources), list(use.results)] for use in folded.uses]
+    return {"plan": _plan_out(folded.plan), "digest": folded.digest, "uses": uses}
+
+
+def _folded_in(data: dict[str, Any]) -> Folded:
+    uses = (FoldedUse(tuple(sources), tuple(results)) for sources, results in data["uses"])
+    return Folded(_plan_in(data["plan"]), str(data["digest"]), tuple(uses))
 
 
 def encode(value: Any) -> Any:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from smelt.config import Config
 from smelt.loops.ir import Extern, Graph
+from smelt.runtime.plan import Folded, FoldedUse
 from smelt.schedule.assemble import Assembler, Scheduled
+from smelt.schedule.constants import split_constants
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
@@ -14,14 +16,29 @@ from smelt.schedule.merging import merge
 from smelt.schedule.prepare import prepare
 from smelt.schedule.product_groups import attach
 
+AHEAD = "ahead"
+"""Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
+
 
 def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
-    Every contraction gets its kernel first. The bodies of control flow are scheduled by themselves; their
-    runs follow the graph's own. ``prefix`` begins the names of the runs.
+    Every contraction gets its kernel first. What depends on frozen inputs alone then leaves the graph: it
+    runs ahead (`Plan.folded`). The bodies of control flow are scheduled by themselves; their runs follow the
+    graph's own. ``prefix`` begins the names of the runs.
     """
-    return _schedule(choose_kernels(graph, config), config, target, prefix)
+    whole, parts = split_constants(choose_kernels(graph, config))
+    scheduled = _schedule(whole, config, target, prefix)
+    positions = {name: position for position, name in enumerate(graph.inputs)}
+    for number, part in enumerate(parts):
+        ahead = _schedule(part.graph, config, target, f"{prefix}{AHEAD}{number}_")
+        scheduled.runs += ahead.runs
+        scheduled.plain += ahead.plain
+        scheduled.kernels += ahead.kernels
+        uses = (FoldedUse(tuple(positions[name] for name in u.sources), u.results) for u in part.uses)
+        folded = Folded(ahead.plan, part.digest, tuple(uses))
+        scheduled.plan = replace(scheduled.plan, folded=(*scheduled.plan.folded, folded))
+    return scheduled
 
 
 def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Scheduled:
@@ -37,4 +54,4 @@ def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Sche
     return replace(Assembler(work, groups, config, target, bodies, prefix).run(), graph=graph)
 
 
-__all__ = ["Scheduled", "Target", "schedule"]
+__all__ = ["AHEAD", "Scheduled", "Target", "schedule"]

@@ -1,0 +1,141 @@
+"""Constants computed ahead: made at the first call, kept, made again where what they are made of changes.
+
+Each call compares the version counter and the address of every tensor that constants are made of with what
+they were: an in-place change (``load_state_dict``, ``copy_``, an optimizer's step) counts the version up,
+other memory (``p.data = …``, another module) has another address. The old memory is kept until the constants
+are made anew, so that nothing else can have its address meanwhile. docs/freezing.md has what is not noticed.
+
+Programs that make equal constants of equal tensors share them, by a weak registry: what nobody uses any more
+goes. Constants whose sources changed in place are overwritten, so their addresses stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from smelt.runtime.plan import Folded, FoldedUse
+
+Call = Callable[[list[Any]], tuple[Any, ...]]
+Bind = Callable[[Mapping[str, torch.Tensor]], None]
+Stamp = tuple[int, ...]
+
+_version: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
+_address: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
+
+
+class Constants:
+    """The results of one run ahead; programs share it."""
+
+    __slots__ = ("__weakref__", "lock", "sources", "stamp", "tensors")
+
+    def __init__(self, sources: Sequence[torch.Tensor]) -> None:
+        self.sources = [each.detach() for each in sources]  # the memory, not the parameters
+        self.stamp: Stamp | None = None
+        self.tensors: tuple[torch.Tensor, ...] = ()
+        self.lock = threading.Lock()
+
+    def at(self, stamp: Stamp, compute: Call, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The constants of the sources as they are with ``stamp``."""
+        with self.lock:
+            if self.stamp != stamp:
+                made = compute(list(sources))
+                if self.stamp is None:
+                    self.tensors = made
+                else:
+                    for old, new in zip(self.tensors, made):
+                        old.copy_(new)
+                self.stamp = stamp
+            return self.tensors
+
+
+_SHARED: WeakValueDictionary[tuple[Any, ...], Constants] = WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def shared_constants(digest: str, sources: Sequence[torch.Tensor]) -> Constants:
+    """What is made of these tensors by the computation ``digest``, for all programs of this process.
+
+    While it lives it holds the sources' memory: equal addresses are equal memory.
+    """
+    key = (digest, *map(_address, sources))
+    with _LOCK:
+        found = _SHARED.get(key)
+        if found is None:
+            found = _SHARED[key] = Constants(sources)
+        return found
+
+
+def with_constants(call: Call, folded: Sequence[Folded], computes: Sequence[Call], bind: Bind) -> Call:
+    """``call``, with its constants made before the first call and kept up to date.
+
+    ``computes`` run the plans of ``folded``; ``bind`` puts constants, by name, where ``call`` finds them.
+    """
+    keeper = _Keeper(folded, computes, bind)
+    pick = _picker(keeper.positions)
+
+    def checked(args: list[Any]) -> tuple[Any, ...]:
+        sources = pick(args)
+        try:
+            stamp = (*map(_version, sources), *map(_address, sources))
+        except RuntimeError:  # tensors made in inference mode count no versions
+            stamp = _stamp(sources)
+        if stamp != keeper.stamp:
+            keeper.renew(sources, stamp)
+        return call(args)
+
+    return checked
+
+
+def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return (lambda args: (args[positions[0]],)) if positions else (lambda args: ())
+
+
+def _stamp(sources: Sequence[torch.Tensor]) -> Stamp:
+    versions = (0 if each.is_inference() else each._version for each in sources)
+    return (*versions, *map(_address, sources))
+
+
+class _Keeper:
+    """The constants of one program. ``positions``: the arguments that they are made of."""
+
+    def __init__(self, folded: Sequence[Folded], computes: Sequence[Call], bind: Bind) -> None:
+        uses = [(each.digest, run, use) for each, run in zip(folded, computes) for use in each.uses]
+        self.uses: list[tuple[str, Call, FoldedUse]] = uses
+        self.positions = sorted({position for _, _, use in uses for position in use.sources})
+        self.bind = bind
+        self.stamp: Stamp | None = None
+        self.held: list[Constants | None] = [None] * len(uses)
+        self.retired: list[Constants | None] = []
+        self.lock = threading.Lock()
+
+    def renew(self, sources: Sequence[torch.Tensor], stamp: Stamp) -> None:
+        """Make those constants anew whose sources are not what they were."""
+        place = {position: number for number, position in enumerate(self.positions)}
+        count = len(self.positions)
+        with self.lock, torch.inference_mode(False), torch.no_grad():
+            if self.stamp == stamp:
+                return  # another thread was faster
+            retired = []
+            for number, (digest, compute, use) in enumerate(self.uses):
+                places = [place[position] for position in use.sources]
+                own = [sources[at] for at in places]
+                stamp_of_own = (*(stamp[at] for at in places), *(stamp[count + at] for at in places))
+                before = self.held[number]
+                if before is not None and before.stamp == stamp_of_own:
+                    continue
+                now = shared_constants(digest, own)
+                self.bind(dict(zip(use.results, now.at(stamp_of_own, compute, own))))
+                if now is not before:
+                    retired.append(before)
+                    self.held[number] = now
+            # what calls in other threads still read goes a generation later
+            self.retired = retired
+            self.stamp = stamp
