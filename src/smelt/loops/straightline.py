@@ -114,11 +114,14 @@ def _symbols(step: Recordable) -> set[Symbol]:
 
 
 def replay(
-    steps: Iterable[Recordable], handler: Handler, outside: Mapping[str, Any] | None = None
+    steps: Iterable[Recordable],
+    handler: Handler,
+    outside: Mapping[str, Any] | None = None,
+    places: Mapping[Symbol, Expr] | None = None,
 ) -> dict[str, Any]:
     """Run recorded code under another handler; returns the handler's value of every name.
 
-    ``outside`` are values that the code uses and others compute.
+    ``outside`` are values that the code uses and others compute, ``places`` what its loop variables are.
 
     >>> from smelt.loops.interpreter import Interpreter
     >>> steps = [Instruction("v0", torch.float32, "constant", (2.0,)),
@@ -127,7 +130,7 @@ def replay(
     tensor(4.)
     """
     values: dict[str, Any] = dict(outside or {})
-    _replay(steps, handler, values, {})
+    _replay(steps, handler, values, dict(places or {}))
     return values
 
 

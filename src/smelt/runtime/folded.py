@@ -3,7 +3,8 @@
 Each call compares the version counter and the address of every tensor that constants are made of with what
 they were: an in-place change (``load_state_dict``, ``copy_``, an optimizer's step) counts the version up,
 other memory (``p.data = …``, another module) has another address. The old memory is kept until the constants
-are made anew, so that nothing else can have its address meanwhile. docs/freezing.md has what is not noticed.
+are made anew, so that nothing else can have its address meanwhile. A few elements of each tensor are looked
+at too (`smelt.runtime.probe`), for what counts no version up. docs/freezing.md has what is not noticed.
 
 Programs that make equal constants of equal tensors share them, by a weak registry: what nobody uses any more
 goes. Constants whose sources changed in place are overwritten, so their addresses stay.
@@ -20,6 +21,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from smelt.runtime.plan import Folded, FoldedUse
+from smelt.runtime.probe import Probe
 
 Call = Callable[[list[Any]], tuple[Any, ...]]
 Bind = Callable[[Mapping[str, torch.Tensor]], None]
@@ -32,25 +34,29 @@ _address: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
 class Constants:
     """The results of one run ahead; programs share it."""
 
-    __slots__ = ("__weakref__", "lock", "sources", "stamp", "tensors")
+    __slots__ = ("__weakref__", "lock", "probe", "seen", "stamp", "tensors")
 
     def __init__(self, sources: Sequence[torch.Tensor]) -> None:
-        self.sources = [each.detach() for each in sources]  # the memory, not the parameters
+        self.probe = Probe(sources)  # this keeps the sources' memory
+        self.seen = 0
         self.stamp: Stamp | None = None
         self.tensors: tuple[torch.Tensor, ...] = ()
         self.lock = threading.Lock()
 
-    def at(self, stamp: Stamp, compute: Call, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The constants of the sources as they are with ``stamp``."""
+    def at(
+        self, stamp: Stamp, compute: Call, sources: Sequence[torch.Tensor], doubt: bool
+    ) -> tuple[torch.Tensor, ...]:
+        """The constants of the sources as they are with ``stamp``; made anew in any case with ``doubt``."""
         with self.lock:
-            if self.stamp != stamp:
+            seen = self.probe()
+            if doubt or self.stamp != stamp or self.seen != seen:
                 made = compute(list(sources))
                 if self.stamp is None:
                     self.tensors = made
                 else:
                     for old, new in zip(self.tensors, made):
                         old.copy_(new)
-                self.stamp = stamp
+                self.stamp, self.seen = stamp, seen
             return self.tensors
 
 
@@ -85,7 +91,7 @@ def with_constants(call: Call, folded: Sequence[Folded], computes: Sequence[Call
             stamp = (*map(_version, sources), *map(_address, sources))
         except RuntimeError:  # tensors made in inference mode count no versions
             stamp = _stamp(sources)
-        if stamp != keeper.stamp:
+        if stamp != keeper.stamp or keeper.probe() != keeper.seen:
             keeper.renew(sources, stamp)
         return call(args)
 
@@ -112,30 +118,34 @@ class _Keeper:
         self.positions = sorted({position for _, _, use in uses for position in use.sources})
         self.bind = bind
         self.stamp: Stamp | None = None
+        self.probe, self.seen = Probe(()), 0
         self.held: list[Constants | None] = [None] * len(uses)
         self.retired: list[Constants | None] = []
         self.lock = threading.Lock()
 
     def renew(self, sources: Sequence[torch.Tensor], stamp: Stamp) -> None:
-        """Make those constants anew whose sources are not what they were."""
+        """Make those constants anew whose sources are not what they were; all of them, where it is only seen
+        that something was written: who counts no versions up has often written to more.
+        """
         place = {position: number for number, position in enumerate(self.positions)}
         count = len(self.positions)
         with self.lock, torch.inference_mode(False), torch.no_grad():
-            if self.stamp == stamp:
+            doubt = self.stamp == stamp
+            if doubt and self.probe() == self.seen:
                 return  # another thread was faster
+            probe = self.probe if doubt else Probe(sources)
+            seen = probe()
             retired = []
             for number, (digest, compute, use) in enumerate(self.uses):
                 places = [place[position] for position in use.sources]
                 own = [sources[at] for at in places]
                 stamp_of_own = (*(stamp[at] for at in places), *(stamp[count + at] for at in places))
-                before = self.held[number]
-                if before is not None and before.stamp == stamp_of_own:
-                    continue
                 now = shared_constants(digest, own)
-                self.bind(dict(zip(use.results, now.at(stamp_of_own, compute, own))))
-                if now is not before:
-                    retired.append(before)
+                made = now.at(stamp_of_own, compute, own, doubt)
+                if now is not self.held[number]:
+                    self.bind(dict(zip(use.results, made)))
+                    retired.append(self.held[number])
                     self.held[number] = now
             # what calls in other threads still read goes a generation later
             self.retired = retired
-            self.stamp = stamp
+            self.probe, self.seen, self.stamp = probe, seen, stamp

@@ -66,6 +66,13 @@ def split_constants(graph: Graph) -> tuple[Graph, list[Part]]:
     return found.every_call(), _parts(graph, found.ahead, found.kept)
 
 
+def frozen_buffers(graph: Graph) -> frozenset[str]:
+    """The buffers whose content depends on frozen inputs alone, these included."""
+    found = _Splitter(graph)
+    found.analyze()
+    return frozenset(found.cost)
+
+
 class _Splitter:
     """Which nodes run ahead (``ahead``), which at every call (``later``), and which buffers are ``kept``.
 
@@ -87,11 +94,14 @@ class _Splitter:
         self.sizes = free_symbols(sizes) | {each for each in graph.inputs if isinstance(each, Symbol)}
         self.sizes |= {symbol for node in graph.nodes for symbol in bound_symbols(node)}
 
-    def decide(self) -> None:
+    def analyze(self) -> None:
         for node in self.graph.nodes:
             self.found[id(node)] = analyze(node)
             if self._is_frozen(node):
                 self._note(node)
+
+    def decide(self) -> None:
+        self.analyze()
         given_out = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
         given_out |= {mutation.source for mutation in self.graph.mutations} | self._shared_with_calls()
         needed_later, needed_ahead = set(given_out), set[str]()
