@@ -122,7 +122,7 @@ def _compile(program: Program, config: Config) -> Compiled:
         job = None
         if unit.runs:
             extra = {_PLAN: plan_json.to_json(plan).encode()}
-            job = library.compile_unit(unit.cpp.text, tools, store, key, extra)
+            job = library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts)
             job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
@@ -140,7 +140,7 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
-        cpp = print_unit(scheduled.runs)
+        cpp = print_unit(scheduled.runs, library.compilers())
         plan = _with_errors(scheduled.plan, cpp)
     return Unit(scheduled.graph, plan, cpp, scheduled.runs, scheduled.arena_size)
 

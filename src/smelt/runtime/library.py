@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,8 +93,9 @@ class CompileJob:
         cache: Cache,
         key: str,
         extra: Mapping[str, bytes] | None = None,
+        parts: Sequence[str] = (),
     ) -> None:
-        self.text, self.toolchain, self.cache, self.key = text, toolchain, cache, key
+        self.text, self.toolchain, self.cache, self.key, self.parts = text, toolchain, cache, key, parts
         self.extra = dict(extra or {})
         # the dynamic linker takes a path it knows for the library it knows: another text, another name
         self.binary = f"unit-{key_of(text, toolchain.identity)[:16]}.so"
@@ -165,7 +166,7 @@ class CompileJob:
     def _compile(self) -> Library:
         folder = self.cache.scratch()
         try:
-            binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key)
+            binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key, self.parts)
             files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), self.binary: binary}
             entry = self.cache.put(self.key, files)
             try:
@@ -177,16 +178,21 @@ class CompileJob:
 
 
 def compile_unit(
-    text: str, toolchain: Toolchain, cache: Cache, key: str, extra: Mapping[str, bytes] | None = None
+    text: str,
+    toolchain: Toolchain,
+    cache: Cache,
+    key: str,
+    extra: Mapping[str, bytes] | None = None,
+    parts: Sequence[str] = (),
 ) -> CompileJob:
     """Start compiling ``text``; ``job.result()`` gives the `Library`.
 
     ``key`` names the cache entry (see `smelt.runtime.cache.key_of`) and should cover the text and
     ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are
     stored in the same entry, so that a later process finds them with ``cache.get(key)`` and goes on with
-    `load_entry`.
+    `load_entry`. ``parts``: the same source in several files, to be compiled side by side.
     """
-    return CompileJob(text, toolchain, cache, key, extra)
+    return CompileJob(text, toolchain, cache, key, extra, parts)
 
 
 def load_entry(entry: Entry) -> Library:
@@ -203,23 +209,33 @@ def load_entry(entry: Entry) -> Library:
         ) from error
 
 
-def compile_to(folder: Path, text: str, toolchain: Toolchain, cache: Cache, key: str) -> Path:
-    """Compile ``text`` in ``folder`` and return the shared library's path.
+def compilers() -> int:
+    """How many compilers may run side by side: one for each processor that this process may use.
+
+    >>> compilers() >= 1
+    True
+    """
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux tells
+        return os.cpu_count() or 1
+
+
+def compile_to(
+    folder: Path, text: str, toolchain: Toolchain, cache: Cache, key: str, parts: Sequence[str] = ()
+) -> Path:
+    """Compile ``text`` in ``folder``, or its ``parts`` side by side; returns the shared library's path.
 
     Raises:
         ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told.
     """
     source, binary = folder / SOURCE, folder / "unit.so"
     source.write_text(text)
+    if _built_of_parts(folder, parts, toolchain, binary):
+        return binary
     command = toolchain.build_command(str(source), str(binary))
     try:
-        run = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
-        )
+        run = _start(command, folder, subprocess.PIPE)
         _, output = run.communicate()
     except OSError as error:
         raise ToolchainError(
@@ -240,6 +256,38 @@ def compile_to(folder: Path, text: str, toolchain: Toolchain, cache: Cache, key:
         remedy="it was killed: give it more memory"
         if killed
         else "report this as a bug of smelt, with the file above",
+    )
+
+
+def _built_of_parts(folder: Path, parts: Sequence[str], toolchain: Toolchain, binary: Path) -> bool:
+    """Compile the parts side by side and link them; where that fails the whole says why, or is compiled."""
+    if not parts:
+        return False
+    objects = [str(folder / f"part{number}.o") for number in range(len(parts))]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, part in enumerate(parts):
+            source = folder / f"part{number}.cpp"
+            source.write_text(part)
+            running.append(_start(toolchain.object_command(str(source), objects[number]), folder))
+        if any(run.wait() for run in running):
+            return False
+        return _start(toolchain.link_command(objects, str(binary)), folder).wait() == 0 and binary.exists()
+    except OSError:
+        return False
+    finally:
+        for run in running:
+            run.kill()  # nothing where it has ended
+            run.wait()
+
+
+def _start(command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
     )
 
 

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -77,8 +78,16 @@ class Toolchain:
 
     def build_command(self, source: str, output: str) -> list[str]:
         """The command line that makes the shared library ``output`` of the file ``source``."""
+        return self.link_command([*self.compile_flags, source], output)
+
+    def object_command(self, source: str, output: str) -> list[str]:
+        """The command line that makes the object file ``output`` of the file ``source``."""
+        return [*self.command, *self.compile_flags, "-c", source, "-o", output]
+
+    def link_command(self, objects: Sequence[str], output: str) -> list[str]:
+        """The command line that makes the shared library ``output`` of object files."""
         runtime = (self.openmp_runtime,) if self.openmp_runtime else (("-fopenmp",) if self.openmp else ())
-        return [*self.command, *self.compile_flags, source, "-o", output, *LINK_FLAGS, *runtime, *LIBRARIES]
+        return [*self.command, *objects, "-o", output, *LINK_FLAGS, *runtime, *LIBRARIES]
 
 
 def find() -> Toolchain:

@@ -317,7 +317,7 @@ class Assembler:
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for position, names in self._used():
-            for name in names:
+            for name in sorted(names):
                 if self.homes.get(name) == "arena":
                     first.setdefault(name, position)
                     last[name] = position

@@ -20,19 +20,40 @@ ERRORS: tuple[tuple[str, str], ...] = (
 """What each error number (from 1) of a run means; the numbers are the same in every unit (``smelt.h``)."""
 
 
+LEAST_PART = 12_000
+"""Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
+
+
 @dataclass(frozen=True, slots=True)
 class CppUnit:
-    """A complete translation unit, and for each run what its error numbers (from 1) mean."""
+    """A complete translation unit, and for each run what its error numbers (from 1) mean.
+
+    ``parts``: the same in several units, which compilers may take side by side; nothing where that does not
+    pay.
+    """
 
     text: str
     errors: dict[str, tuple[tuple[str, str], ...]]
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A printed kernel."""
+
+    comments: str
+    head: str
+    body: str
+
+    def text(self, linkage: str = "") -> str:
+        return f"{self.comments}{linkage}{self.head} {{\n{self.body}\n}}"
 
 
 @dataclass(slots=True)
 class _Unit:
     """The unit while it is printed."""
 
-    functions: list[str] = field(default_factory=list)
+    functions: list[_Function] = field(default_factory=list)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
     needs: set[str] = field(default_factory=set)
@@ -48,9 +69,7 @@ class _Unit:
             name = self.names[text] = self.fresh(kernel.name)
             result = "i64" if printed.checked else "void"
             comments = "".join(f"// {_one_line(origin)}\n" for origin in dict.fromkeys(kernel.origins))
-            self.functions.append(
-                f"{comments}static {result} {name}({printed.signature}) {{\n{printed.body}\n}}"
-            )
+            self.functions.append(_Function(comments, f"{result} {name}({printed.signature})", printed.body))
             self.needs |= printed.needs
         self.seen[key] = self.names[text], printed
         return self.seen[key]
@@ -65,8 +84,10 @@ class _Unit:
         return name
 
 
-def print_unit(runs: Sequence[Run]) -> CppUnit:
+def print_unit(runs: Sequence[Run], compilers: int = 1) -> CppUnit:
     """The translation unit with one entry point per run. It includes nothing: the header is part of the text.
+
+    ``compilers``: how many may work side by side.
 
     Raises:
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
@@ -78,8 +99,35 @@ def print_unit(runs: Sequence[Run]) -> CppUnit:
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
     header = header_text(frozenset(unit.needs))
-    body = "\n\n".join([*unit.functions, *entries])
-    return CppUnit(f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n", errors)
+    functions = [function.text("static ") for function in unit.functions]
+    parts = _parts(header, unit.functions, entries, compilers)
+    return CppUnit(_file(header, [*functions, *entries]), errors, parts)
+
+
+def _file(header: str, pieces: Sequence[str]) -> str:
+    body = "\n\n".join(pieces)
+    return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
+
+
+def _parts(
+    header: str, functions: Sequence[_Function], entries: Sequence[str], compilers: int
+) -> tuple[str, ...]:
+    """Files of about equally long kernels, which the file of the entry points declares."""
+    count = min(compilers, sum(len(function.body) for function in functions) // LEAST_PART)
+    if count < 2:
+        return ()
+    files: list[list[_Function]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for function in sorted(functions, key=lambda function: -len(function.body)):
+        shortest = sizes.index(min(sizes))
+        files[shortest].append(function)
+        sizes[shortest] += len(function.body)
+    declared = "\n".join(f"{function.head};" for function in functions)
+    kernels = [[function.text() for function in file] for file in files]
+    return (
+        _file(header, [declared, *kernels[-1], *entries]),
+        *(_file(header, texts) for texts in kernels[:-1]),
+    )
 
 
 def _print_run(run: Run, unit: _Unit) -> tuple[str, bool]:
