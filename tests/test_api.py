@@ -41,7 +41,7 @@ def test_a_model(configs: list[Config]) -> None:
     run = smelt.compile(model, mode="max", fusion=False)
     x = torch.randn(4, 3)
     torch.testing.assert_close(run(x), model(x))
-    assert configs[0] == Config(mode="max", fusion=False)
+    assert configs[0] == Config(mode="max", fusion=False, freezing=True)
 
 
 def test_a_decorator_with_and_without_arguments(configs: list[Config]) -> None:

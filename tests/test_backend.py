@@ -225,7 +225,7 @@ def test_index_errors_at_run_time() -> None:
 
 
 def test_mode_and_options_reach_the_configuration() -> None:
-    assert backend.config_from("max", {"fusion": False}) == Config(mode="max", fusion=False)
+    assert backend.config_from("max", {"fusion": False}) == Config(mode="max", fusion=False, freezing=True)
     assert backend.config_from(None, {}).mode == "default"
 
 

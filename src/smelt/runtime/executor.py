@@ -20,10 +20,11 @@ from smelt.runtime.source import Source, write_source
 
 Call = Callable[[list[Any]], tuple[Any, ...]]
 Strides = tuple[int, ...]
+Timed = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 
 def render(plan: Plan) -> str:
-    """The Python source that runs the plan.
+    """The Python source that runs the plan, then that of what is computed ahead.
 
     >>> from smelt.runtime.plan import AllocStep, NativeStep, Ref, TensorSpec
     >>> out = AllocStep(TensorSpec("out", "float32", ("s0",), (1,)))
@@ -42,14 +43,23 @@ def render(plan: Plan) -> str:
         VerificationError: SM0405, the plan contradicts itself.
         SmeltError: SM0403/SM0404, this torch lacks an operator or its out variant.
     """
-    return write_source(plan).text
+    text = write_source(plan).text
+    for each in plan.folded:
+        text += f"\n\n# ahead, {len(each.uses)} times\n{render(each.plan)}"
+    return text
 
 
-def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[str, torch.Tensor]) -> Call:
+def build(
+    plan: Plan,
+    library: Library | CompileJob | None,
+    constants: Mapping[str, torch.Tensor],
+    timed: Timed | None = None,
+) -> Call:
     """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (a boxed call).
 
     ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A
     plan without native steps takes None. The function may be called from several threads, and re-entered.
+    ``timed`` makes of an ATen operator one that counts its time (`smelt.runtime.clocks`).
 
     Raises:
         VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
@@ -68,9 +78,9 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
         "_laid_out": _laid_out,
         "_fail": _raiser(source),
         **source.literals,
-        **{name: find_overload(target, out).call for name, (target, out) in source.externs.items()},
+        **{name: _operator(target, out, timed) for name, (target, out) in source.externs.items()},
         **_bound(source, constants),
-        **{name: _bodies(plans, library, constants) for name, plans in source.bodies.items()},
+        **{name: _bodies(plans, library, constants, timed) for name, plans in source.bodies.items()},
     }
     exec(compile(source.text, "<smelt plan>", "exec"), namespace)
     if source.has_arena:
@@ -84,7 +94,7 @@ def build(plan: Plan, library: Library | CompileJob | None, constants: Mapping[s
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
     if folded:
-        ahead = [build(each.plan, library, constants) for each in plan.folded]
+        ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
         call = with_constants(call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)))
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
@@ -97,10 +107,18 @@ def _bound(source: Source, constants: Mapping[str, torch.Tensor]) -> dict[str, A
     return {**tensors, **{name: tensor.data_ptr() for name, tensor in addresses.items()}}
 
 
+def _operator(target: str, out: bool, timed: Timed | None) -> Callable[..., Any]:
+    call = find_overload(target, out).call
+    return call if timed is None else timed(target, call)
+
+
 def _bodies(
-    plans: Sequence[Plan], library: Library | CompileJob | None, constants: Mapping[str, torch.Tensor]
+    plans: Sequence[Plan],
+    library: Library | CompileJob | None,
+    constants: Mapping[str, torch.Tensor],
+    timed: Timed | None,
 ) -> tuple[Call, ...]:
-    return tuple(build(plan, library, constants) for plan in plans)
+    return tuple(build(plan, library, constants, timed) for plan in plans)
 
 
 def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
