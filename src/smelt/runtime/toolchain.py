@@ -40,6 +40,9 @@ FLAGS = (
 )
 """For compiling. No ``-ffast-math``: NaN, inf and signed zero are eager's."""
 
+GCC_FLAGS = ("-fira-region=one",)
+"""g++ otherwise spills the operands of register tiles, half of the registers being free."""
+
 LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed")
 LIBRARIES = ("-lm", "-lc", "-lgcc")
 _TUNING = ("-march=native", "-mcpu=native")
@@ -68,7 +71,8 @@ class Toolchain:
     @property
     def compile_flags(self) -> tuple[str, ...]:
         """The flags that turn a source into an object."""
-        return (*FLAGS, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
+        own = GCC_FLAGS if self.family == "gcc" else ()
+        return (*FLAGS, *own, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
 
     @property
     def identity(self) -> str:

@@ -29,7 +29,7 @@ def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> 
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
     runs.
     """
-    whole, parts = split_constants(choose_kernels(fold_scales(graph), config))
+    whole, parts = split_constants(choose_kernels(fold_scales(graph), config, target))
     scheduled = _schedule(whole, config, target, prefix)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):

@@ -1,63 +1,195 @@
-"""Which kernel computes a contraction."""
+"""Which kernel computes a contraction, and what is packed for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
 from sympy import Expr
 
 from smelt.config import Config
+from smelt.loops.dependencies import variables
 from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, Value, accumulator
 from smelt.lowering.dims import convert
 from smelt.ops import ops
-from smelt.schedule.products import lhs_lies_along_terms, worth_it
-from smelt.symbolic import contiguous_strides
+from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.layouts import Layouts, fixed_buffers
+from smelt.schedule.loops import Target
+from smelt.schedule.operands import (
+    Product,
+    as_product,
+    box,
+    lhs_place,
+    lies_along_terms,
+    loads_of,
+    memory_order,
+    operand_code,
+)
+from smelt.schedule.panels import Panels, panel_width
+from smelt.symbolic import contiguous_strides, size_hint
+
+FEWEST = 64
+"""Matrix products with fewer rows, columns or terms than this are ATen's: packing a panel would not pay."""
+FEWEST_POSITIONS, FEWEST_CHANNELS = 32, 16
+"""The same for the rows of a convolution, and for its columns and terms."""
 
 
-def choose_kernels(graph: Graph, config: Config) -> Graph:
+def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
     """The graph, and the bodies of its control flow, with a kernel for every contraction.
 
     A product that pays (`worth_it`) becomes its sums, in a buffer of the accumulator's dtype, and a pointwise
-    node that adds the start and rounds; all others become ATen's call.
+    node that adds the start and rounds; all others become ATen's call. What is packed for a product is a
+    pointwise node of its own. What is computed from a convolution lies as that does, channels side by side.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    products, fixed = _products(graph, config)
+    layouts = Layouts(fixed, chosen)
+    frozen = frozen_buffers(graph)
     for node in graph.nodes:
-        chosen.nodes += _chosen(node, chosen, config)
+        product = products.get(id(node))
+        if product is None:
+            chosen.nodes.append(_without_kernel(node, config, target))
+            layouts.follow(chosen.nodes[-1])
+            continue
+        for each in _Native(node, product, chosen, frozen, layouts, target).nodes():
+            chosen.nodes.append(each)
+            layouts.follow(each)
     return chosen
 
 
-def _chosen(node: Node, graph: Graph, config: Config) -> Iterator[Node]:
+def _products(graph: Graph, config: Config) -> tuple[dict[int, Product], set[str]]:
+    """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
+
+    A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
+    it, say, it is ATen's.
+    """
+    contractions = [node for node in graph.nodes if isinstance(node.body, Contraction)]
+    products: dict[int, Product] = {}
+    for node in contractions if config.contractions else ():
+        assert isinstance(node.body, Contraction)
+        product = as_product(node.body, graph)
+        if product is not None and worth_it(product, graph):
+            products[id(node)] = product
+    while True:
+        fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
+        lost = [
+            node
+            for node in contractions
+            if id(node) in products
+            and node.outputs[0] in fixed
+            and not _lies_so(products[id(node)], graph.buffers[node.outputs[0]])
+        ]
+        if not lost:
+            return products, fixed
+        for node in lost:
+            del products[id(node)]
+
+
+def _lies_so(product: Product, result: Buffer) -> bool:
+    """Whether the columns of a product's result lie side by side in the buffer that it shall go to."""
+    dims = [d for d, size in enumerate(result.shape) if size != 1]
+    wanted = sorted(dims, key=lambda d: size_hint(product.strides[d], {}))
+    found = sorted(dims, key=lambda d: size_hint(result.strides[d], {}))
+    return wanted == found
+
+
+def _without_kernel(node: Node, config: Config, target: Target) -> Node:
+    """The node; a contraction as ATen's call."""
     body = node.body
     if isinstance(body, Extern) and body.bodies:
-        inner = tuple(choose_kernels(each, config) for each in body.bodies)
-        yield replace(node, body=replace(body, bodies=inner))
-    elif not isinstance(body, Contraction):
-        yield node
-    elif config.contractions and worth_it(body, graph):
-        yield from _apart(node, body, graph)
-    else:
+        inner = tuple(choose_kernels(each, config, target) for each in body.bodies)
+        return replace(node, body=replace(body, bodies=inner))
+    if isinstance(body, Contraction):
         outputs: list[str | None] = [None] * body.results
         outputs[body.result] = node.outputs[0]
-        yield replace(node, outputs=tuple(outputs), body=body.call)
+        return replace(node, outputs=tuple(outputs), body=body.call)
+    return node
 
 
-def _apart(node: Node, body: Contraction, graph: Graph) -> Iterator[Node]:
-    """The sums, and what makes the result of them; first of all lhs row by row, where it lies otherwise."""
-    within, result = accumulator(body.dtype), str(node.outputs[0])
-    sums = f"{result}_sums"
-    while sums in graph.buffers:
-        sums += "_"
-    graph.buffers[sums] = Buffer(sums, within, body.shape, contiguous_strides(body.shape))
-    if not lhs_lies_along_terms(body, graph):
-        packed = f"{sums}_lhs"
+def worth_it(product: Product, graph: Graph) -> bool:
+    """Whether `smelt.schedule.products` has a nest for a product, and it is so large that this pays."""
+    body = product.body
+    if body.dtype.itemsize != 4 or body.result != 0:
+        return False
+    rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
+    if is_matrix_product(product):
+        return min(rows, columns, depth) >= FEWEST
+    if product.batch or len(product.columns) != 1 or box(product, graph) is None:
+        return False
+    return rows >= FEWEST_POSITIONS and min(columns, depth) >= FEWEST_CHANNELS
+
+
+def is_matrix_product(product: Product) -> bool:
+    """Whether rows, columns and terms are one dimension each, rows and columns the last two of the result."""
+    rank = len(product.body.shape)
+    last = (product.rows, product.columns) == ((rank - 2,), (rank - 1,))
+    return last and len(product.body.reduce_shape) == 1
+
+
+class _Native:
+    """The nodes of a contraction that runs in a kernel of our own."""
+
+    def __init__(
+        self,
+        node: Node,
+        product: Product,
+        graph: Graph,
+        frozen: set[str],
+        layouts: Layouts,
+        target: Target,
+    ) -> None:
+        """``frozen``: the buffers that are the same at every call."""
+        self.node, self.product, self.graph = node, product, graph
+        self.frozen, self.layouts = frozen, layouts
+        self.lanes = target.vector_bytes // 4
+        self.within = accumulator(product.body.dtype)
+
+    def nodes(self) -> Iterator[Node]:
+        """lhs laid out anew where it does not lie along terms, rhs packed; the sums; the result."""
+        body = self.product.body
+        sums = self._buffer("sums", body.shape)
+        self.layouts.place(sums, self.product.strides)
+        if not lies_along_terms(body, self.graph):
+            body = yield from self._laid_out(body)
+        if not is_matrix_product(self.product) or self._is_frozen(body):
+            body = yield from self._packed(body)
+        yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
+        yield replace(self.node, body=Pointwise(body.shape, body.dtype, _Ending(body, sums)))
+
+    def _is_frozen(self, body: Contraction) -> bool:
+        """Whether rhs is the same at every call."""
+        return {buffer for buffer, _ in loads_of(operand_code(body.rhs, body, self.graph))} <= self.frozen
+
+    def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
+        name = f"{self.node.outputs[0]}_{purpose}"
+        while name in self.graph.buffers:
+            name += "_"
+        self.graph.buffers[name] = Buffer(name, self.within, tuple(shape), contiguous_strides(shape))
+        return name
+
+    def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
+        found = box(self.product, self.graph)
+        if found is not None:
+            name = self._buffer("lhs", found.shape)
+            yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
+            return replace(body, lhs=found.load(name))
         shape = (*body.shape[:-1], *body.reduce_shape)
-        graph.buffers[packed] = Buffer(packed, within, shape, contiguous_strides(shape))
-        yield Node((packed,), Pointwise(shape, within, _Rows(body)), node.origin)
-        body = replace(body, lhs=_Packed(packed))
-    yield replace(node, outputs=(sums,), body=replace(body, dtype=within, start=None))
-    yield replace(node, body=Pointwise(body.shape, body.dtype, _Ending(body, sums)))
+        name = self._buffer("lhs", shape)
+        yield Node((name,), Pointwise(shape, self.within, _Rows(body)), self.node.origin)
+        return replace(body, lhs=_Packed(name))
+
+    def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
+        place = lhs_place(body, self.graph)
+        assert place is not None
+        order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)
+        assert order is not None
+        short = [t for t in range(len(body.reduce_shape)) if t not in order]
+        width = panel_width(self.product.extents[-1], self.lanes)
+        panels = Panels("", self.product, (*short, *order), width)
+        name = self._buffer("rhs", panels.shape)
+        yield Node((name,), Pointwise(panels.shape, self.within, panels.fill), self.node.origin)
+        return replace(body, rhs=replace(panels, buffer=name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +201,7 @@ class _Ending:
 
     def __call__(self, index: Index) -> Value:
         within = accumulator(self.body.dtype)
-        total = ops.load(self.sums, _listed(index))
+        total = ops.load(self.sums, tuple(index))
         if self.body.start is not None:
             total = ops.add(total, self.body.start(index))
         return convert(total, within, self.body.dtype)
@@ -77,7 +209,7 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A loop function: lhs at (batch, row, term)."""
+    """A loop function: lhs of a matrix product at (batch, row, term)."""
 
     body: Contraction
 
@@ -87,13 +219,9 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """lhs, read from where it was packed."""
+    """lhs of a matrix product, read from where it was packed."""
 
     buffer: str
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         return ops.load(self.buffer, (*index[:-1], *rindex))
-
-
-def _listed(index: Index) -> Sequence[Expr]:
-    return tuple(index)

@@ -11,7 +11,8 @@ from smelt.schedule.fusion import Group
 from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel, KernelBuilder
-from smelt.schedule.products import ProductBuilder, operand_code, over_elements
+from smelt.schedule.operands import as_product, operand_code, plain_code
+from smelt.schedule.products import ProductBuilder, over_elements
 
 
 def attach(work: Work, groups: list[Group]) -> list[Group]:
@@ -33,7 +34,8 @@ def attach(work: Work, groups: list[Group]) -> list[Group]:
         if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
             continue
         trial = KernelBuilder(work, reader, set(reader.writes)).build()
-        if over_elements(trial, source, core.sizes[: core.rank]) is None:
+        product = as_product(core.body, work.graph)
+        if product is None or over_elements(trial, source, product) is None:
             continue
         reader.product = core
         reader.reads |= {read.buffer for read in core.reads}
@@ -82,8 +84,7 @@ class ProductKernels:
         body = builder.product.body
         operands = []
         for function in (body.lhs, body.rhs):
-            code = operand_code(function, body, self.work.graph)
-            assert code is not None
+            code = plain_code(operand_code(function, body, self.work.graph))
             named = [
                 replace(step, args=(f"#{number(step.args[0])}", *step.args[1:]))
                 if step.op == "load"

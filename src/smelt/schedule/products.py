@@ -1,28 +1,28 @@
 """Matrix products as nests: panels packed for the cache, tiles of registers, what follows done on the tile.
 
-    C = A B:  parallel for each panel of 16 columns:
-                  pack the panel of B
-                  for each 6 rows:  T[6, 16] = A[rows, :] panel;  then the epilogue on T, which stores C
+    C = A B:  parallel for each panel of columns:
+                  pack the panel of B, where that has not been done before
+                  for each few rows:  T[rows, panel] = A[rows, :] panel;  the epilogue on T stores C
 
-It is all `smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: the last
-tile computes some rows twice and stores them once.
+Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. It is all
+`smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: the last tile
+computes some rows twice and stores them once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import FloorDiv, Min
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Buffer, Contraction, Graph, accumulator
+from smelt.loops.ir import Buffer, Contraction
 from smelt.loops.record import Recorder
-from smelt.loops.straightline import Instruction, prune
+from smelt.loops.straightline import prune
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
 from smelt.nest.primitives import (
     flatten_accesses,
@@ -38,83 +38,35 @@ from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, size_symbols, to_statement
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same, size_hint
+from smelt.schedule.operands import Product, as_product, lhs_place, memory_order, together
+from smelt.schedule.panels import Panels, ceiling, panel_width
+from smelt.symbolic import (
+    contiguous_strides,
+    flatten,
+    loop_var,
+    numel,
+    same,
+    unflatten,
+)
 
-ROWS, REGISTERS = 6, 2
-"""Rows of a register tile, and vector registers side by side in each: 12 accumulators, 16 registers."""
+ACCUMULATORS = 12
+"""Registers of a tile: with the operands they fill 16."""
+FEWEST_ROWS = 4
 DEPTH = 256
 """Terms that one accumulator sums before it is added to the total, for accuracy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """``out[*batch, m, n] = sum over k``: what each operand depends on.
+def tile_rows(rows: Expr, registers: int) -> int:
+    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused.
 
-    ``sizes``: the contraction's shape; ``depth``: the summed extent.
+    >>> [tile_rows(sympy.Integer(rows), 2) for rows in (128, 49, 197)]
+    [6, 5, 6]
     """
-
-    body: Contraction
-    sizes: tuple[Expr, ...]
-    depth: Expr
-
-
-def as_product(body: Contraction) -> Product | None:
-    """The contraction as a matrix product whose rows only lhs, whose columns only rhs depends on."""
-    if len(body.reduce_shape) != 1 or len(body.shape) < 2 or accumulator(body.dtype) != torch.float32:
-        return None
-    return Product(body, body.shape, body.reduce_shape[0])
-
-
-FEWEST = 64
-"""Products with fewer rows, columns or terms than this are ATen's: packing a panel would not pay."""
-
-
-def worth_it(body: Contraction, graph: Graph) -> bool:
-    """Whether a contraction is a product that the nests below compute, large enough that they pay."""
-    product = as_product(body)
-    if product is None or body.dtype != torch.float32 or body.result != 0:
-        return False
-    sizes = [size_hint(size, graph.hints) for size in (*product.sizes[-2:], product.depth)]
-    return min(sizes) >= FEWEST and _operands_fit(body, graph)
-
-
-def _operands_fit(body: Contraction, graph: Graph) -> bool:
-    """Whether both are straight-line code: lhs by (batch, row, term), rhs by (batch, column, term)."""
-    left, right = (operand_code(function, body, graph) for function in (body.lhs, body.rhs))
-    if left is None or right is None:
-        return False
-    row, column = variables("i", len(body.shape))[-2:]
-    of_left, of_right = _symbols(left), _symbols(right)
-    return row in of_left and column in of_right and column not in of_left and row not in of_right
-
-
-def lhs_lies_along_terms(body: Contraction, graph: Graph) -> bool:
-    """Whether lhs is one plain load, contiguous along the terms: what the register tile reads."""
-    steps = operand_code(body.lhs, body, graph)
-    if steps is None or len(steps) != 1 or steps[0].op != "load":
-        return False
-    buffer, place = steps[0].args
-    (term,) = variables("r", 1)
-    return bool(sympy.expand(flatten(place, graph.buffers[buffer].strides)).coeff(term, 1) == 1)
-
-
-def operand_code(function: Any, body: Contraction, graph: Graph) -> list[Instruction] | None:
-    """What ``lhs`` or ``rhs`` does at ``variables``; None where it masks or looks positions up."""
-    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
-    recorder = Recorder(dtypes, {})
-    recorder.run(function, variables("i", len(body.shape)), variables("r", 1))
-    steps = [s for s in recorder.instructions if isinstance(s, Instruction) and s.index is None]
-    return steps if len(steps) == len(recorder.instructions) else None
-
-
-def _symbols(steps: Sequence[Instruction]) -> set[Symbol]:
-    """The symbols that loads and index expressions depend on."""
-    exprs = [expr for s in steps if s.op == "load" for expr in s.args[1]]
-    exprs += [s.args[0] for s in steps if s.op == "index_expr"]
-    return free_symbols(exprs)
-
-
-# -- the nest ----------------------------------------------------------------------------------------------
+    most = ACCUMULATORS // registers
+    if not rows.is_Integer:
+        return most
+    count = int(rows)
+    return min(range(most, FEWEST_ROWS - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
 
 
 class ProductBuilder:
@@ -127,12 +79,27 @@ class ProductBuilder:
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
         body = item.body
         assert isinstance(body, Contraction)
-        product = as_product(body)
-        assert product is not None
+        product, place = as_product(body, work.graph), lhs_place(body, work.graph)
+        assert product is not None and place is not None
         self.work, self.item, self.product, self.target = work, item, product, target
         self.source = str(item.writes[0])
         self.lanes = target.vector_bytes // 4
-        self.columns = self.lanes * REGISTERS
+        self.panels = body.rhs if isinstance(body.rhs, Panels) else None
+        *self.batch_sizes, self.rows, self.columns = product.extents
+        self.width = self.panels.width if self.panels else panel_width(self.columns, self.lanes)
+        self.height = tile_rows(self.rows, self.width // self.lanes)
+        self.lhs, self.lhs_flat = place
+        self.symbols = variables("i", len(body.shape))
+        self.term_symbols = variables("r", len(body.reduce_shape))
+        row_sizes = [body.shape[d] for d in product.rows]
+        row_symbols = [self.symbols[d] for d in product.rows]
+        own = [d for d, size in enumerate(row_sizes) if size != 1]
+        self.row_runs = [
+            [product.rows[d] for d in run] for run in together(self.lhs_flat, row_symbols, row_sizes, own)
+        ]
+        order = memory_order(self.lhs_flat, self.term_symbols, body.reduce_shape)
+        assert order is not None
+        self.term_runs = together(self.lhs_flat, self.term_symbols, body.reduce_shape, order)
         self.params: dict[str, str] = {}
         self.written: set[str] = set()
         self.epilogue = epilogue
@@ -141,29 +108,27 @@ class ProductBuilder:
     def build(self) -> BuiltKernel:
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
         epilogue = self._epilogue()
-        batch = [self.variable() for _ in self.product.sizes[:-2]]
-        rows, columns, depth = self.product.sizes[-2], self.product.sizes[-1], self.product.depth
+        batch = [self.variable() for _ in self.batch_sizes]
         panel, tile = self.variable(), self.variable()
-        width = sympy.Integer(self.columns)
-        body: list[Stmt] = [
-            Alloc("panel", torch.float32, (depth, width)),
-            *self._pack(batch, panel, columns, depth),
-        ]
+        body: list[Stmt] = []
+        if self.panels is None:
+            depth = self.product.depth
+            body = [
+                Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
+                *self._pack(batch, panel, depth),
+            ]
         inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (sympy.Integer(ROWS), width)),
-            self._tile(batch, tile, rows, depth),
-            *self._finish(epilogue, batch, tile, panel, rows, columns),
+            Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
+            self._tile(batch, tile, panel),
+            *self._finish(epilogue, batch, tile, panel),
         ]
-        body.append(For(tile, ZERO, _ceiling(rows, ROWS), Block(tuple(inside)), independent=True))
-        nest: Stmt = For(
-            panel,
-            ZERO,
-            _ceiling(columns, self.columns),
-            Block(tuple(body)),
-            LoopKind.PARALLEL,
-            independent=True,
-        )
-        for variable, size in reversed(list(zip(batch, self.product.sizes[:-2]))):
+        down = For(tile, ZERO, ceiling(self.rows, self.height), Block(tuple(inside)), independent=True)
+        if self.panels is not None:
+            down = replace(down, kind=LoopKind.PARALLEL)
+        body.append(down)
+        panels = ceiling(self.columns, self.width)
+        nest: Stmt = For(panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
+        for variable, size in reversed(list(zip(batch, self.batch_sizes))):
             nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
         kernel = self._kernel(Block((nest,)))
         for variable in self.jammed:
@@ -175,12 +140,18 @@ class ProductBuilder:
         self.count += 1
         return loop_var(f"i{self.count - 1}")
 
-    # -- operands -------------------------------------------------------------------------------------------
+    # -- rhs ------------------------------------------------------------------------------------------------
 
-    def _operand(self, function: Any, index: Sequence[Expr], term: Expr, name: str) -> tuple[list[Stmt], str]:
-        """Straight-line code of ``lhs`` or ``rhs`` at an element, its names beginning with ``name``."""
+    def _rhs(self, batch: Sequence[Expr], column: Expr, term: Expr, name: str) -> tuple[list[Stmt], str]:
+        """Straight-line code of rhs at an element, names beginning with ``name``; one summed dimension."""
+        product = self.product
+        index: list[Expr] = [ZERO] * len(product.body.shape)
+        for dim, at in zip(product.batch, batch):
+            index[dim] = at
+        for dim, at in zip(product.columns, unflatten(column, product.sizes(product.columns))):
+            index[dim] = at
         recorder = Recorder(self.work.dtypes, {}, origin=self.item.node.origin)
-        value = recorder.run(function, tuple(index), (term,))
+        value = recorder.run(product.body.rhs, tuple(index), (term,))
         steps = prune(recorder.instructions, [value.name], set())
         stmts = [self._renamed(to_statement(step), name) for step in steps]
         return stmts, f"{name}{value.name}"
@@ -195,94 +166,67 @@ class ProductBuilder:
             args = [f"{name}{arg}" if isinstance(arg, str) else arg for arg in args]
         return replace(stmt, name=f"{name}{stmt.name}", args=tuple(args))
 
-    def _pack(self, batch: Sequence[Expr], panel: Symbol, columns: Expr, depth: Expr) -> list[Stmt]:
-        """``panel[k, c] = B[k, 16 panel + c]``."""
+    def _pack(self, batch: Sequence[Expr], panel: Symbol, depth: Expr) -> list[Stmt]:
+        """``panel[k, c] = B[k, width * panel + c]``."""
         term, column = self.variable(), self.variable()
-        at = self._column(panel, column, columns)
-        stmts, value = self._operand(self.product.body.rhs, [*batch, ZERO, at], term, "b")
+        stmts, value = self._rhs(batch, self._column(panel, column), term, "b")
         store = Store("panel", (term, column), value)
         inner = Block((*stmts, store))
-        width = sympy.Integer(self.columns)
         if _contiguous(stmts, column):
+            width = sympy.Integer(self.width)
             loop = For(column, ZERO, width, inner, LoopKind.VECTOR, self.lanes, independent=True)
             return [For(term, ZERO, depth, Block((loop,)), independent=True)]
-        return [self._pack_turned(batch, columns, panel, term, column, depth)]
+        return [self._pack_turned(batch, panel, term, column, depth)]
 
     def _pack_turned(
-        self, batch: Sequence[Expr], columns: Expr, panel: Symbol, term: Symbol, block: Symbol, depth: Expr
+        self, batch: Sequence[Expr], panel: Symbol, term: Symbol, block: Symbol, depth: Expr
     ) -> Stmt:
         """B's memory runs along k: as many columns as lanes are read along k, and stored side by side."""
         loads: list[Stmt] = []
         stores: list[Stmt] = []
         for k in range(self.lanes):
             inside = block * self.lanes + k
-            at = self._column(panel, inside, columns)
-            stmts, value = self._operand(self.product.body.rhs, [*batch, ZERO, at], term, f"b{k}")
+            stmts, value = self._rhs(batch, self._column(panel, inside), term, f"b{k}")
             loads += stmts
             stores.append(Store("panel", (term, inside), value))
         loop = For(term, ZERO, depth, Block((*loads, *stores)), LoopKind.VECTOR, self.lanes, independent=True)
-        return For(block, ZERO, sympy.Integer(REGISTERS), Block((loop,)), independent=True)
+        registers = sympy.Integer(self.width // self.lanes)
+        return For(block, ZERO, registers, Block((loop,)), independent=True)
 
-    def _column(self, panel: Symbol, inside: Expr, columns: Expr) -> Expr:
+    def _column(self, panel: Symbol, inside: Expr) -> Expr:
         """Column ``inside`` of a panel as one of B's; beyond the last column that one again."""
-        at = panel * self.columns + inside
-        if columns.is_Integer and int(columns) % self.columns == 0:
+        at = panel * self.width + inside
+        if self.columns.is_Integer and int(self.columns) % self.width == 0:
             return at
-        return Min(at, columns - 1)
+        return Min(at, self.columns - 1)
 
     # -- the register tile ----------------------------------------------------------------------------------
 
-    def _tile(self, batch: Sequence[Expr], tile: Symbol, rows: Expr, depth: Expr) -> Stmt:
-        """``T[r, c] = sum over k of A[6 tile + r, k] panel[k, c]``, all of it in registers."""
-        lane, row, half = self.variable(), self.variable(), self.variable()
-        self.jammed = (half, row)
-        at = tile * ROWS + row
-        if not (rows.is_Integer and int(rows) % ROWS == 0):
-            at = Min(at, rows - 1)
-        column = half * self.lanes + lane
+    def _tile(self, batch: Sequence[Expr], tile: Symbol, panel: Symbol) -> Stmt:
+        """``T[r, c] = sum over k of A[height * tile + r, k] panel[k, c]``, all of it in registers."""
+        lane, row, side = self.variable(), self.variable(), self.variable()
+        self.jammed = (side, row)
+        at = tile * self.height + row
+        if not (self.rows.is_Integer and int(self.rows) % self.height == 0):
+            at = Min(at, self.rows - 1)
+        column = side * self.lanes + lane
+        terms = [self.variable() for _ in self.term_runs]
+        left = self._lhs_place(batch, at, terms)
+        right = self._panel_place(batch, panel, terms, column)
         f32 = torch.float32
 
-        def terms(term: Expr, carry: str, tag: str) -> list[Stmt]:
-            stmts, value = self._operand(self.product.body.lhs, [*batch, at, ZERO], term, f"a{tag}")
-            return [
-                *stmts,
-                Let(f"q{tag}", f32, "load", ("panel", (term, column))),
-                Let(f"s{tag}", f32, "read", (carry, 0)),
-                Let(f"n{tag}", f32, "fma", (value, f"q{tag}", f"s{tag}")),
-                Advance(carry, f"n{tag}"),
-            ]
+        def leaf(carry: str) -> tuple[Stmt, ...]:
+            return (
+                Let("a", f32, "load", (self.param(self.lhs), (left,))),
+                Let("q", f32, "load", right),
+                Let("s", f32, "read", (carry, 0)),
+                Let("n", f32, "fma", ("a", "q", "s")),
+                Advance(carry, "n"),
+            )
 
-        if depth.is_Integer and int(depth) <= DEPTH + DEPTH // 2:
-            term = self.variable()
-            sums: list[Stmt] = [For(term, ZERO, depth, Block(tuple(terms(term, "total", ""))))]
-        else:
-            block, term = self.variable(), self.variable()
-            part = Block(
-                (
-                    Carry("part", f32, 0.0),
-                    For(
-                        term,
-                        block * DEPTH,
-                        Min(depth, block * DEPTH + DEPTH),
-                        Block(tuple(terms(term, "part", ""))),
-                    ),
-                    Let("whole", f32, "read", ("part", 0)),
-                    Let("before", f32, "read", ("total", 0)),
-                    Let("after", f32, "add", ("before", "whole")),
-                    Advance("total", "after"),
-                )
-            )
-            sums = [For(block, ZERO, _ceiling(depth, DEPTH), part)]
-        one = Block(
-            (
-                Carry("total", f32, 0.0),
-                *sums,
-                Let("made", f32, "read", ("total", 0)),
-                Store("tile", (row, column), "made"),
-            )
-        )
-        side = For(half, ZERO, sympy.Integer(REGISTERS), one, independent=True)
-        down = For(row, ZERO, sympy.Integer(ROWS), Block((side,)), independent=True)
+        one = Block(tuple(self._sums(terms, leaf, (row, column))))
+        across = For(side, ZERO, sympy.Integer(self.width // self.lanes), one, independent=True)
+        down = For(row, ZERO, sympy.Integer(self.height), Block((across,)), independent=True)
         return For(
             lane,
             ZERO,
@@ -293,46 +237,109 @@ class ProductBuilder:
             independent=True,
         )
 
+    def _sums(
+        self, terms: Sequence[Symbol], leaf: Callable[[str], tuple[Stmt, ...]], place: tuple[Expr, ...]
+    ) -> list[Stmt]:
+        """The loops over terms, which leave the sum at ``place`` of the tile.
+
+        No accumulator takes many more than `DEPTH` terms: the tile sums what the accumulators have summed.
+        """
+        sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
+        total = numel(sizes)
+        f32 = torch.float32
+        part = Let("part", f32, "read", ("sum", 0))
+        if total.is_Integer and int(total) <= DEPTH + DEPTH // 2:
+            stmts = leaf("sum")
+            for term, size in reversed(list(zip(terms, sizes))):
+                stmts = (For(term, ZERO, size, Block(stmts)),)
+            return [Carry("sum", f32, 0.0), *stmts, part, Store("tile", place, "part")]
+        innermost = sizes[-1]
+        whole = innermost.is_Integer and int(innermost) <= DEPTH + DEPTH // 2
+        block = self.variable()
+        begin = ZERO if whole else block * DEPTH
+        end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
+        stmts = (
+            Carry("sum", f32, 0.0),
+            For(terms[-1], begin, end, Block(leaf("sum"))),
+            part,
+            Let("before", f32, "load", ("tile", place)),
+            Let("after", f32, "add", ("before", "part")),
+            Store("tile", place, "after"),
+        )
+        if not whole:
+            stmts = (For(block, ZERO, ceiling(innermost, DEPTH), Block(stmts)),)
+        for term, size in reversed(list(zip(terms[:-1], sizes[:-1]))):
+            stmts = (For(term, ZERO, size, Block(stmts)),)
+        return [Let("nothing", f32, "constant", (0.0,)), Store("tile", place, "nothing"), *stmts]
+
+    def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr]) -> Expr:
+        """The flat index of lhs at a row, counted through all row dimensions, and a term of each run."""
+        body = self.product.body
+        where: dict[Symbol, Expr] = dict.fromkeys((*self.symbols, *self.term_symbols), ZERO)
+        where.update(zip((self.symbols[d] for d in self.product.batch), batch))
+        sizes = [numel([body.shape[d] for d in run]) for run in self.row_runs]
+        for run, at in zip(self.row_runs, unflatten(row, sizes)):
+            where[self.symbols[run[-1]]] = at
+        for run, term in zip(self.term_runs, terms):
+            where[self.term_symbols[run[-1]]] = term
+        return self.lhs_flat.xreplace(where)
+
+    def _panel_place(
+        self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], column: Expr
+    ) -> tuple[str, tuple[Expr, ...]]:
+        """The element of a panel at a term of each run: what a load takes."""
+        if self.panels is None:
+            return "panel", (terms[0] if terms else ZERO, column)
+        where: list[Expr] = [ZERO] * len(self.term_symbols)
+        for run, term in zip(self.term_runs, terms):
+            where[run[-1]] = term
+        place = self.panels.place(batch, panel, where, column)
+        buffer = self.panels.buffer
+        return self.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
+
     # -- the epilogue ---------------------------------------------------------------------------------------
 
     def _epilogue(self) -> Kernel | None:
         if self.epilogue is None:
             return None
-        kernel = over_elements(self.epilogue, self.source, self.product.sizes)
+        kernel = over_elements(self.epilogue, self.source, self.product)
         assert kernel is not None
         return kernel
 
     def _finish(
-        self,
-        epilogue: Kernel | None,
-        batch: Sequence[Expr],
-        tile: Symbol,
-        panel: Symbol,
-        rows: Expr,
-        columns: Expr,
+        self, epilogue: Kernel | None, batch: Sequence[Expr], tile: Symbol, panel: Symbol
     ) -> list[Stmt]:
         """What is done with the tile: the epilogue's statements, or the plain store."""
         row, column = self.variable(), self.variable()
-        at = (*batch, tile * ROWS + row, panel * self.columns + column)
+        at = (*batch, tile * self.height + row, panel * self.width + column)
         if epilogue is None:
-            element = Block((Let("e", torch.float32, "load", ("tile", (row, column))),))
-            flat = flatten(at, self.work.buffers[self.source].strides)
-            element = Block((*element.stmts, Store(self.param(self.source, written=True), (flat,), "e")))
+            flat = flatten(at, contiguous_strides(self.product.extents))
+            element = Block(
+                (
+                    Let("e", torch.float32, "load", ("tile", (row, column))),
+                    Store(self.param(self.source, written=True), (flat,), "e"),
+                )
+            )
         else:
             element = self._on_tile(epilogue, at, row, column)
-        down = rows - tile * ROWS
-        across = columns - panel * self.columns
-        inner = For(column, ZERO, _least(across, self.columns, columns), element, independent=True)
+        down = self.rows - tile * self.height
+        across = self.columns - panel * self.width
+        inner = For(column, ZERO, _least(across, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
-        return [For(row, ZERO, _least(down, ROWS, rows), Block((inner,)), independent=True)]
+        return [For(row, ZERO, _least(down, self.height, self.rows), Block((inner,)), independent=True)]
 
     def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
         """The epilogue's innermost block, its loop variables replaced, its source the tile."""
         chain = _chain(epilogue)
         assert self.epilogue is not None
         names = dict(zip((param.name for param in epilogue.params), self.epilogue.buffers))
-        where: dict[Symbol, Expr] = dict(zip((loop.var for loop in chain), self._long(at), strict=True))
+        groups = _grouped(chain, self.product.extents)
+        assert groups is not None
+        where: dict[Symbol, Expr] = {}
+        for group, coordinate in zip(groups, at, strict=True):
+            sizes = [loop.end for loop in group]
+            where.update(zip((loop.var for loop in group), unflatten(coordinate, sizes)))
         where.update({loop.var: self.variable() for loop in loops(chain[-1].body)})
 
         def visit(block: Block) -> Block:
@@ -352,10 +359,6 @@ class ProductBuilder:
             return Block(tuple(stmts))
 
         return visit(substitute(chain[-1].body, where))
-
-    def _long(self, at: Sequence[Expr]) -> list[Expr]:
-        """The coordinates that have loops: dimensions of one element have none."""
-        return [expr for expr, size in zip(at, self.product.sizes) if size != 1]
 
     # -- parameters -----------------------------------------------------------------------------------------
 
@@ -393,27 +396,25 @@ def _span(buffer: Buffer) -> Expr:
     return sympy.expand(sympy.Add(sympy.Integer(1), *reach))
 
 
-def over_elements(built: BuiltKernel, source: str, sizes: Sequence[Expr]) -> Kernel | None:
-    """The kernel as perfectly nested loops over ``sizes``, flattened, which loads ``source`` at just the
-    element that the loops are at; None where it is not of that kind.
+def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel | None:
+    """The kernel as perfectly nested loops over the product's elements, flattened, which loads ``source`` at
+    just the element that the loops are at; None where it is not of that kind.
     """
     kernel = flatten_accesses(built.kernel)
-    wanted = [size for size in sizes if size != 1]
-    while len(_chain(kernel)) > len(wanted):
-        outer = next((loop for loop in _chain(kernel)[:-1] if merges_cleanly(kernel, loop.var)), None)
-        if outer is None:
-            return None
-        kernel = merge(kernel, outer.var)
+    groups = _grouped(_chain(kernel), product.extents)
+    if groups is None or len(kernel.body.stmts) != 1:
+        return None
+    for group in groups:
+        for _ in group[1:]:
+            outer = _chain(kernel)[[loop.var for loop in _chain(kernel)].index(group[0].var)]
+            if merges_cleanly(kernel, outer.var):
+                kernel = merge(kernel, outer.var)
     chain = _chain(kernel)
-    if len(chain) != len(wanted) or len(kernel.body.stmts) != 1:
-        return None
-    if not all(same(loop.end, size) for loop, size in zip(chain, wanted)):
-        return None
     if any(isinstance(stmt, (Alloc, Carry)) for stmt in walk(kernel.body)):
         return None
     mine = next(param.name for param, buffer in zip(kernel.params, built.buffers) if buffer == source)
-    strides = [stride for stride, size in zip(contiguous_strides(tuple(sizes)), sizes) if size != 1]
-    place = sympy.expand(flatten(tuple(loop.var for loop in chain), tuple(strides)))
+    strides = contiguous_strides([loop.end for loop in chain])
+    place = sympy.expand(flatten([loop.var for loop in chain], strides))
     for stmt in walk(chain[-1].body):
         if isinstance(stmt, Store) and stmt.buffer == mine:
             return None
@@ -421,6 +422,23 @@ def over_elements(built: BuiltKernel, source: str, sizes: Sequence[Expr]) -> Ker
         if reads and not same(sympy.expand(stmt.args[1][0]), place):  # type: ignore[union-attr]
             return None
     return kernel
+
+
+def _grouped(chain: Sequence[For], extents: Sequence[Expr]) -> list[list[For]] | None:
+    """For each extent the loops, one after another, that run over it; None where they do not fit.
+
+    An extent of 1 has no loops; loops inside the last extent's are the epilogue's own.
+    """
+    left = list(chain)
+    groups: list[list[For]] = []
+    for extent in extents:
+        group: list[For] = []
+        while not same(numel([loop.end for loop in group]), extent):
+            if not left:
+                return None
+            group.append(left.pop(0))
+        groups.append(group)
+    return None if left else groups
 
 
 def _chain(kernel: Kernel) -> list[For]:
@@ -431,10 +449,6 @@ def _chain(kernel: Kernel) -> list[For]:
         chain.append(loop)
         loop = inner_loop(loop)
     return chain
-
-
-def _ceiling(size: Expr, step: int) -> Expr:
-    return FloorDiv(size + step - 1, sympy.Integer(step))
 
 
 def _least(rest: Expr, most: int, size: Expr) -> Expr:

@@ -1,0 +1,101 @@
+"""How buffers inside a graph lie in memory: as the products that make them want it, through whole regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import sympy
+from sympy import Expr
+
+from smelt.loops.dependencies import analyze, variables, views_in
+from smelt.loops.ir import (
+    Buffer,
+    Contraction,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduction,
+    Scatter,
+    Sort,
+    StridedView,
+)
+from smelt.schedule.operands import affine
+from smelt.symbolic import contiguous_strides, flatten, numel, same, size_hint
+
+
+def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
+    """Buffers that lie as the graph says: somebody outside of its loop functions sees their memory.
+
+    ``by_aten``: the nodes whose contraction ATen computes.
+    """
+    found = {name for name in graph.inputs if isinstance(name, str)} | set(graph.constants)
+    found |= {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
+    calls = [node.body.call for node in by_aten if isinstance(node.body, Contraction)]
+    for node in graph.nodes:
+        if isinstance(node.body, Extern):
+            calls.append(node.body)
+        if not isinstance(node.body, (Pointwise, Reduction, Contraction)):
+            found |= {name for name in node.outputs if name is not None}
+        if isinstance(node.body, Scatter):
+            found.add(node.body.base)
+        elif isinstance(node.body, Sort):
+            found.add(node.body.source)
+    for node in by_aten:
+        found |= {name for name in node.outputs if name is not None}
+    return found | {view.buffer for call in calls for view in views_in([call.args, call.kwargs])}
+
+
+class Layouts:
+    """Hands the order of a result's dimensions on to what is computed from it, element for element."""
+
+    def __init__(self, fixed: set[str], graph: Graph) -> None:
+        """``graph``: its buffers are given other strides, those in ``fixed`` never."""
+        self.fixed, self.graph = fixed, graph
+        self.moved: set[str] = set()
+
+    def place(self, name: str, strides: Sequence[Expr]) -> None:
+        """Let a buffer of the graph have other strides."""
+        buffer = self.graph.buffers[name]
+        self.graph.buffers[name] = replace(buffer, strides=tuple(strides))
+        plain = contiguous_strides(buffer.shape)
+        if any(size != 1 and not same(a, b) for size, a, b in zip(buffer.shape, strides, plain)):
+            self.moved.add(name)
+
+    def follow(self, node: Node) -> None:
+        """Let what a node writes lie as the largest moved buffer that it reads, where that has all of its
+        dimensions.
+        """
+        if not isinstance(node.body, (Pointwise, Reduction)):
+            return
+        free = [name for name in node.outputs if name is not None and name not in self.fixed]
+        if not free or len(node.body.shape) < 2:
+            return
+        reads = [read for read in analyze(node).reads if read.buffer in self.moved]
+        if not reads:
+            return
+        largest = max(reads, key=lambda read: self._elements(self.graph.buffers[read.buffer]))
+        buffer = self.graph.buffers[largest.buffer]
+        outer = variables("i", len(node.body.shape))
+        found = affine(sympy.expand(flatten(largest.index, buffer.strides)), outer)
+        if found is None:
+            return
+        strides = self._in_order(node.body.shape, found[0])
+        for name in free if strides else ():
+            self.place(name, strides)
+
+    def _elements(self, buffer: Buffer) -> int:
+        return size_hint(numel(buffer.shape), self.graph.hints)
+
+    def _in_order(self, shape: Sequence[Expr], steps: Sequence[Expr]) -> list[Expr]:
+        """Strides whose order is that of ``steps``; none where a dimension does not move at all."""
+        dims = [d for d, size in enumerate(shape) if size != 1]
+        if any(steps[d] == 0 for d in dims):
+            return []
+        strides: list[Expr] = [sympy.Integer(1)] * len(shape)
+        step: Expr = sympy.Integer(1)
+        for dim in sorted(dims, key=lambda d: size_hint(steps[d], self.graph.hints)):
+            strides[dim] = step
+            step = step * shape[dim]
+        return strides

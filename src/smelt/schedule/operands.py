@@ -1,0 +1,337 @@
+"""Contractions as matrix products: which dimension belongs to which operand, and how its memory lies.
+
+A convolution is one too: its rows are output positions, its columns are channels, its terms what a window
+sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Contraction, Graph, Index, Value, accumulator
+from smelt.loops.record import Recorder
+from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
+from smelt.ops import ops
+from smelt.symbolic import flatten, free_symbols, numel, same, simplify, size_hint
+from smelt.symbolic.bounds import bounds
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+SHORTEST_RUN = 16
+"""Terms that lie side by side in lhs, from which on it is read where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``out[batch, row, column] = sum over terms of lhs[batch, row, term] * rhs[batch, column, term]``.
+
+    ``batch``, ``rows`` and ``columns`` are numbers of dimensions of the contraction's shape: what both
+    operands depend on, only lhs, only rhs.
+    """
+
+    body: Contraction
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
+        return tuple(self.body.shape[d] for d in dims)
+
+    @property
+    def extents(self) -> tuple[Expr, ...]:
+        """The batch's sizes, all rows, all columns."""
+        return (*self.sizes(self.batch), numel(self.sizes(self.rows)), numel(self.sizes(self.columns)))
+
+    @property
+    def depth(self) -> Expr:
+        return numel(self.body.reduce_shape)
+
+    @property
+    def strides(self) -> tuple[Expr, ...]:
+        """Strides of a result in which columns lie side by side, then rows, then the batch."""
+        strides: list[Expr] = [ONE] * len(self.body.shape)
+        step: Expr = ONE
+        for dim in reversed((*self.batch, *self.rows, *self.columns)):
+            strides[dim] = step
+            step = step * self.body.shape[dim]
+        return tuple(strides)
+
+
+def as_product(body: Contraction, graph: Graph) -> Product | None:
+    """The contraction as a matrix product in float32; None where it is none, or rhs masks or looks up."""
+    if accumulator(body.dtype) != torch.float32 or len(body.shape) < 2:
+        return None
+    left, right = (operand_code(function, body, graph) for function in (body.lhs, body.rhs))
+    if not _is_plain(right):
+        return None
+    of_left, of_right = symbols_of(left), symbols_of(right)
+    dims: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
+    for dim, (variable, size) in enumerate(zip(variables("i", len(body.shape)), body.shape)):
+        if variable in of_left:
+            dims["batch" if variable in of_right else "rows"].append(dim)
+        elif variable in of_right:
+            dims["columns"].append(dim)
+        elif size == 1:
+            dims["rows"].append(dim)
+        else:
+            return None
+    if not dims["rows"] or not dims["columns"]:
+        return None
+    return Product(body, *(tuple(found) for found in dims.values()))
+
+
+def operand_code(
+    function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
+) -> list[Recordable]:
+    """What ``lhs`` or ``rhs`` does at ``variables``."""
+    recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
+    recorder.run(function, variables("i", len(body.shape)), variables("r", len(body.reduce_shape)))
+    return list(recorder.instructions)
+
+
+def plain_code(steps: Sequence[Recordable]) -> list[Instruction]:
+    """Code that is known to mask nothing."""
+    found = [step for step in steps if isinstance(step, Instruction)]
+    assert len(found) == len(steps)
+    return found
+
+
+def _is_plain(steps: Sequence[Recordable]) -> bool:
+    return all(isinstance(step, Instruction) and step.index is None for step in steps)
+
+
+def _exprs(steps: Iterable[Recordable]) -> list[Expr]:
+    """The index expressions of loads, and those that are computed with, inside masks too."""
+    found: list[Expr] = []
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            found += _exprs(step.body)
+        elif step.op == "load":
+            found += step.args[1]
+        elif step.op == "index_expr":
+            found.append(step.args[0])
+    return found
+
+
+def symbols_of(steps: Iterable[Recordable]) -> set[Symbol]:
+    """The symbols that loads and index expressions depend on."""
+    return free_symbols(_exprs(steps))
+
+
+def loads_of(steps: Iterable[Recordable]) -> set[tuple[str, tuple[Expr, ...]]]:
+    """(buffer, index) of every load, inside masks too."""
+    found: set[tuple[str, tuple[Expr, ...]]] = set()
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            found |= loads_of(step.body)
+        elif step.op == "load":
+            found.add((step.args[0], tuple(step.args[1])))
+    return found
+
+
+# -- how lhs lies ------------------------------------------------------------------------------------------
+
+
+def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
+    """(buffer, flat index at ``variables``) where lhs is one plain load, else None."""
+    steps = operand_code(body.lhs, body, graph)
+    if len(steps) != 1 or not isinstance(steps[0], Instruction) or steps[0].op != "load":
+        return None
+    buffer, index = steps[0].args
+    return buffer, sympy.expand(flatten(index, graph.buffers[buffer].strides))
+
+
+def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
+    """(a coefficient for each symbol, the rest) of an expanded expression; None where it is not affine."""
+    coefficients = [expr.coeff(symbol, 1) for symbol in over]
+    rest = sympy.expand(expr - sympy.Add(*(c * s for c, s in zip(coefficients, over))))
+    if free_symbols([rest, *coefficients]) & set(over):
+        return None
+    return coefficients, rest
+
+
+def memory_order(place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr]) -> list[int] | None:
+    """Dimensions of more than one element in the order in which memory has them, outermost first; None where
+    the place is not affine in them.
+    """
+    found = affine(place, over)
+    if found is None:
+        return None
+    dims = [d for d in range(len(sizes)) if sizes[d] != 1]
+    return sorted(dims, key=lambda d: -size_hint(found[0][d], {}))
+
+
+def together(
+    place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr], order: Sequence[int]
+) -> list[list[int]]:
+    """The dimensions in ``order``, neighbours that can be walked as one in one list.
+
+    >>> r = sympy.symbols("r:3", integer=True)
+    >>> sizes = [sympy.Integer(64), sympy.Integer(3), sympy.Integer(3)]
+    >>> together(r[0] + 64 * r[2] + 4096 * r[1], r, sizes, [1, 2, 0])
+    [[1], [2, 0]]
+    """
+    found = affine(place, over)
+    groups: list[list[int]] = []
+    for dim in order:
+        if found and groups and same(found[0][groups[-1][-1]], found[0][dim] * sizes[dim]):
+            groups[-1].append(dim)
+        else:
+            groups.append([dim])
+    return groups
+
+
+def lies_along_terms(body: Contraction, graph: Graph) -> bool:
+    """Whether lhs is one plain load, with terms side by side in memory: what the register tile reads."""
+    place = lhs_place(body, graph)
+    if place is None:
+        return False
+    terms = variables("r", len(body.reduce_shape))
+    order = memory_order(place[1], terms, body.reduce_shape)
+    if order is None:
+        return False
+    groups = together(place[1], terms, body.reduce_shape, order)
+    if not groups:
+        return True  # one term
+    if place[1].coeff(terms[groups[-1][-1]], 1) != 1:
+        return False
+    length = size_hint(numel([body.reduce_shape[d] for d in groups[-1]]), graph.hints)
+    return len(groups) == 1 or length >= SHORTEST_RUN
+
+
+@dataclass(frozen=True, slots=True)
+class Boxed:
+    """lhs as a plain load from a box: what it sees of a buffer, padded where it looks beyond, laid out anew.
+
+    ``shape``: of the box. ``fill``: the loop function of its elements. ``places``: the index that lhs reads
+    at, over ``symbols``, the variables of the result and the terms.
+    """
+
+    shape: tuple[Expr, ...]
+    fill: Callable[[Index], Value]
+    places: tuple[Expr, ...]
+    symbols: tuple[Symbol, ...]
+
+    def load(self, buffer: str) -> Callable[[Index, Index], Value]:
+        """The loop function of lhs, the box being in ``buffer``."""
+        return Place(buffer, self.places, self.symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A loop function over (index, rindex): the element of ``buffer`` at ``places`` over ``symbols``."""
+
+    buffer: str
+    places: tuple[Expr, ...]
+    symbols: tuple[Symbol, ...]
+
+    def __call__(self, index: Index, rindex: Index) -> Value:
+        where = dict(zip(self.symbols, (*index, *rindex), strict=True))
+        return ops.load(self.buffer, tuple(expr.xreplace(where) for expr in self.places))
+
+
+def box(product: Product, graph: Graph) -> Boxed | None:
+    """What lhs sees of the one buffer that it reads, where that depends on the position in it alone.
+
+    A convolution's window at output ``o`` and tap ``k`` sees position ``2*o + k - 3``, or zero beyond the
+    edges: both are functions of that position, so a padded copy has it at ``2*o + k``. Terms that no position
+    shares with rows come last, so that they lie side by side.
+    """
+    body = product.body
+    steps = operand_code(body.lhs, body, graph)
+    loads = loads_of(steps)
+    if len(loads) != 1:
+        return None
+    ((_, places),) = loads
+    outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    symbols = (*outer, *terms)
+    extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
+    boxed: list[_Side] = []
+    for place in places:
+        side = _side(place, symbols, extents, {each.variable for each in boxed})
+        if side is None:
+            return None
+        boxed.append(side)
+    at = {side.variable: side.solved(place) for side, place in zip(boxed, places) if side.variable}
+    wanted = set(symbols)
+    if any(sympy.expand(expr.xreplace(at)).free_symbols & wanted for expr in _exprs(steps)):
+        return None
+    batch, rows = {outer[d] for d in product.batch}, {outer[d] for d in product.rows}
+
+    def rank(number: int) -> int:
+        inside = places[number].free_symbols
+        return 2 if not inside & (batch | rows) and inside & set(terms) else int(not inside & batch)
+
+    order = sorted(range(len(places)), key=rank)
+    sides = [boxed[number] for number in order]
+    shape = tuple(side.size for side in sides)
+    fill = _Fill(body, tuple((side.variable, side.origin, side.step, side.factor) for side in sides))
+    moved = (sympy.expand((places[n] - boxed[n].least) / boxed[n].step) for n in order)
+    return Boxed(shape, fill, tuple(moved), symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One dimension of a box: positions ``least``, ``least + step``, … seen through ``variable``, which has
+    ``factor`` in them; ``origin``: that variable where all others are 0, at ``least``."""
+
+    variable: Symbol | None
+    factor: int
+    least: Expr
+    step: int
+    size: Expr
+    origin: Expr
+
+    def solved(self, place: Expr) -> Expr:
+        """The variable, as the position and the other variables determine it."""
+        assert self.variable is not None
+        seen = Symbol(f"seen_{self.variable}", integer=True)
+        return (seen - (place - self.factor * self.variable)) / self.factor
+
+
+def _side(
+    place: Expr, symbols: Sequence[Symbol], extents: dict[Symbol, Expr], taken: set[Symbol | None]
+) -> _Side | None:
+    found = affine(sympy.expand(place), symbols)
+    if found is None:
+        return None
+    factors = {s: c for s, c in zip(symbols, found[0]) if c != 0}
+    if not all(factor.is_Integer and factor > 0 for factor in factors.values()):
+        return None
+    least, most = bounds(sympy.expand(place), extents)
+    if least is None or most is None:
+        return None
+    if not factors:
+        return _Side(None, 1, least, 1, ONE, ZERO)
+    free = [symbol for symbol in factors if symbol not in taken]
+    if not free:
+        return None
+    variable = min(free, key=lambda symbol: int(factors[symbol]))
+    step = int(sympy.gcd(list(factors.values())))
+    factor = int(factors[variable])
+    size = simplify(sympy.expand((most - least) / step + 1), {})
+    return _Side(variable, factor, least, step, size, sympy.expand((least - found[1]) / factor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """A loop function: lhs at the positions of a box; each side's (variable, origin, step, factor)."""
+
+    body: Contraction
+    sides: tuple[tuple[Symbol | None, Expr, int, int], ...]
+
+    def __call__(self, index: Index) -> Value:
+        outer, terms = (
+            variables("i", len(self.body.shape)),
+            variables("r", len(self.body.reduce_shape)),
+        )
+        where: dict[Symbol, Expr] = dict.fromkeys((*outer, *terms), ZERO)
+        for position, (variable, origin, step, factor) in zip(index, self.sides, strict=True):
+            if variable is not None:
+                where[variable] = sympy.expand(origin + position * sympy.Rational(step, factor))
+        return self.body.lhs(tuple(where[s] for s in outer), tuple(where[s] for s in terms))

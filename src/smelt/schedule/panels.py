@@ -1,0 +1,89 @@
+"""rhs of a matrix product, packed: panels of as many columns as a register tile has, term after term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr
+from torch.utils._sympy.functions import FloorDiv, Min, Mod
+
+from smelt.loops.ir import Index, Value
+from smelt.ops import ops
+from smelt.schedule.operands import Product
+from smelt.symbolic import contiguous_strides, flatten, unflatten
+
+WIDEST = (2, 3, 1)
+"""Registers side by side that a panel may have, the best ones first."""
+
+
+def panel_width(columns: Expr, lanes: int) -> int:
+    """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
+
+    >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
+    [32, 48, 16]
+    """
+    if not columns.is_Integer:
+        return lanes * WIDEST[0]
+    count = int(columns)
+    return min((lanes * wide for wide in WIDEST), key=lambda width: -(-count // width) * width)
+
+
+def ceiling(size: Expr, step: int) -> Expr:
+    """How many pieces of ``step`` cover ``size``."""
+    return FloorDiv(size + step - 1, sympy.Integer(step))
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A loop function: rhs, read from ``buffer[*batch, column // width, *terms, column % width]``.
+
+    ``terms``: the numbers of the summed dimensions in the order in which the buffer has them. The last panel
+    is filled up with its last column.
+    """
+
+    buffer: str
+    product: Product
+    terms: tuple[int, ...]
+    width: int
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        product = self.product
+        terms = (product.body.reduce_shape[t] for t in self.terms)
+        panels = ceiling(product.extents[-1], self.width)
+        return (*product.sizes(product.batch), panels, *terms, sympy.Integer(self.width))
+
+    def place(self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], inside: Expr) -> list[Expr]:
+        """Where the buffer has column ``inside`` of a panel; ``terms`` as the contraction numbers them."""
+        return [*batch, panel, *(terms[t] for t in self.terms), inside]
+
+    def __call__(self, index: Index, rindex: Index) -> Value:
+        product = self.product
+        sizes = product.sizes(product.columns)
+        column = flatten([index[d] for d in product.columns], contiguous_strides(sizes))
+        width = sympy.Integer(self.width)
+        batch = [index[d] for d in product.batch]
+        return ops.load(
+            self.buffer, tuple(self.place(batch, FloorDiv(column, width), rindex, Mod(column, width)))
+        )
+
+    def fill(self, index: Index) -> Value:
+        """The loop function of the buffer."""
+        product = self.product
+        count = len(product.batch)
+        batch, panel, terms, inside = index[:count], index[count], index[count + 1 : -1], index[-1]
+        columns = product.extents[-1]
+        column = panel * self.width + inside
+        if not (columns.is_Integer and int(columns) % self.width == 0):
+            column = Min(column, columns - 1)
+        place: list[Expr] = [sympy.Integer(0)] * len(product.body.shape)
+        for dim, at in zip(product.batch, batch):
+            place[dim] = at
+        for dim, at in zip(product.columns, unflatten(column, product.sizes(product.columns))):
+            place[dim] = at
+        rindex: list[Expr] = list(terms)
+        for position, term in enumerate(self.terms):
+            rindex[term] = terms[position]
+        return product.body.rhs(tuple(place), tuple(rindex))
