@@ -135,7 +135,7 @@ class _Native:
         node: Node,
         product: Product,
         graph: Graph,
-        frozen: set[str],
+        frozen: frozenset[str],
         layouts: Layouts,
         target: Target,
     ) -> None:
