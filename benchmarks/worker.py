@@ -19,10 +19,9 @@ import torch
 import torch._dynamo  # so that nobody's compile time has it
 
 import kernels
-import peaks
 import zoo
 from contenders import CONTENDERS, OURS
-from smelt.cli import accuracy, workload
+from smelt.cli import accuracy, peaks, workload
 from smelt.cli.console import inner_error
 from smelt.cli.spec import Program, describe
 from smelt.cli.workload import Setup

@@ -39,6 +39,9 @@ class Config:
     """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
     Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
 
+    clocks: bool = False
+    """Whether kernels and ATen calls count their time (``smelt bench --profile``); off, nothing is read."""
+
     verify: bool = False  # not in the key: verifiers change nothing
     """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""
 

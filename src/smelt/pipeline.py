@@ -17,7 +17,7 @@ from sympy import Expr
 
 from smelt.capture import Program
 from smelt.capture.sizes import explain_sizes
-from smelt.codegen.cpp import CppUnit, print_unit
+from smelt.codegen.cpp import CLOCKS, CppUnit, print_unit
 from smelt.config import Config
 from smelt.contract import contract, graph_key
 from smelt.contract.facts import data_sizes
@@ -31,8 +31,11 @@ from smelt.nest.ir import Run
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
+from smelt.nest.work import work
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
+from smelt.runtime.clocks import Clocks
+from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
 from smelt.symbolic import size_hint
@@ -116,6 +119,8 @@ def _compile(program: Program, config: Config) -> Compiled:
     unit = _unit(graph, config, target, report)
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     plan = replace(unit.plan, notes=_notes(unit, constants))
+    if config.clocks:
+        plan.notes["clocks"] = _work(unit)
     _fill_report(report, plan.notes)
     report.keep_text("cpp", unit.cpp.text)
     with report.phase("compile"):
@@ -126,7 +131,7 @@ def _compile(program: Program, config: Config) -> Compiled:
             job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
-        return executor.build(plan, job, constants)
+        return executor.build(plan, job, constants, _clocks(plan, job, report))
 
 
 def _lowered(program: Program, config: Config) -> Graph:
@@ -140,9 +145,21 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
-        cpp = print_unit(scheduled.runs, library.compilers())
+        cpp = print_unit(scheduled.runs, library.compilers(), config.clocks)
         plan = _with_errors(scheduled.plan, cpp)
     return Unit(scheduled.graph, plan, cpp, scheduled.runs, scheduled.arena_size)
+
+
+def _clocks(
+    plan: Plan, built: Library | CompileJob | None, report: CompileReport
+) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
+    """What makes of an ATen operator one that counts its time (`CompileReport.clocks`), where wanted."""
+    if "clocks" not in plan.notes:
+        return None
+    clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
+    clocks.library = built
+    report.clocks = clocks.read
+    return clocks.timed
 
 
 def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
@@ -185,7 +202,7 @@ def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileR
         constants = {
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
-        return executor.build(plan, compiled, constants)
+        return executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
@@ -232,6 +249,16 @@ def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
         "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
         "constants": {name: paths.get(name, name) for name in constants},
     }
+
+
+def _work(unit: Unit) -> list[tuple[str, int, int]]:
+    """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
+    kernels = [call.kernel for run in unit.runs for call in run.calls]
+    measured = {id(kernel): work(kernel, unit.graph.hints) for kernel in kernels}
+    return [
+        (name.removeprefix("kernel_"), measured[id(kernel)].operations, measured[id(kernel)].moved)
+        for name, kernel in zip(unit.cpp.calls, kernels, strict=True)
+    ]
 
 
 def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:

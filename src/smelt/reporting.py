@@ -77,6 +77,22 @@ class SizeGuard:
 
 
 @dataclass(slots=True)
+class PartTime:
+    """How often and how long a part of a compiled graph ran, with all that it did meanwhile.
+
+    ``kind``: ``kernel`` or ``aten``. ``operations``: additions and multiplications, 0 where nobody knows;
+    ``moved``: bytes read and written.
+    """
+
+    name: str
+    kind: str
+    calls: int = 0
+    seconds: float = 0.0
+    operations: int = 0
+    moved: int = 0
+
+
+@dataclass(slots=True)
 class CompileReport:
     """One compiled graph.
 
@@ -115,6 +131,8 @@ class CompileReport:
     folded_bytes: int = 0
     cache_hit: bool = False
     problems: list[Problem] = field(default_factory=list)
+    clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
+    """With the option ``clocks``: how long each part ran so far."""
     _texts: dict[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)
 
     @contextmanager

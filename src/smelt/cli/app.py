@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -118,6 +119,17 @@ def bench(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is standard output."),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also where compiling takes its time, and each kernel.")
+    ] = False,
+    profile_to: Annotated[
+        str | None,
+        typer.Option(
+            "--profile-to",
+            metavar="FILE",
+            help="Write smelt's profile: .prof (snakeviz), .json (speedscope).",
+        ),
+    ] = None,
     option: Option = None,
     compiler: Annotated[str, typer.Option("--compiler", hidden=True)] = "smelt",
 ) -> None:
@@ -133,6 +145,8 @@ def bench(
         dynamic=dynamic,
         seconds=seconds,
         compile_times=compile_times,
+        profile=profile,
+        profile_to=None if profile_to is None else str(Path(profile_to).resolve()),
         options=_options(option),
     )
     raise typer.Exit(run(request, json_to))

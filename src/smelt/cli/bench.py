@@ -15,6 +15,7 @@ from rich.text import Text
 from smelt.cli import jobs, spec
 from smelt.cli.caches import cache_variables, temporary_folder
 from smelt.cli.console import err, out, progress
+from smelt.cli.profile import show as show_profile
 from smelt.errors import SmeltError
 
 SCHEMA = 1
@@ -32,6 +33,8 @@ class Request:
     dynamic: bool | None = None
     seconds: float = 5.0
     compile_times: bool = True
+    profile: bool = False
+    profile_to: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def job(self, task: str, contenders: tuple[str, ...]) -> dict[str, Any]:
@@ -75,8 +78,14 @@ def measure(request: Request) -> dict[str, Any]:
         racing = tuple(name for name in request.contenders if name not in failures)
         with progress(f"eager, {', '.join(racing)} in turns, {what}, {request.seconds:g} s"):
             race = jobs.run(request.job("compare", racing), variables)
+        profile = None
+        if request.profile or request.profile_to:
+            job = {**request.job("profile", request.contenders[:1]), "to": request.profile_to}
+            with progress(f"profile of {request.contenders[0]}"):
+                profile = jobs.run(job, cache_variables(f"{folder}/profile"))
     failures.update(race["failures"])
-    return _document(request, compiles, race, failures)
+    document = _document(request, compiles, race, failures)
+    return document if profile is None else {**document, "profile": profile}
 
 
 def _document(
@@ -126,6 +135,8 @@ def show(document: dict[str, Any], console: Console) -> None:
                 )
         if contender["failed"]:
             console.print(Text(f"{name} failed: {contender['failed']}", style="red"))
+    if document.get("profile"):
+        show_profile(document["profile"], console)
 
 
 def _run_table(contenders: dict[str, Any]) -> Table:
@@ -221,6 +232,9 @@ def bench(request: Request, json_to: str | None) -> int:
     """The command: measure, show, write. The exit code is 1 when the numbers are not within the promise."""
     if json_to not in (None, "-") and not Path(str(json_to)).resolve().parent.is_dir():
         raise SmeltError("SM0907", f"no such folder for --json: {Path(str(json_to)).parent}")
+    to = None if request.profile_to is None else Path(request.profile_to)
+    if to is not None and (to.suffix not in (".prof", ".json") or not to.parent.is_dir()):
+        raise SmeltError("SM0913", f"--profile-to takes FILE.prof or FILE.json in a folder, not {to}")
     document = measure(request)
     if json_to == "-":
         sys.stdout.write(json.dumps(document, indent=1) + "\n")

@@ -20,6 +20,8 @@ from smelt.cli.console import inner_error
 from smelt.cli.spec import Program, describe
 from smelt.errors import SmeltError
 
+PROFILE_SECONDS = 2.0
+
 
 def main(job_file: str, result_file: str) -> int:
     """Do the job and write ``{"result": …}`` or ``{"error": …}``; 0 whenever that was written."""
@@ -133,6 +135,17 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def profile(job: dict[str, Any]) -> dict[str, Any]:
+    """Where smelt's compiling and the compiled program take their time."""
+    program, setup, _ = _set_up(job)
+    import torch
+    import torch._dynamo
+
+    from smelt.cli.profile import measure
+
+    return measure(program, setup, min(job["seconds"], PROFILE_SECONDS), torch.get_num_threads(), job["to"])
+
+
 def _machine() -> dict[str, Any]:
     import platform
 
@@ -152,7 +165,7 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-_TASKS = {"compile": compile_once, "compare": compare}
+_TASKS = {"compile": compile_once, "compare": compare, "profile": profile}
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))

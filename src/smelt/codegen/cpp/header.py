@@ -59,9 +59,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "sort": (),
     "transpose": (),
     "stream": (),
+    "clock": (),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, the
-random number generator, sorting, vectors turned in registers, stores past the caches."""
+random number generator, sorting, vectors turned in registers, stores past the caches, clocks."""
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
 """What each error number (from 1) of a run means; the numbers are the same in every unit (``smelt.h``)."""
 
 
+CLOCKS = "smelt_clocks"
+"""The array of a unit with clocks: for each call of a kernel how often it ran, and nanoseconds."""
+
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
 
@@ -29,12 +32,13 @@ class CppUnit:
     """A complete translation unit, and for each run what its error numbers (from 1) mean.
 
     ``parts``: the same in several units, which compilers may take side by side; nothing where that does not
-    pay.
+    pay. ``calls``: the name of the function that each call of a kernel calls, in order.
     """
 
     text: str
     errors: dict[str, tuple[tuple[str, str], ...]]
     parts: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class _Unit:
     names: dict[tuple[str, str], str] = field(default_factory=dict)
     seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
     needs: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
 
     def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
         """The C++ name of a kernel; equal ones are printed once."""
@@ -84,10 +89,11 @@ class _Unit:
         return name
 
 
-def print_unit(runs: Sequence[Run], compilers: int = 1) -> CppUnit:
+def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
     """The translation unit with one entry point per run. It includes nothing: the header is part of the text.
 
-    ``compilers``: how many may work side by side.
+    ``compilers``: how many may work side by side. ``clocks``: for each call of a kernel, in order, the unit
+    counts calls and nanoseconds in an array of 64-bit integers, `CLOCKS`.
 
     Raises:
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
@@ -95,13 +101,16 @@ def print_unit(runs: Sequence[Run], compilers: int = 1) -> CppUnit:
     unit = _Unit()
     errors, entries = {}, []
     for run in runs:
-        text, checked = _print_run(run, unit)
+        text, checked = _print_run(run, unit, clocks)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
     header = header_text(frozenset(unit.needs))
+    if clocks:
+        array = f"i64 {CLOCKS}[{2 * max(len(unit.calls), 1)}] = {{}};"
+        entries.insert(0, f'extern "C" {{ __attribute__((visibility("default"))) {array} }}')
     functions = [function.text("static ") for function in unit.functions]
     parts = _parts(header, unit.functions, entries, compilers)
-    return CppUnit(_file(header, [*functions, *entries]), errors, parts)
+    return CppUnit(_file(header, [*functions, *entries]), errors, parts, tuple(unit.calls))
 
 
 def _file(header: str, pieces: Sequence[str]) -> str:
@@ -130,7 +139,7 @@ def _parts(
     )
 
 
-def _print_run(run: Run, unit: _Unit) -> tuple[str, bool]:
+def _print_run(run: Run, unit: _Unit, clocks: bool) -> tuple[str, bool]:
     sizes = {symbol: f"s{position}" for position, symbol in enumerate(run.sizes)}
     parameters = [
         "char* arena",
@@ -140,12 +149,19 @@ def _print_run(run: Run, unit: _Unit) -> tuple[str, bool]:
     lines, any_checked = [], False
     for call in run.calls:
         name, printed = unit.kernel(call.kernel)
+        number = len(unit.calls)
+        unit.calls.append(name)
         args = ", ".join(_arguments(call, sizes))
+        if clocks:
+            lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
+            unit.needs.add("clock")
         if printed.checked:
             any_checked = True
             lines.append(f"  if (i64 error = {name}({args})) return error;")
         else:
             lines.append(f"  {name}({args});")
+        if clocks:
+            lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" __attribute__((visibility("default"))) i64 {run.name}({", ".join(parameters)})'
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
 

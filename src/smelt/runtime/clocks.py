@@ -1,0 +1,84 @@
+"""How long the parts of a compiled graph run: kernels (the library counts) and ATen calls (wrapped here)."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from smelt.reporting import PartTime
+from smelt.runtime.library import CompileJob, Library
+
+Call = Callable[..., Any]
+
+
+class Clocks:
+    """``array``: the library's counters (calls and nanoseconds for each of ``kernels``: name, operations and
+    bytes of one call).
+    """
+
+    def __init__(self, array: str, kernels: Sequence[tuple[str, int, int]]) -> None:
+        self.array, self.kernels = array, kernels
+        self.library: Library | CompileJob | None = None
+        self._aten: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
+
+    def timed(self, target: str, call: Call) -> Call:
+        """An ATen operator that counts calls, time, arithmetic (where PyTorch knows it) and bytes.
+
+        >>> clocks = Clocks("none", ())
+        >>> product = clocks.timed("aten.mm.default", torch.ops.aten.mm.default)
+        >>> part, = (product(torch.ones(2, 3), torch.ones(3, 4)), clocks.read())[1]
+        >>> part.name, part.calls, part.operations, part.moved
+        ('aten.mm.default', 1, 48, 104)
+        """
+        packet = getattr(call, "overloadpacket", None) or getattr(torch.ops.aten, target.split(".")[1], None)
+        count = flop_registry.get(packet)
+
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            result = call(*args, **kwargs)
+            taken = time.perf_counter() - begin
+            counted = self._aten[target]
+            counted[0] += 1
+            counted[1] += taken
+            if count is not None:
+                counted[2] += _arithmetic(count, args, kwargs, result)
+            tensors = tree_leaves((args, {k: v for k, v in kwargs.items() if k != "out"}, result))
+            counted[3] += sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+            return result
+
+        return clocked
+
+    def read(self) -> list[PartTime]:
+        """What was counted so far: equal kernels and equal ATen operators as one."""
+        found: dict[str, PartTime] = {}
+        for (name, operations, moved), (calls, nanoseconds) in zip(self.kernels, self._counters()):
+            part = found.setdefault(name, PartTime(name, "kernel"))
+            part.calls += calls
+            part.seconds += nanoseconds * 1e-9
+            part.operations += calls * operations
+            part.moved += calls * moved
+        for target, (called, seconds, done, touched) in self._aten.items():
+            found[target] = PartTime(target, "aten", int(called), seconds, int(done), int(touched))
+        return list(found.values())
+
+    def _counters(self) -> list[tuple[int, int]]:
+        if self.library is None or not self.kernels:
+            return []
+        loaded = self.library if isinstance(self.library, Library) else self.library.result()
+        values = (ctypes.c_int64 * (2 * len(self.kernels))).in_dll(loaded.handle, self.array)
+        return list(zip(values[::2], values[1::2]))
+
+
+def _arithmetic(count: Call, args: Any, kwargs: Any, result: Any) -> int:
+    """Additions and multiplications of a call."""
+    try:
+        return int(count(*args, **{k: v for k, v in kwargs.items() if k != "out"}, out_val=result))
+    except Exception:  # a counter for another form of the call: unknown is what it says then
+        return 0
