@@ -11,6 +11,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.ir import (
+    Attention,
     Bind,
     Check,
     Contraction,
@@ -104,10 +105,18 @@ def analyze(
     if isinstance(body, Pointwise):
         counter.run(body.inner_fn, over)
         return counter.found(over, (), (), writes)
-    if isinstance(body, (Reduction, Contraction)):
+    if isinstance(body, (Reduction, Contraction, Attention)):
         reduced: tuple[Expr, ...] = (
             variables("r", len(body.reduce_shape)) if rindex is None else tuple(rindex)
         )
+        if isinstance(body, Attention):
+            (*outer, query, column), (key, depth) = over, reduced
+            counter.run(body.query, (*outer, query), (depth,))
+            counter.run(body.key, (*outer, key), (depth,))
+            counter.run(body.score, (*outer, query, key), None)
+            counter.run(body.value, (*outer, key, column))
+            counter.cost += _ATTENTION_COST
+            return counter.found(over, reduced, (), writes)
         if isinstance(body, Contraction):
             counter.run(body.lhs, over, reduced)
             counter.run(body.rhs, over, reduced)
@@ -130,6 +139,7 @@ def analyze(
     return counter.found(over, (), (body.base,), writes, place)
 
 
+_ATTENTION_COST = 16
 _REDUCTION_COST = {"welford": 8, "online_softmax": 14, "argmax": 2, "argmin": 2}
 
 
@@ -168,7 +178,8 @@ def domain(node: Node) -> tuple[Expr, ...]:
         return ()
     if isinstance(body, Fold):
         return (*body.shape, body.turns)
-    return (*body.shape, *body.reduce_shape) if isinstance(body, (Reduction, Contraction)) else body.shape
+    reduces = isinstance(body, (Reduction, Contraction, Attention))
+    return (*body.shape, *body.reduce_shape) if reduces else body.shape  # type: ignore[union-attr]
 
 
 class _Counter(Handler):
@@ -182,7 +193,7 @@ class _Counter(Handler):
         self._indirect: set[Expr] = set()
         self.exprs: dict[Expr, None] = {}
 
-    def run(self, function: Callable[..., Any], *indices: Sequence[Expr]) -> Any:
+    def run(self, function: Callable[..., Any], *indices: Any) -> Any:
         with using(self):
             return function(*indices)
 

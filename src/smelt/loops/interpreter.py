@@ -7,6 +7,7 @@ function computes every element. Sums accumulate in float64 and round once.
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from sympy import Expr, Symbol
 from smelt.errors import SmeltError
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.ir import (
+    Attention,
     Bind,
     Body,
     Check,
@@ -181,6 +183,8 @@ def evaluate_body(
         return _reduction(body, buffers, sizes, origin)
     if isinstance(body, Contraction):
         return [_contraction(body, buffers, sizes, origin)]
+    if isinstance(body, Attention):
+        return _attention(body, buffers, sizes, origin)
     if isinstance(body, Scan):
         return _scan(body, buffers, sizes, origin)
     if isinstance(body, Fold):
@@ -253,6 +257,37 @@ def _contraction(
                 ]
             )
         return total.expand(extents[:rank]).to(body.dtype).contiguous()
+
+
+def _attention(
+    body: Attention, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> list[Tensor]:
+    """Dimensions are (*i, q, c, k, r) throughout; sums are in float64."""
+    rank, within = len(body.shape), accumulator(body.dtype)
+    with _domain([*body.shape, *body.reduce_shape], buffers, sizes, origin) as (handler, variables, extents):
+        (*outer, query, column, key, depth) = variables
+
+        def wide(value: Any) -> Tensor:
+            _expect(handler, value, within)
+            return value.to(torch.float64).reshape([1] * (len(extents) - value.ndim) + list(value.shape))
+
+        left, right = (
+            wide(value).expand([-1] * (rank + 1) + extents[-1:])
+            for value in (body.query((*outer, query), (depth,)), body.key((*outer, key), (depth,)))
+        )
+        products = (left * right).sum(-1, keepdim=True).to(within)
+        scores = wide(body.score((*outer, query, key), products))
+        scores = scores.expand(*extents[: rank - 1], 1, extents[-2], 1)
+        if body.seen is not None:
+            seen = handler._evaluate(body.seen((*outer, query)))
+            scores = scores.masked_fill(handler._evaluate(key) >= seen, -math.inf)
+        shares = torch.softmax(scores, rank)
+        blind = (scores == -math.inf).all(rank, keepdim=True)
+        shares = shares.masked_fill(blind, 0.0)
+        total = torch.logsumexp(scores, rank, keepdim=True).masked_fill(blind, 0.0)
+        out = (shares * wide(body.value((*outer, key, column)))).sum(rank, keepdim=True)
+        out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
+        return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(within).contiguous()]
 
 
 def _scan(

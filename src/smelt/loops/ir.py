@@ -2,7 +2,8 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort | Extern | Bind | Check
+    Body   = Pointwise | Reduction | Contraction | Attention | Scan | Fold | Scatter | Sort | Extern | Bind
+           | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -253,10 +254,38 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.int64
 
 
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What each query makes of the values of the keys that it sees; and how much it saw.
+
+    ::
+
+        score(*i, q, k) = score((*i, q, k), sum over r of query((*i, q), (r,)) * key((*i, k), (r,)))
+        share(*i, q, k) = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
+        out[*i, q, c]   = sum over k of share(*i, q, k) * value((*i, k, c))
+        logsumexp[*i, q] = log of sum over k of exp(score(*i, q, k))
+
+    ``shape`` is (*i, q, c); ``reduce_shape`` (keys, depth): k runs over the first ``seen((*i, q))`` keys, all
+    where ``seen`` is None. It never falls as q grows, and may be larger than ``keys``. Where no score is
+    above -inf, both results are 0. The loop functions give values of `accumulator` (dtype), the second output
+    has that dtype. ``call`` is ATen's kernel for the same.
+    """
+
+    shape: Shape
+    reduce_shape: Shape
+    dtype: torch.dtype
+    query: Callable[[Index, Index], Value]
+    key: Callable[[Index, Index], Value]
+    score: Callable[[Index, Value], Value]
+    value: Callable[[Index], Value]
+    seen: Callable[[Index], Expr] | None
+    call: Extern
+
+
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort | Host
+Body = Pointwise | Reduction | Contraction | Attention | Scan | Fold | Scatter | Sort | Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +313,7 @@ class Graph:
     ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
     ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
     not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
-    change, whoever runs the program notices (`smelt.runtime.constants`).
+    change, whoever runs the program notices (`smelt.runtime.folded`).
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

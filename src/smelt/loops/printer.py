@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
+    Attention,
     Bind,
     Check,
     Contraction,
@@ -23,6 +25,7 @@ from smelt.loops.ir import (
     Scan,
     Sort,
     StridedView,
+    accumulator,
 )
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import MaskedInstruction, Recordable
@@ -97,6 +100,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return [*lines, f"check {python_text(body.condition)}, else {body.kind}: {body.message}"]
     if isinstance(body, Contraction):
         return lines + _contraction_lines(node, body, graph, outputs)
+    if isinstance(body, Attention):
+        return lines + _attention_lines(node, body, graph, outputs)
     if isinstance(body, Scan):
         return lines + _scan_lines(node, body, graph, outputs)
     if isinstance(body, Fold):
@@ -171,6 +176,42 @@ def _contraction_lines(node: Node, body: Contraction, graph: Graph, outputs: Seq
         *(f"        {line}" for line in [*before, f"{into} = {start}"]),
         f"        for {over}:",
         *(f"            {line}" for line in turn or [f"{into} += {lhs} * {rhs}"]),
+    ]
+
+
+def _attention_lines(node: Node, body: Attention, graph: Graph, outputs: Sequence[str]) -> list[str]:
+    index, (key, depth) = variables("i", len(body.shape)), variables("r", 2)
+    (*outer, query, column) = index
+    keys, width = body.reduce_shape
+    extents = dict(zip((*index, key, depth), (*body.shape, keys, width)))
+    dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
+    product = RecordedValue("product", accumulator(body.dtype))
+
+    def code(name: str, function: Callable[..., Any], *over: Any) -> list[str]:
+        recorder = Recorder(dtypes, extents, origin=node.origin)
+        recorder.adopt(product)
+        steps, last = code_lines(recorder.instructions, recorder.run(function, *over).name)
+        return [*steps, f"{name} = {last}"]
+
+    def loop(*over: Symbol) -> str:
+        return ", ".join(f"{each} in range({python_text(extents[each])})" for each in over)
+
+    out, total = (name if name is not None else "_" for name in node.outputs)
+    seen = keys if body.seen is None else Min(keys, body.seen((*outer, query)))
+    left = code("left", body.query, (*outer, query), (depth,))
+    right = code("right", body.key, (*outer, key), (depth,))
+    return [
+        f"{', '.join(outputs)} = attention, as {body.call.target}",
+        f"    for {loop(*outer, query)}:",
+        f"        for {key} in range({python_text(seen)}):",
+        "            product = 0",
+        f"            for {loop(depth)}:",
+        *(f"                {line}" for line in [*left, *right, "product += left * right"]),
+        *(f"            {line}" for line in code("score", body.score, (*outer, query, key), product)),
+        f"            {total}[{index_text((*outer, query))}] logsumexp= score",
+        f"            for {loop(column)}:",
+        *(f"                {line}" for line in code("value", body.value, (*outer, key, column))),
+        f"                {out}[{index_text(index)}] += softmax over {key} of score * value",
     ]
 
 

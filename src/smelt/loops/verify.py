@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from sympy import Expr, Symbol
@@ -13,6 +14,7 @@ from smelt.loops.interpreter import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,
+    Attention,
     Body,
     Buffer,
     Contraction,
@@ -106,7 +108,7 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
-    if isinstance(node.body, Contraction):
+    if isinstance(node.body, (Contraction, Attention)):
         yield from _extern(node.body.call, graph, defined)
     if isinstance(node.body, Host):
         return
@@ -129,7 +131,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         count = len(body.dtypes)
     elif isinstance(body, Fold):
         count = len(body.state)
-    elif isinstance(body, Sort):
+    elif isinstance(body, (Sort, Attention)):
         count = 2
     if len(node.outputs) != count:
         yield f"the node has {len(node.outputs)} outputs, its body {count}"
@@ -143,6 +145,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
             else None
         )
         shape = body.shape if shape is None else shape  # type: ignore[union-attr]
+        shape = shape[:-1] if isinstance(body, Attention) and position == 1 else shape
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
         dtype = _output_dtype(body, position)
@@ -156,7 +159,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
 
 def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
     body = node.body
-    assert isinstance(body, (Pointwise, Reduction, Contraction, Scan, Fold, Scatter))
+    assert isinstance(body, (Pointwise, Reduction, Contraction, Attention, Scan, Fold, Scatter))
     problem = _state_head(body) if isinstance(body, (Scan, Fold)) else None
     if problem is not None:
         yield problem
@@ -168,10 +171,15 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
     )
     with using(checker):
         if isinstance(body, Reduction):
-            given = (body.inner_fn(index, variables("r", len(body.reduce_shape))),)
+            given: tuple[Any, ...] = (body.inner_fn(index, variables("r", len(body.reduce_shape))),)
         elif isinstance(body, Contraction):
             over = index, variables("r", len(body.reduce_shape))
             given = (body.lhs(*over), body.rhs(*over), *(() if body.start is None else (body.start(index),)))
+        elif isinstance(body, Attention):
+            (*outer, query, column), (key, depth) = index, variables("r", 2)
+            made = body.query((*outer, query), (depth,)), body.key((*outer, key), (depth,))
+            scored = body.score((*outer, query, key), accumulator(body.dtype))
+            given = (*made, scored, body.value((*outer, key, column)))
         elif isinstance(body, Scan):
             after, values = body.inner_fn(index, tuple(dtype for dtype, _ in body.state))
             given = (*after, *values)
@@ -210,6 +218,8 @@ def _output_dtype(body: Body, position: int) -> torch.dtype:
         return body.dtypes[position]
     if isinstance(body, Fold):
         return body.state[position][0]
+    if isinstance(body, Attention) and position == 1:
+        return accumulator(body.dtype)
     return body.dtype  # type: ignore[union-attr]
 
 
@@ -218,7 +228,7 @@ def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
     if isinstance(body, (Scan, Fold)):
         outputs = body.dtypes if isinstance(body, Scan) else ()
         return (*(dtype for dtype, _ in body.state), *outputs)
-    if isinstance(body, Contraction):
+    if isinstance(body, (Contraction, Attention)):
         return (accumulator(body.dtype),) * count
     return (body.dtype,)  # type: ignore[union-attr]
 

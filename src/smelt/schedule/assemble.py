@@ -13,7 +13,7 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.config import Config
 from smelt.loops.dependencies import bound_symbols, views_in
-from smelt.loops.ir import Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
+from smelt.loops.ir import Attention, Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
 from smelt.nest.tree import accesses
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
@@ -33,6 +33,7 @@ from smelt.runtime.plan import (
     TensorSpec,
     ViewRef,
 )
+from smelt.schedule.attention import AttentionKernels
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
@@ -94,6 +95,7 @@ class Assembler:
 
     def run(self) -> Scheduled:
         products = ProductKernels(self.work, self.target)
+        attentions = AttentionKernels(self.work, self.target)
         for position, group in enumerate(self.groups):
             if group.is_extern:
                 continue
@@ -101,6 +103,8 @@ class Assembler:
             stored |= spilled(self.work, group) - stored
             if group.product is not None:
                 self.built[position] = products.build(group, stored)
+            elif isinstance(group.items[0].body, Attention):
+                self.built[position] = attentions.build(group.items[0], stored)
             elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])
             else:

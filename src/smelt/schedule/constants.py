@@ -19,7 +19,18 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Dependencies, analyze, bound_symbols, domain, variables, views_in
-from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Host, Node, Pointwise, Reduction, StridedView
+from smelt.loops.ir import (
+    Attention,
+    Buffer,
+    Contraction,
+    Extern,
+    Graph,
+    Host,
+    Node,
+    Pointwise,
+    Reduction,
+    StridedView,
+)
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, canonical
 from smelt.runtime.externs import gives_fresh_memory, resolve
@@ -127,7 +138,7 @@ class _Splitter:
     def _run_later(self, node: Node, reads: Iterable[str], needed: set[str]) -> None:
         self.later.append(node)
         needed.update(reads)
-        if isinstance(node.body, (Contraction, Host)):
+        if isinstance(node.body, (Attention, Contraction, Host)):
             self.whole.update(reads)
 
     def _is_frozen(self, node: Node) -> bool:

@@ -10,9 +10,21 @@ from sympy import Expr
 
 from smelt.config import Config
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, Value, accumulator
+from smelt.loops.ir import (
+    Attention,
+    Buffer,
+    Contraction,
+    Extern,
+    Graph,
+    Index,
+    Node,
+    Pointwise,
+    Value,
+    accumulator,
+)
 from smelt.lowering.dims import convert
 from smelt.ops import ops
+from smelt.schedule.attention import attention_pays
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
@@ -49,7 +61,7 @@ def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            chosen.nodes.append(_without_kernel(node, config, target))
+            chosen.nodes.append(_without_kernel(node, graph, config, target))
             layouts.follow(chosen.nodes[-1])
             continue
         for each in _Native(node, product, chosen, frozen, layouts, target).nodes():
@@ -94,9 +106,12 @@ def _lies_so(product: Product, result: Buffer) -> bool:
     return wanted == found
 
 
-def _without_kernel(node: Node, config: Config, target: Target) -> Node:
-    """The node; a contraction as ATen's call."""
+def _without_kernel(node: Node, graph: Graph, config: Config, target: Target) -> Node:
+    """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
+    if isinstance(body, Attention):
+        pays = config.contractions and attention_pays(body, graph)
+        return node if pays else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, config, target) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))

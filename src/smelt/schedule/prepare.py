@@ -9,7 +9,20 @@ import sympy
 from sympy import Expr
 
 from smelt.loops.dependencies import Read, analyze
-from smelt.loops.ir import Contraction, Fold, Graph, Host, Node, Reduction, Scan, Scatter, Sort, StridedView
+from smelt.loops.ir import (
+    Attention,
+    Contraction,
+    Fold,
+    Graph,
+    Host,
+    Node,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+    StridedView,
+)
 from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
@@ -38,6 +51,8 @@ def prepare(graph: Graph) -> Work:
             _analyze(work, item)
         if isinstance(item.body, Contraction):  # operands are read many times over
             work.inlined_never |= {read.buffer for read in item.reads}
+        if isinstance(item.body, Attention):
+            work.inlined_never |= _computed(work, item)
     _drop_unused(work)
     inline(work)
     for item in work.items:
@@ -58,7 +73,7 @@ def _item(node: Node) -> Item:
         return Item(node, rows, tuple(range(len(rows))), len(rows), node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
-    if isinstance(body, (Reduction, Contraction)):
+    if isinstance(body, (Reduction, Contraction, Attention)):
         sizes = (*sizes, *body.reduce_shape)
     elif isinstance(body, Fold):
         sizes = (*sizes, body.turns)
@@ -82,6 +97,21 @@ def _analyze(work: Work, item: Item) -> None:
     item.exprs = found.exprs
 
 
+def _computed(work: Work, reader: Item) -> set[str]:
+    """The buffers that an item reads, read through plain copies: those may vanish."""
+    writers = {name: item for item in work.items for name in item.writes}
+    found: set[str] = set()
+    open_ = [read.buffer for read in reader.reads]
+    while open_:
+        name = open_.pop()
+        item = writers.get(name)
+        if item is not None and isinstance(item.body, Pointwise) and item.cost == 0 and len(item.reads) == 1:
+            open_.append(item.reads[0].buffer)
+        else:
+            found.add(name)
+    return found
+
+
 def _drop_unused(work: Work) -> None:
     """Remove computations whose results nobody reads (an output of a reduction that is not used, say)."""
     needed = set(work.outside) | {name for name in work.graph.inputs if isinstance(name, str)}
@@ -100,7 +130,7 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Contraction, Host, Scatter, Sort)):
+    if isinstance(item.body, (Contraction, Attention, Host, Scatter, Sort)):
         return
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)

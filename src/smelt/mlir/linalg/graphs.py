@@ -13,6 +13,7 @@ from sympy import Expr, Symbol
 from smelt.errors import Problem, Unsupported
 from smelt.loops.dependencies import variables, views_in
 from smelt.loops.ir import (
+    Attention,
     Bind,
     Body,
     Check,
@@ -150,7 +151,8 @@ class Evaluation:
     # -- nodes -------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        body, sizes = node.body, self.writer.sizes
+        body = node.body.call if isinstance(node.body, Attention) else node.body
+        sizes = self.writer.sizes
         self.bodies.origin = node.origin
         if isinstance(body, Check):
             require(Scalar(sizes.number(body.condition).value, torch.bool), f"{body.kind}: {body.message}")

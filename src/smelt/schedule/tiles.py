@@ -1,0 +1,255 @@
+"""What kernels with register tiles are made of: operands as statements, packed panels, the tile itself.
+
+All of it is `smelt.nest` statements. A panel holds ``width`` columns of an operand, term after term; a
+register tile sums ``left[row, term] * panel[term, column]`` for a few rows and one panel, each sum in a
+register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+from torch.utils._sympy.functions import FloorDiv, Min
+
+from smelt.loops.ir import Buffer, Origin
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.straightline import prune
+from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.primitives import hoist, jam
+from smelt.schedule.items import Work
+from smelt.schedule.nests import size_symbols, to_statement
+from smelt.symbolic import flatten, loop_var
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+F32 = torch.float32
+WIDEST = (2, 3, 1)
+"""Registers side by side that a panel may have, the best ones first."""
+
+Coded = tuple[list[Stmt], str]
+"""Statements, and the name of the value that they make."""
+
+
+def ceiling(size: Expr, step: int) -> Expr:
+    """How many pieces of ``step`` cover ``size``.
+
+    >>> ceiling(sympy.Integer(33), 16)
+    3
+    """
+    return FloorDiv(size + step - 1, sympy.Integer(step))
+
+
+def clamped(index: Expr, size: Expr, step: int) -> Expr:
+    """``index`` of pieces of ``step`` that cover ``size``: beyond the end the last element again."""
+    return index if size.is_Integer and int(size) % step == 0 else Min(index, size - 1)
+
+
+def panel_width(columns: Expr, lanes: int) -> int:
+    """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
+
+    >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
+    [32, 48, 16]
+    """
+    if not columns.is_Integer:
+        return lanes * WIDEST[0]
+    count = int(columns)
+    return min((lanes * wide for wide in WIDEST), key=lambda width: -(-count // width) * width)
+
+
+def span(buffer: Buffer) -> Expr:
+    """How many elements from a buffer's first to its last one."""
+    if any(size == 0 for size in buffer.shape):
+        return ZERO
+    reach = [(size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides)]
+    return sympy.expand(sympy.Add(ONE, *reach))
+
+
+@dataclass(slots=True)
+class TileWriter:
+    """Writes the statements of one kernel; keeps its parameters, loop variables and loops to be jammed.
+
+    ``lanes``: float32 elements of a vector register.
+    """
+
+    work: Work
+    origin: Origin
+    lanes: int
+    params: dict[str, str] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    jammed: list[Symbol] = field(default_factory=list)
+    extents: dict[Symbol, Expr] = field(default_factory=dict)
+    count: int = 0
+
+    # -- names ----------------------------------------------------------------------------------------------
+
+    def variable(self, extent: Expr | None = None) -> Symbol:
+        """A loop variable that is not in use; ``extent`` is told where it helps to simplify indices."""
+        self.count += 1
+        made = loop_var(f"i{self.count - 1}")
+        if extent is not None:
+            self.extents[made] = extent
+        return made
+
+    def param(self, buffer: str, *, written: bool = False) -> str:
+        """The parameter that is a buffer of the graph; all accesses are by one flat index."""
+        if buffer not in self.params:
+            self.params[buffer] = f"p{len(self.params)}"
+        if written:
+            self.written.add(buffer)
+        return self.params[buffer]
+
+    def kernel(self, name: str, body: Block, origins: tuple[str, ...]) -> Kernel:
+        """The kernel around ``body``, register tiles jammed, what loops share in front of them."""
+        params = []
+        for buffer, param in self.params.items():
+            info = self.work.buffers[buffer]
+            params.append(Param(param, info.dtype, (span(info),), (ONE,), buffer in self.written))
+        kernel = Kernel(name, tuple(params), size_symbols(body, params), body, origins)
+        for variable in self.jammed:
+            kernel = jam(kernel, variable)
+        return hoist(kernel)
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def coded(
+        self, function: Callable[[], Any], prefix: str, given: Mapping[str, torch.dtype] | None = None
+    ) -> Coded:
+        """What ``function`` does under the `ops` handler, as statements whose names begin with ``prefix``.
+
+        ``given`` are values that it uses and that are bound outside: see `handed`.
+        """
+        recorder = Recorder(self.work.dtypes, self.extents, self._inlined, origin=self.origin)
+        for name, dtype in (given or {}).items():
+            recorder.adopt(RecordedValue(name, dtype))
+        value = recorder.run(function)
+        steps = prune(recorder.instructions, [value.name], set())
+        names: dict[str, str] = {}
+        stmts = [self._renamed(to_statement(step), names, prefix) for step in steps]
+        return stmts, names.get(value.name, value.name)
+
+    def _inlined(self, buffer: str, index: tuple[Expr, ...]) -> Any:
+        """A plain copy is read where it comes from."""
+        producer = self.work.inlined.get(buffer)
+        return None if producer is None else producer.inner_fn(index)
+
+    def _renamed(self, stmt: Stmt, names: dict[str, str], prefix: str) -> Stmt:
+        assert isinstance(stmt, (Let, Masked))
+        made = f"{prefix}{stmt.name}"
+        if isinstance(stmt, Masked):
+            body = Block(tuple(self._renamed(inner, names, prefix) for inner in stmt.body.stmts))
+            mask, result = (names.get(name, name) for name in (stmt.mask, stmt.result))
+            names[stmt.name] = made
+            return replace(stmt, name=made, mask=mask, body=body, result=result)
+        args = list(stmt.args)
+        if stmt.op == "load":
+            strides = self.work.buffers[stmt.args[0]].strides
+            args = [self.param(stmt.args[0]), (sympy.expand(flatten(stmt.args[1], strides)),)]
+        elif stmt.op not in ("constant", "index_expr"):
+            args = [names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
+        names[stmt.name] = made
+        return replace(stmt, name=made, args=tuple(args))
+
+    # -- loops ----------------------------------------------------------------------------------------------
+
+    def over(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
+        """A serial loop from 0 whose turns do not depend on each other."""
+        variable = self.variable()
+        return For(variable, ZERO, end, Block(tuple(body(variable))), independent=True)
+
+    def vector(self, begin: Expr, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
+        """A vector loop."""
+        variable = self.variable()
+        inside = Block(tuple(body(variable)))
+        return For(variable, begin, end, inside, LoopKind.VECTOR, self.lanes, independent=True)
+
+    # -- panels ---------------------------------------------------------------------------------------------
+
+    def pack(self, into: str, columns: Expr, width: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
+        """``into[panel, term, column] = at(panel * width + column, term)``; ``at`` is a loop function.
+
+        What the last panel has beyond the last of ``columns`` is that one again, or 0.
+        """
+        panel, term, column = self.variable(), self.variable(), self.variable()
+        stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
+        if not contiguous(stmts, column):
+            body = self._pack_turned(into, panel, term, column, columns, width, terms, at)
+            return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+        wide = sympy.Integer(width)
+        even = columns.is_Integer and int(columns) % width == 0
+        end = wide if even else Min(wide, columns - panel * width)
+        inner = Block((*stmts, Store(into, (panel, term, column), value)))
+        lanes: list[Stmt] = [For(column, ZERO, end, inner, LoopKind.VECTOR, self.lanes, independent=True)]
+        if not even:
+            zero = Let("z", F32, "constant", (0.0,))
+            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(into, (panel, term, rest), "z")]))
+        body = For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
+        return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+
+    def _pack_turned(
+        self,
+        into: str,
+        panel: Symbol,
+        term: Symbol,
+        block: Symbol,
+        columns: Expr,
+        width: int,
+        terms: Expr,
+        at: Callable[[Expr, Expr], Any],
+    ) -> For:
+        """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
+        loads: list[Stmt] = []
+        stores: list[Stmt] = []
+        for k in range(self.lanes):
+            inside = block * self.lanes + k
+            place = clamped(panel * width + inside, columns, width)
+            stmts, value = self.coded(lambda place=place: at(place, term), f"b{k}")  # type: ignore[misc]
+            loads += stmts
+            stores.append(Store(into, (panel, term, inside), value))
+        inner = Block((*loads, *stores))
+        loop = For(term, ZERO, terms, inner, LoopKind.VECTOR, self.lanes, independent=True)
+        return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
+
+    # -- the register tile ----------------------------------------------------------------------------------
+
+    def tile(
+        self,
+        rows: int,
+        width: int,
+        terms: Expr,
+        left: Callable[[Symbol, Expr], Coded],
+        panel: Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]],
+        finish: Callable[[Symbol, Expr, str], Iterable[Stmt]],
+    ) -> For:
+        """``sum over term of left(row, term) * panel(term, column)`` for all rows and columns at once.
+
+        ``left`` gives statements and the value's name; ``panel`` where in a scratch buffer the other factor
+        is; ``finish(row, column, name)`` what to do with the sum.
+        """
+        lane, row, half = self.variable(), self.variable(), self.variable()
+        self.jammed += [half, row]
+        column, term = half * self.lanes + lane, self.variable()
+        stmts, value = left(row, term)
+        turn = (
+            *stmts,
+            Let("q", F32, "load", panel(term, column)),
+            Let("s", F32, "read", ("total", 0)),
+            Let("n", F32, "fma", (value, "q", "s")),
+            Advance("total", "n"),
+        )
+        sums = For(term, ZERO, terms, Block(turn))
+        made = Let("made", F32, "read", ("total", 0))
+        one = Block((Carry("total", F32, 0.0), sums, made, *finish(row, column, "made")))
+        side = For(half, ZERO, sympy.Integer(width // self.lanes), one, independent=True)
+        down = For(row, ZERO, sympy.Integer(rows), Block((side,)), independent=True)
+        lanes = sympy.Integer(self.lanes)
+        return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
+
+
+def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
+    """Whether every load moves by one element with ``column``."""
+    flat = [stmt.args[1][0] for stmt in stmts if isinstance(stmt, Let) and stmt.op == "load"]
+    return all(expr.coeff(column, 1) == 1 and not (expr - column).has(column) for expr in flat)

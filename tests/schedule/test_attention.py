@@ -1,0 +1,305 @@
+"""Attention in a kernel of our own: numbers, masks, grouped heads, sizes, gradients, what stays ATen's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import smelt
+from smelt.loops.interpreter import evaluate_body
+from smelt.loops.ir import Attention
+from smelt.loops.printer import print_graph
+from smelt.loops.verify import verify
+from smelt.schedule import tiles
+from tests.lowering.harness import lowered
+
+attend = torch.nn.functional.scaled_dot_product_attention
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+KERNEL = "scaled_dot_product_flash_attention_for_cpu_tiled"
+
+
+def heads(batch: int, count: int, length: int, width: int, seed: int = 0) -> Tensor:
+    """(N, H, L, E) as a model has it: a view of what a linear layer gives."""
+    made = torch.randn(batch, length, count, width, generator=torch.Generator().manual_seed(seed))
+    return made.transpose(1, 2)
+
+
+def operands(batch: int, count: int, queries: int, keys: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        heads(batch, count, queries, width),
+        heads(batch, count, keys, width, 1),
+        heads(batch, count, keys, width, 2),
+    )
+
+
+def wide(x: Any) -> Any:
+    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+def assert_close(got: Tensor, eager: Tensor, exact: Tensor) -> None:
+    ulp = torch.finfo(torch.float32).eps * float(exact.detach().nan_to_num().abs().max())
+    error, ours = (float((x - exact).detach().nan_to_num().abs().max()) for x in (eager, got))
+    assert torch.equal(got.isnan(), eager.isnan())
+    assert ours <= 4 * error + 8 * ulp
+
+
+def compiled(function: Callable[..., Tensor], *inputs: Any, dynamic: bool = False) -> Any:
+    """Compare with eager and float64; the report."""
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", dynamic=dynamic, fullgraph=True, options={"verify": True})
+    got, eager = fast(*inputs), function(*inputs)
+    assert_close(got, eager, function(*(wide(x) for x in inputs)))
+    assert got.stride() == eager.stride()
+    return smelt.reports()[-1]
+
+
+SIZES = {
+    "one block": (1, 3, 64, 64, 64),
+    "odd sizes": (2, 3, 67, 71, 40),
+    "narrow": (1, 2, 33, 50, 24),
+    "several blocks": (1, 2, 150, 700, 32),
+    "rounded blocks": (1, 1, 40, 400, 48),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_numbers(name: str, causal: bool) -> None:
+    report = compiled(lambda q, k, v: attend(q, k, v, is_causal=causal), *operands(*SIZES[name]))
+    assert not report.externs and report.kernel_names == [KERNEL]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 40, 50), (2, 1, 1, 50), (1, 3, 40, 1), (40, 50)])
+def test_masks_broadcast(shape: tuple[int, ...]) -> None:
+    mask = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(2, 3, 40, 50, 32), mask)
+    assert not report.externs
+
+
+def test_mask_of_booleans_and_rows_without_keys() -> None:
+    """A row of which all is masked gives 0, as ATen's kernel does."""
+    mask = torch.rand(40, 300, generator=torch.Generator().manual_seed(3)) > 0.5
+    mask[7] = False
+    mask[8, :280] = False
+    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, 300, 32), mask)
+    assert not report.externs
+    inputs = *operands(1, 2, 40, 600, 32), torch.cat([mask, mask], 1)
+    compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *inputs)
+
+
+@pytest.mark.parametrize("keys", [50, 600])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite(number: float, keys: int) -> None:
+    mask = torch.zeros(40, keys)
+    mask[3, 5] = mask[4, keys - 1] = number
+    compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, keys, 32), mask)
+
+
+def test_grouped_heads() -> None:
+    query, key, value = heads(2, 6, 40, 32), heads(2, 2, 50, 32, 1), heads(2, 2, 50, 32, 2)
+    report = compiled(lambda q, k, v: attend(q, k, v, enable_gqa=True), query, key, value)
+    assert not report.externs
+
+
+def test_repeated_heads_are_read_where_they_are() -> None:
+    """Keys and values that a model repeats for a group of heads are not copied."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        each = (x[:, :, None].expand(-1, -1, 3, -1, -1).reshape(2, 6, 50, 32) for x in (k, v))
+        return attend(q, *each)
+
+    report = compiled(function, heads(2, 6, 40, 32), heads(2, 2, 50, 32, 1), heads(2, 2, 50, 32, 2))
+    assert not report.externs and report.kernel_names == [KERNEL]
+
+
+def test_scale() -> None:
+    report = compiled(lambda q, k, v: attend(q, k, v, scale=0.3), *operands(1, 2, 40, 50, 32))
+    assert not report.externs
+
+
+def test_keys_that_lie_side_by_side() -> None:
+    """The copy that ATen needs is not made."""
+    query, key, value = operands(1, 2, 40, 70, 32)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k.transpose(2, 3).contiguous(), v)
+
+    report = compiled(function, query, key.transpose(2, 3).contiguous(), value)
+    assert not report.externs and report.kernel_names == [KERNEL]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_compile_for_all_sizes(causal: bool) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q, k, v, is_causal=causal)
+
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", dynamic=True, fullgraph=True, options={"verify": True})
+    for sizes in [(2, 3, 40, 50, 32), (3, 2, 130, 300, 48), (4, 5, 17, 19, 8), (2, 2, 3, 2, 5)]:
+        inputs = operands(*sizes)
+        assert_close(fast(*inputs), function(*inputs), function(*(x.double() for x in inputs)))
+    (report,) = smelt.reports()
+    assert not report.externs
+
+
+def test_dynamic_length_with_a_mask() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return attend(q, k, v, attn_mask=m)
+
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", fullgraph=True, options={"verify": True})
+    for length in (40, 129, 300):
+        inputs = *operands(1, 2, length, length, 32), torch.randn(length, length)
+        for x in inputs[:3]:
+            torch._dynamo.mark_dynamic(x, 2)
+        torch._dynamo.mark_dynamic(inputs[3], 0)
+        torch._dynamo.mark_dynamic(inputs[3], 1)
+        assert_close(fast(*inputs), function(*inputs), function(*(x.double() for x in inputs)))
+    (report,) = smelt.reports()
+    assert not report.externs
+
+
+class Block(torch.nn.Module):
+    """Attention between linear layers."""
+
+    def __init__(self, causal: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inside, self.outside = torch.nn.Linear(64, 192), torch.nn.Linear(64, 64)
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = (y.unflatten(-1, (2, 32)).transpose(1, 2) for y in self.inside(x).split(64, -1))
+        return self.outside(attend(*each, is_causal=self.causal).transpose(1, 2).flatten(2))
+
+
+def test_between_linear_layers_nothing_is_copied() -> None:
+    x, inside, outside = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+        for shape in ((2, 70, 64), (192, 64), (64, 64))
+    )
+
+    def function(x: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+        parts = torch.nn.functional.linear(x, inside).split(64, -1)
+        found = attend(*(y.unflatten(-1, (2, 32)).transpose(1, 2) for y in parts))
+        return torch.nn.functional.linear(found.transpose(1, 2).flatten(2), outside)
+
+    report = compiled(function, x, inside, outside)
+    assert not report.externs
+    kernels = [name for name in report.kernel_names if not name.endswith("_tiled")]
+    assert report.kernel_names.count(KERNEL) == 1 and len(kernels) <= 1  # the rows of the last product, moved
+
+
+def test_gradients() -> None:
+    """The backward is ATen's call: it needs the result and the logarithms as ATen's forward lays them out."""
+    torch._dynamo.reset()
+    smelt.reset()
+    grads: list[list[Tensor]] = []
+    for kind in ("ours", "eager", "exact"):
+        model = Block().train()
+        x = torch.randn(2, 70, 64, generator=torch.Generator().manual_seed(1))
+        if kind == "exact":
+            model, x = model.double(), x.double()
+        x.requires_grad_()
+        run = torch.compile(model, backend="smelt", fullgraph=True, options={"verify": True})
+        out = (run if kind == "ours" else model)(x)
+        out.square().mean().backward()
+        grads.append([out, x.grad, *(p.grad for p in model.parameters())])  # type: ignore[list-item]
+    for got, eager, exact in zip(*grads, strict=True):
+        assert_close(got, eager, exact)
+    forward, backward = smelt.reports()
+    assert ATTENTION not in forward.externs and KERNEL in forward.kernel_names
+    assert backward.externs["aten._scaled_dot_product_flash_attention_for_cpu_backward.default"] == 1
+
+
+def test_logarithms_of_the_sums() -> None:
+    call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    for keys in (50, 600):
+        mask = torch.zeros(40, keys)
+        mask[5] = -torch.inf
+        inputs = *operands(2, 2, 40, keys, 32), mask
+        torch._dynamo.reset()
+        smelt.reset()
+        fast = torch.compile(
+            lambda q, k, v, m: call(q, k, v, attn_mask=m)[1], backend="smelt", fullgraph=True
+        )
+        got, eager = fast(*inputs), call(*inputs[:3], attn_mask=mask)[1]
+        torch.testing.assert_close(got, eager)
+        assert got.stride() == eager.stride()
+        assert not smelt.reports()[-1].externs
+
+
+def test_thread_counts_give_equal_results() -> None:
+    inputs = operands(2, 3, 150, 300, 32)
+    torch._dynamo.reset()
+    fast = torch.compile(lambda q, k, v: attend(q, k, v, is_causal=True), backend="smelt")
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(fast(*inputs))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_equal_layers_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    kernel = tiles.TileWriter.kernel
+    monkeypatch.setattr(tiles.TileWriter, "kernel", lambda *args: built.append(1) or kernel(*args))
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        once = attend(q, k, v)
+        return attend(once, k * 2, v)
+
+    inputs = [x.contiguous().transpose(1, 2).contiguous().transpose(1, 2) for x in operands(1, 2, 40, 40, 32)]
+    report = compiled(function, *inputs)
+    assert report.kernel_names.count(KERNEL) == 2 and len(built) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs"),
+    [
+        ({"contractions": False}, operands(1, 2, 40, 50, 32)),
+        ({}, operands(1, 2, 1, 50, 32)),
+        ({}, tuple(x.bfloat16() for x in operands(1, 2, 40, 50, 32))),
+    ],
+    ids=["switched off", "one query", "bfloat16"],
+)
+def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -> None:
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(lambda q, k, v: attend(q, k, v), backend="smelt", options=options)
+    assert torch.equal(fast(*inputs), attend(*inputs))
+    assert smelt.reports()[-1].externs == {ATTENTION: 1}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_meaning_is_what_aten_computes(causal: bool) -> None:
+    """The loop functions, run by the reference interpreter, against float64."""
+    call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    query, key, value = heads(2, 4, 5, 8), heads(2, 2, 7, 8, 1), heads(2, 2, 7, 8, 2)
+    mask = torch.randn(5, 7, generator=torch.Generator().manual_seed(3))
+    mask[2] = -torch.inf
+
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Any:
+        return call(q, k, v, 0.0, causal, attn_mask=m)
+
+    inputs = (query, key, value, mask)
+    graph = lowered(function, *inputs)
+    verify(graph)
+    (body,) = (node.body for node in graph.nodes if isinstance(node.body, Attention))
+    assert "attention, as aten._scaled_dot_product" in print_graph(graph)
+    names = [name for name in graph.inputs if isinstance(name, str)]
+    out, total = evaluate_body(body, dict(zip(names, inputs)))
+    exact_out, exact_total = function(*(x.double() for x in inputs))
+    torch.testing.assert_close(out, exact_out.float())
+    torch.testing.assert_close(total, exact_total.float())
