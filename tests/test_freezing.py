@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 import smelt
 from smelt.reporting import CompileReport
-from smelt.runtime import folded
+from smelt.runtime import folded, watch
 
 
 @pytest.fixture(autouse=True)
@@ -318,8 +318,11 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 
 
+@pytest.mark.parametrize("asking", ["natively", "in Python"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_noticed(name: str) -> None:
+def test_a_change_is_noticed(name: str, asking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if asking == "in Python":
+        monkeypatch.setattr(watch, "_layout", lambda: None)
     model, x = small()
     run = frozen(model)
     agrees(run, model, x)

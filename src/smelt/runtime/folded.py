@@ -4,7 +4,8 @@ Each call compares the version counter and the address of every tensor that cons
 they were: an in-place change (``load_state_dict``, ``copy_``, an optimizer's step) counts the version up,
 other memory (``p.data = …``, another module) has another address. The old memory is kept until the constants
 are made anew, so that nothing else can have its address meanwhile. A few elements of each tensor are looked
-at too (`smelt.runtime.probe`), for what counts no version up. docs/freezing.md has what is not noticed.
+at too (`smelt.runtime.probe`), for what counts no version up. `smelt.runtime.watch` is quick at that;
+docs/freezing.md has what is not noticed.
 
 Programs that make equal constants of equal tensors share them, by a weak registry: what nobody uses any more
 goes. Constants whose sources changed in place are overwritten, so their addresses stay.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,13 +22,10 @@ import torch
 
 from smelt.runtime.plan import Folded, FoldedUse
 from smelt.runtime.probe import Probe
+from smelt.runtime.watch import Stamp, Watch, picker, stamp_of
 
 Call = Callable[[list[Any]], tuple[Any, ...]]
 Bind = Callable[[Mapping[str, torch.Tensor]], None]
-Stamp = tuple[int, ...]
-
-_version: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
-_address: Callable[[torch.Tensor], int] = torch._C.TensorBase.data_ptr
 
 
 class Constants:
@@ -69,7 +66,7 @@ def shared_constants(digest: str, sources: Sequence[torch.Tensor]) -> Constants:
 
     While it lives it holds the sources' memory: equal addresses are equal memory.
     """
-    key = (digest, *map(_address, sources))
+    key = (digest, *(each.data_ptr() for each in sources))
     with _LOCK:
         found = _SHARED.get(key)
         if found is None:
@@ -83,30 +80,13 @@ def with_constants(call: Call, folded: Sequence[Folded], computes: Sequence[Call
     ``computes`` run the plans of ``folded``; ``bind`` puts constants, by name, where ``call`` finds them.
     """
     keeper = _Keeper(folded, computes, bind)
-    pick = _picker(keeper.positions)
 
     def checked(args: list[Any]) -> tuple[Any, ...]:
-        sources = pick(args)
-        try:
-            stamp = (*map(_version, sources), *map(_address, sources))
-        except RuntimeError:  # tensors made in inference mode count no versions
-            stamp = _stamp(sources)
-        if stamp != keeper.stamp or keeper.probe() != keeper.seen:
-            keeper.renew(sources, stamp)
+        if keeper.look(args) != keeper.seen:
+            keeper.renew(args)
         return call(args)
 
     return checked
-
-
-def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return (lambda args: (args[positions[0]],)) if positions else (lambda args: ())
-
-
-def _stamp(sources: Sequence[torch.Tensor]) -> Stamp:
-    versions = (0 if each.is_inference() else each._version for each in sources)
-    return (*versions, *map(_address, sources))
 
 
 class _Keeper:
@@ -117,35 +97,46 @@ class _Keeper:
         self.uses: list[tuple[str, Call, FoldedUse]] = uses
         self.positions = sorted({position for _, _, use in uses for position in use.sources})
         self.bind = bind
+        self.pick = picker(self.positions)
         self.stamp: Stamp | None = None
-        self.probe, self.seen = Probe(()), 0
+        self.probe, self.content = Probe(()), 0
+        self.look: Callable[[list[Any]], int] = lambda args: -1
+        self.seen: int | None = None
         self.held: list[Constants | None] = [None] * len(uses)
-        self.retired: list[Constants | None] = []
+        self.kept: list[Any] = []
+        self.retired: list[Any] = []
         self.lock = threading.Lock()
 
-    def renew(self, sources: Sequence[torch.Tensor], stamp: Stamp) -> None:
+    def renew(self, args: list[Any]) -> None:
         """Make those constants anew whose sources are not what they were; all of them, where it is only seen
         that something was written: who counts no versions up has often written to more.
         """
-        place = {position: number for number, position in enumerate(self.positions)}
-        count = len(self.positions)
         with self.lock, torch.inference_mode(False), torch.no_grad():
-            doubt = self.stamp == stamp
-            if doubt and self.probe() == self.seen:
+            if self.look(args) == self.seen:
                 return  # another thread was faster
-            probe = self.probe if doubt else Probe(sources)
-            seen = probe()
-            retired = []
-            for number, (digest, compute, use) in enumerate(self.uses):
-                places = [place[position] for position in use.sources]
-                own = [sources[at] for at in places]
-                stamp_of_own = (*(stamp[at] for at in places), *(stamp[count + at] for at in places))
-                now = shared_constants(digest, own)
-                made = now.at(stamp_of_own, compute, own, doubt)
-                if now is not self.held[number]:
-                    self.bind(dict(zip(use.results, made)))
-                    retired.append(self.held[number])
-                    self.held[number] = now
-            # what calls in other threads still read goes a generation later
-            self.retired = retired
-            self.probe, self.seen, self.stamp = probe, seen, stamp
+            sources = self.pick(args)
+            stamp = stamp_of(sources)
+            doubt = stamp == self.stamp and self.probe() != self.content
+            watch, probe = Watch(self.positions, args), Probe(sources)
+            seen, content = watch.look(args), probe()
+            held: list[Constants | None] = [
+                self._constants(use, sources, stamp, doubt) for use in range(len(self.uses))
+            ]
+            # what calls in other threads still use goes a generation later
+            self.retired, self.kept, self.held = [*self.kept, *self.held], [watch], held
+            self.probe, self.content, self.stamp = probe, content, stamp
+            self.seen = seen if seen >= 0 else None  # written to at this very moment: look again next time
+            self.look = watch.look
+
+    def _constants(
+        self, number: int, sources: Sequence[torch.Tensor], stamp: Stamp, doubt: bool
+    ) -> Constants:
+        digest, compute, use = self.uses[number]
+        places = [self.positions.index(position) for position in use.sources]
+        own = [sources[at] for at in places]
+        stamp_of_own = (*(stamp[at] for at in places), *(stamp[len(sources) + at] for at in places))
+        found = shared_constants(digest, own)
+        made = found.at(stamp_of_own, compute, own, doubt)
+        if found is not self.held[number]:
+            self.bind(dict(zip(use.results, made)))
+        return found

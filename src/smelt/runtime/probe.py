@@ -16,7 +16,7 @@ import torch
 from smelt.errors import SmeltError
 from smelt.runtime import trampoline
 from smelt.runtime.cache import key_of, open_cache
-from smelt.runtime.library import compile_unit
+from smelt.runtime.library import Library, compile_unit
 from smelt.runtime.toolchain import find
 
 TEXT = r"""// smelt: a digest of a few elements of many tensors
@@ -40,6 +40,42 @@ extern "C" __attribute__((visibility("default"))) int64 smelt_probe(int64 table,
     hash = line((const unsigned char*)entry[0], entry[1], hash);
   }
   return hash & 0x7FFFFFFFFFFFFFFFull;
+}
+
+// For `smelt.runtime.watch`: whether arguments are the tensors that they were.
+typedef struct _object PyObject;
+struct Method { const char* name; void* function; int flags; const char* doc; };
+extern "C" {
+int64 PyLong_AsLongLong(PyObject*);
+PyObject* PyLong_FromLongLong(int64);
+PyObject* PyList_GetItem(PyObject*, long);
+PyObject* PyCFunction_NewEx(Method*, PyObject*, PyObject*);
+}
+struct Layout { int64 object, storage, offset, counter, version; };
+struct Entry { int64 position, tensor, storage, offset, counter, version; };
+struct Table { int64 count, places, places_count; Layout at; Entry entries[]; };
+template <typename T> static T read(int64 base, int64 offset) { return *(const T*)(base + offset); }
+
+// The digest of the content that the table's places have, or -1 where something else has changed.
+static PyObject* watch(PyObject* self, PyObject* arguments) {
+  const Table& table = *(const Table*)PyLong_AsLongLong(self);
+  const Layout& at = table.at;
+  for (const Entry* each = table.entries; each < table.entries + table.count; each++) {
+    PyObject* object = PyList_GetItem(arguments, each->position);
+    if (!object) return 0;
+    int64 tensor = read<int64>((int64)object, at.object);
+    bool same = tensor == each->tensor && read<int64>(tensor, at.storage) == each->storage
+        && read<int64>(tensor, at.offset) == each->offset && read<int64>(tensor, at.counter) == each->counter
+        && (!each->counter || read<unsigned>(each->counter, at.version) == each->version);
+    if (!same) return PyLong_FromLongLong(-1);
+  }
+  return PyLong_FromLongLong(smelt_probe(table.places, table.places_count));
+}
+
+static const int ONE_ARGUMENT = 8;
+static Method method = {"watch", (void*)watch, ONE_ARGUMENT, 0};
+extern "C" __attribute__((visibility("default"))) PyObject* smelt_watch(PyObject* table) {
+  return PyCFunction_NewEx(&method, table, 0);
 }
 """
 
@@ -87,14 +123,21 @@ def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1)
-def _looker() -> Look:
-    """The native function; where it cannot be had nothing is seen."""
+def native_library() -> Library | None:
+    """The compiled `TEXT`, once per machine and process; None where there is no toolchain."""
     try:
         toolchain = find()
-        library = compile_unit(
-            TEXT, toolchain, open_cache(), key_of("probe", TEXT, toolchain.identity)
-        ).result()
+        key = key_of("probe", TEXT, toolchain.identity)
+        return compile_unit(TEXT, toolchain, open_cache(), key).result()
     except (SmeltError, OSError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def _looker() -> Look:
+    """The native function; where it cannot be had nothing is seen."""
+    library = native_library()
+    if library is None:
         return lambda address, count: 0
     fast = trampoline.fast_callable(library, "smelt_probe", 2)
     if fast is None:
