@@ -52,6 +52,12 @@ CASES: dict[str, Case] = {
     "3d": (lambda x, w: F.conv3d(x, w, padding=1), [(1, 16, 6, 5, 7), (32, 16, 3, 3, 3)]),
     "few channels": (lambda x, w: F.conv2d(x, w, padding=1), [(1, 5, 12, 11), (17, 5, 3, 3)]),
     "deep": (lambda x, w: F.conv2d(x, w, padding=1), [(1, 200, 6, 6), (32, 200, 3, 3)]),
+    "depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=32), [(2, 32, 9, 8), (32, 1, 3, 3)]),
+    "depthwise strided": (
+        lambda x, w, b: F.relu6(F.conv2d(x, w, b, stride=2, padding=3, groups=96)),
+        [(1, 96, 15, 14), (96, 1, 7, 7), (96,)],
+    ),
+    "depthwise 1d": (lambda x, w: F.conv1d(x, w, padding=1, groups=48), [(2, 48, 40), (48, 1, 3)]),
     "after relu": (lambda x, w: F.conv2d(x.relu() + 1, w, padding=1), [(1, 32, 8, 8), (32, 32, 3, 3)]),
 }
 
@@ -119,6 +125,14 @@ def test_one_compile_for_all_sizes() -> None:
         x = draw(*shape)
         assert_close(fast(x, w, b), function(x, w, b), function(x.double(), w.double(), b.double()))
     assert len(smelt.reports()) == 1
+
+
+def test_groups_stay_atens() -> None:
+    """Several channels a group, or a depthwise convolution whose channels do not fill the lanes."""
+    for channels, groups in ((32, 4), (33, 33)):
+        x, w = draw(1, channels, 9, 9), draw(channels, channels // groups, 3, 3, seed=1)
+        _, report = compiled(lambda x, w, g=groups: pooled(F.conv2d(x, w, groups=g)), x, w)
+        assert report.externs == {"aten.convolution.default": 1}
 
 
 def test_a_result_that_lies_otherwise_is_atens() -> None:

@@ -33,7 +33,7 @@ from smelt.schedule.operands import (
     as_product,
     box,
     lhs_place,
-    lies_along_terms,
+    lies_well,
     loads_of,
     memory_order,
     operand_code,
@@ -41,10 +41,10 @@ from smelt.schedule.operands import (
 from smelt.schedule.panels import Panels, panel_width
 from smelt.symbolic import contiguous_strides, size_hint
 
-FEWEST = 64
-"""Matrix products with fewer rows, columns or terms than this are ATen's: packing a panel would not pay."""
-FEWEST_POSITIONS, FEWEST_CHANNELS = 32, 16
-"""The same for the rows of a convolution, and for its columns and terms."""
+FEWEST_ROWS, FEWEST = 32, 64
+"""Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay."""
+FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
+"""The same for the columns and terms of a convolution, and for the terms of a depthwise one."""
 
 
 def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
@@ -55,7 +55,7 @@ def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
     pointwise node of its own. What is computed from a convolution lies as that does, channels side by side.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
-    products, fixed = _products(graph, config)
+    products, fixed = _products(graph, config, target)
     layouts = Layouts(fixed, chosen)
     frozen = frozen_buffers(graph)
     for node in graph.nodes:
@@ -70,7 +70,7 @@ def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
     return chosen
 
 
-def _products(graph: Graph, config: Config) -> tuple[dict[int, Product], set[str]]:
+def _products(graph: Graph, config: Config, target: Target) -> tuple[dict[int, Product], set[str]]:
     """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
 
     A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
@@ -81,7 +81,7 @@ def _products(graph: Graph, config: Config) -> tuple[dict[int, Product], set[str
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
         product = as_product(node.body, graph)
-        if product is not None and worth_it(product, graph):
+        if product is not None and worth_it(product, graph, target):
             products[id(node)] = product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
@@ -122,17 +122,21 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target) ->
     return node
 
 
-def worth_it(product: Product, graph: Graph) -> bool:
+def worth_it(product: Product, graph: Graph, target: Target) -> bool:
     """Whether `smelt.schedule.products` has a nest for a product, and it is so large that this pays."""
-    body = product.body
+    body, lanes = product.body, target.vector_bytes // 4
     if body.dtype.itemsize != 4 or body.result != 0:
         return False
     rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
     if is_matrix_product(product):
-        return min(rows, columns, depth) >= FEWEST
+        return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST
     if product.batch or len(product.columns) != 1 or box(product, graph) is None:
         return False
-    return rows >= FEWEST_POSITIONS and min(columns, depth) >= FEWEST_CHANNELS
+    if product.shared:
+        width = product.extents[-1]
+        whole = width.is_Integer and int(width) % lanes == 0  # lanes beyond the last column would read on
+        return whole and rows >= FEWEST_ROWS and depth >= FEWEST_TAPS
+    return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST_CHANNELS
 
 
 def is_matrix_product(product: Product) -> bool:
@@ -165,7 +169,7 @@ class _Native:
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
-        if not lies_along_terms(body, self.graph):
+        if not lies_well(self.product, self.graph):
             body = yield from self._laid_out(body)
         if not is_matrix_product(self.product) or self._is_frozen(body):
             body = yield from self._packed(body)

@@ -31,13 +31,15 @@ class Product:
     """``out[batch, row, column] = sum over terms of lhs[batch, row, term] * rhs[batch, column, term]``.
 
     ``batch``, ``rows`` and ``columns`` are numbers of dimensions of the contraction's shape: what both
-    operands depend on, only lhs, only rhs.
+    operands depend on, only lhs, only rhs. Where nothing is rhs's alone, the batch is the columns: then lhs
+    depends on these too (``shared``), as a depthwise convolution's does.
     """
 
     body: Contraction
     batch: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    shared: bool = False
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)
@@ -80,9 +82,10 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
             dims["rows"].append(dim)
         else:
             return None
-    if not dims["rows"] or not dims["columns"]:
+    batch, rows, columns = (tuple(found) for found in dims.values())
+    if not rows or not (columns or batch):
         return None
-    return Product(body, *(tuple(found) for found in dims.values()))
+    return Product(body, batch, rows, columns) if columns else Product(body, (), rows, batch, shared=True)
 
 
 def operand_code(
@@ -186,8 +189,11 @@ def together(
     return groups
 
 
-def lies_along_terms(body: Contraction, graph: Graph) -> bool:
-    """Whether lhs is one plain load, with terms side by side in memory: what the register tile reads."""
+def lies_well(product: Product, graph: Graph) -> bool:
+    """Whether lhs is one plain load, with terms side by side in memory: what the register tile reads. What
+    is shared with rhs has columns side by side instead.
+    """
+    body = product.body
     place = lhs_place(body, graph)
     if place is None:
         return False
@@ -195,6 +201,8 @@ def lies_along_terms(body: Contraction, graph: Graph) -> bool:
     order = memory_order(place[1], terms, body.reduce_shape)
     if order is None:
         return False
+    if product.shared:
+        return bool(place[1].coeff(variables("i", len(body.shape))[product.columns[-1]], 1) == 1)
     groups = together(place[1], terms, body.reduce_shape, order)
     if not groups:
         return True  # one term
@@ -240,7 +248,7 @@ def box(product: Product, graph: Graph) -> Boxed | None:
 
     A convolution's window at output ``o`` and tap ``k`` sees position ``2*o + k - 3``, or zero beyond the
     edges: both are functions of that position, so a padded copy has it at ``2*o + k``. Terms that no position
-    shares with rows come last, so that they lie side by side.
+    shares with rows come last, so that they lie side by side; columns, where lhs depends on them, after them.
     """
     body = product.body
     steps = operand_code(body.lhs, body, graph)
@@ -262,9 +270,12 @@ def box(product: Product, graph: Graph) -> Boxed | None:
     if any(sympy.expand(expr.xreplace(at)).free_symbols & wanted for expr in _exprs(steps)):
         return None
     batch, rows = {outer[d] for d in product.batch}, {outer[d] for d in product.rows}
+    columns = {outer[d] for d in product.columns}
 
     def rank(number: int) -> int:
         inside = places[number].free_symbols
+        if inside & columns:
+            return 3
         return 2 if not inside & (batch | rows) and inside & set(terms) else int(not inside & batch)
 
     order = sorted(range(len(places)), key=rank)

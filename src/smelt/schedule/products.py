@@ -6,7 +6,8 @@
 
 Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. It is all
 `smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: the last tile
-computes some rows twice and stores them once.
+computes some rows twice and stores them once. What lhs shares with the columns (a depthwise convolution's
+channels) it loads side by side, instead of one number for all lanes.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class ProductBuilder:
             at = Min(at, self.rows - 1)
         column = side * self.lanes + lane
         terms = [self.variable() for _ in self.term_runs]
-        left = self._lhs_place(batch, at, terms)
+        left = self._lhs_place(batch, at, terms, panel * self.width + column)
         right = self._panel_place(batch, panel, terms, column)
         f32 = torch.float32
 
@@ -272,8 +273,10 @@ class ProductBuilder:
             stmts = (For(term, ZERO, size, Block(stmts)),)
         return [Let("nothing", f32, "constant", (0.0,)), Store("tile", place, "nothing"), *stmts]
 
-    def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr]) -> Expr:
-        """The flat index of lhs at a row, counted through all row dimensions, and a term of each run."""
+    def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
+        """The flat index of lhs at a row, counted through all row dimensions, and a term of each run; at the
+        column, where that is shared.
+        """
         body = self.product.body
         where: dict[Symbol, Expr] = dict.fromkeys((*self.symbols, *self.term_symbols), ZERO)
         where.update(zip((self.symbols[d] for d in self.product.batch), batch))
@@ -282,6 +285,8 @@ class ProductBuilder:
             where[self.symbols[run[-1]]] = at
         for run, term in zip(self.term_runs, terms):
             where[self.term_symbols[run[-1]]] = term
+        if self.product.shared:
+            where[self.symbols[self.product.columns[-1]]] = column
         return self.lhs_flat.xreplace(where)
 
     def _panel_place(
