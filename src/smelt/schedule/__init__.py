@@ -9,7 +9,7 @@ from smelt.loops.ir import Extern, Graph
 from smelt.runtime.plan import Folded, FoldedUse
 from smelt.schedule.assemble import Assembler, Scheduled
 from smelt.schedule.constants import split_constants
-from smelt.schedule.contractions import choose_kernels
+from smelt.schedule.contractions import Choose, choose_kernels
 from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
 from smelt.schedule.merging import merge
@@ -21,15 +21,17 @@ AHEAD = "ahead"
 """Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
 
 
-def schedule(graph: Graph, config: Config, target: Target, prefix: str = "") -> Scheduled:
+def schedule(
+    graph: Graph, config: Config, target: Target, prefix: str = "", choose: Choose | None = None
+) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
     What scales a contraction goes into its weight where that is frozen; every contraction gets its kernel;
     what depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
-    runs.
+    runs; ``choose`` says which products run in kernels of our own (None: a rule).
     """
-    whole, parts = split_constants(choose_kernels(fold_scales(graph), config, target))
+    whole, parts = split_constants(choose_kernels(fold_scales(graph), config, target, choose))
     scheduled = _schedule(whole, config, target, prefix)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):
@@ -56,4 +58,4 @@ def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Sche
     return replace(Assembler(work, groups, config, target, bodies, prefix).run(), graph=graph)
 
 
-__all__ = ["AHEAD", "Scheduled", "Target", "schedule"]
+__all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]

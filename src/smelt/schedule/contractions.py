@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -41,27 +41,44 @@ from smelt.schedule.operands import (
 from smelt.schedule.panels import Panels, panel_width
 from smelt.symbolic import contiguous_strides, size_hint
 
+<<<<<<< ours
 FEWEST_ROWS, FEWEST = 32, 64
 """Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay."""
 FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
 """The same for the columns and terms of a convolution, and for the terms of a depthwise one."""
+=======
+Choose = Callable[[Product, Graph], bool]
+"""Whether a product of a graph runs in a kernel of our own; only where it `has_nest`."""
+
+FEWEST = 64
+"""Matrix products with fewer rows, columns or terms than this are ATen's: packing a panel would not pay."""
+FEWEST_POSITIONS, FEWEST_CHANNELS = 32, 16
+"""The same for the rows of a convolution, and for its columns and terms."""
+>>>>>>> theirs
 
 
-def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
+def choose_kernels(
+    graph: Graph, config: Config, target: Target, choose: Choose | None = None
+) -> Graph:
     """The graph, and the bodies of its control flow, with a kernel for every contraction.
 
-    A product that pays (`worth_it`) becomes its sums, in a buffer of the accumulator's dtype, and a pointwise
-    node that adds the start and rounds; all others become ATen's call. What is packed for a product is a
-    pointwise node of its own. What is computed from a convolution lies as that does, channels side by side.
+    A product that pays (``choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
+    accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
+    What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
+    that does, channels side by side.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+<<<<<<< ours
     products, fixed = _products(graph, config, target)
+=======
+    products, fixed = _products(graph, config, choose or worth_it)
+>>>>>>> theirs
     layouts = Layouts(fixed, chosen)
     frozen = frozen_buffers(graph)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            chosen.nodes.append(_without_kernel(node, graph, config, target))
+            chosen.nodes.append(_without_kernel(node, graph, config, target, choose))
             layouts.follow(chosen.nodes[-1])
             continue
         for each in _Native(node, product, chosen, frozen, layouts, target).nodes():
@@ -70,7 +87,11 @@ def choose_kernels(graph: Graph, config: Config, target: Target) -> Graph:
     return chosen
 
 
+<<<<<<< ours
 def _products(graph: Graph, config: Config, target: Target) -> tuple[dict[int, Product], set[str]]:
+=======
+def _products(graph: Graph, config: Config, choose: Choose) -> tuple[dict[int, Product], set[str]]:
+>>>>>>> theirs
     """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
 
     A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
@@ -81,7 +102,11 @@ def _products(graph: Graph, config: Config, target: Target) -> tuple[dict[int, P
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
         product = as_product(node.body, graph)
+<<<<<<< ours
         if product is not None and worth_it(product, graph, target):
+=======
+        if product is not None and choose(product, graph):
+>>>>>>> theirs
             products[id(node)] = product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
@@ -106,14 +131,16 @@ def _lies_so(product: Product, result: Buffer) -> bool:
     return wanted == found
 
 
-def _without_kernel(node: Node, graph: Graph, config: Config, target: Target) -> Node:
+def _without_kernel(
+    node: Node, graph: Graph, config: Config, target: Target, choose: Choose | None
+) -> Node:
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
     if isinstance(body, Attention):
         pays = config.contractions and attention_pays(body, graph)
         return node if pays else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
-        inner = tuple(choose_kernels(each, config, target) for each in body.bodies)
+        inner = tuple(choose_kernels(each, config, target, choose) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))
     if isinstance(body, Contraction):
         outputs: list[str | None] = [None] * body.results
@@ -122,6 +149,7 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target) ->
     return node
 
 
+<<<<<<< ours
 def worth_it(product: Product, graph: Graph, target: Target) -> bool:
     """Whether `smelt.schedule.products` has a nest for a product, and it is so large that this pays."""
     body, lanes = product.body, target.vector_bytes // 4
@@ -137,6 +165,25 @@ def worth_it(product: Product, graph: Graph, target: Target) -> bool:
         whole = width.is_Integer and int(width) % lanes == 0  # lanes beyond the last column would read on
         return whole and rows >= FEWEST_ROWS and depth >= FEWEST_TAPS
     return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST_CHANNELS
+=======
+def has_nest(product: Product, graph: Graph) -> bool:
+    """Whether `smelt.schedule.products` has a nest for a product."""
+    if product.body.dtype.itemsize != 4 or product.body.result != 0:
+        return False
+    if is_matrix_product(product):
+        return True
+    return not product.batch and len(product.columns) == 1 and box(product, graph) is not None
+
+
+def worth_it(product: Product, graph: Graph) -> bool:
+    """Whether there is a nest for a product, and it is so large that this pays: a rule."""
+    if not has_nest(product, graph):
+        return False
+    rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
+    if is_matrix_product(product):
+        return min(rows, columns, depth) >= FEWEST
+    return rows >= FEWEST_POSITIONS and min(columns, depth) >= FEWEST_CHANNELS
+>>>>>>> theirs
 
 
 def is_matrix_product(product: Product) -> bool:
