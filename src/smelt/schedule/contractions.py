@@ -41,25 +41,16 @@ from smelt.schedule.operands import (
 from smelt.schedule.panels import Panels, panel_width
 from smelt.symbolic import contiguous_strides, size_hint
 
-<<<<<<< ours
+Choose = Callable[[Product, Graph, Target], bool]
+"""Whether a product of a graph runs in a kernel of our own; only where it `has_nest`."""
+
 FEWEST_ROWS, FEWEST = 32, 64
 """Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay."""
 FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
 """The same for the columns and terms of a convolution, and for the terms of a depthwise one."""
-=======
-Choose = Callable[[Product, Graph], bool]
-"""Whether a product of a graph runs in a kernel of our own; only where it `has_nest`."""
-
-FEWEST = 64
-"""Matrix products with fewer rows, columns or terms than this are ATen's: packing a panel would not pay."""
-FEWEST_POSITIONS, FEWEST_CHANNELS = 32, 16
-"""The same for the rows of a convolution, and for its columns and terms."""
->>>>>>> theirs
 
 
-def choose_kernels(
-    graph: Graph, config: Config, target: Target, choose: Choose | None = None
-) -> Graph:
+def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose | None = None) -> Graph:
     """The graph, and the bodies of its control flow, with a kernel for every contraction.
 
     A product that pays (``choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
@@ -68,11 +59,7 @@ def choose_kernels(
     that does, channels side by side.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
-<<<<<<< ours
-    products, fixed = _products(graph, config, target)
-=======
-    products, fixed = _products(graph, config, choose or worth_it)
->>>>>>> theirs
+    products, fixed = _products(graph, config, target, choose or worth_it)
     layouts = Layouts(fixed, chosen)
     frozen = frozen_buffers(graph)
     for node in graph.nodes:
@@ -87,11 +74,9 @@ def choose_kernels(
     return chosen
 
 
-<<<<<<< ours
-def _products(graph: Graph, config: Config, target: Target) -> tuple[dict[int, Product], set[str]]:
-=======
-def _products(graph: Graph, config: Config, choose: Choose) -> tuple[dict[int, Product], set[str]]:
->>>>>>> theirs
+def _products(
+    graph: Graph, config: Config, target: Target, choose: Choose
+) -> tuple[dict[int, Product], set[str]]:
     """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
 
     A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
@@ -102,11 +87,7 @@ def _products(graph: Graph, config: Config, choose: Choose) -> tuple[dict[int, P
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
         product = as_product(node.body, graph)
-<<<<<<< ours
-        if product is not None and worth_it(product, graph, target):
-=======
-        if product is not None and choose(product, graph):
->>>>>>> theirs
+        if product is not None and choose(product, graph, target):
             products[id(node)] = product
     while True:
         fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
@@ -131,9 +112,7 @@ def _lies_so(product: Product, result: Buffer) -> bool:
     return wanted == found
 
 
-def _without_kernel(
-    node: Node, graph: Graph, config: Config, target: Target, choose: Choose | None
-) -> Node:
+def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, choose: Choose | None) -> Node:
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
     if isinstance(body, Attention):
@@ -149,41 +128,29 @@ def _without_kernel(
     return node
 
 
-<<<<<<< ours
-def worth_it(product: Product, graph: Graph, target: Target) -> bool:
-    """Whether `smelt.schedule.products` has a nest for a product, and it is so large that this pays."""
-    body, lanes = product.body, target.vector_bytes // 4
-    if body.dtype.itemsize != 4 or body.result != 0:
-        return False
-    rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
-    if is_matrix_product(product):
-        return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST
-    if product.batch or len(product.columns) != 1 or box(product, graph) is None:
-        return False
-    if product.shared:
-        width = product.extents[-1]
-        whole = width.is_Integer and int(width) % lanes == 0  # lanes beyond the last column would read on
-        return whole and rows >= FEWEST_ROWS and depth >= FEWEST_TAPS
-    return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST_CHANNELS
-=======
-def has_nest(product: Product, graph: Graph) -> bool:
+def has_nest(product: Product, graph: Graph, target: Target) -> bool:
     """Whether `smelt.schedule.products` has a nest for a product."""
     if product.body.dtype.itemsize != 4 or product.body.result != 0:
         return False
     if is_matrix_product(product):
         return True
+    if product.shared:
+        columns, lanes = product.extents[-1], target.vector_bytes // 4
+        if not (columns.is_Integer and int(columns) % lanes == 0):
+            return False  # lanes beyond the last column would read on
     return not product.batch and len(product.columns) == 1 and box(product, graph) is not None
 
 
-def worth_it(product: Product, graph: Graph) -> bool:
+def worth_it(product: Product, graph: Graph, target: Target) -> bool:
     """Whether there is a nest for a product, and it is so large that this pays: a rule."""
-    if not has_nest(product, graph):
+    if not has_nest(product, graph, target):
         return False
     rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
     if is_matrix_product(product):
-        return min(rows, columns, depth) >= FEWEST
-    return rows >= FEWEST_POSITIONS and min(columns, depth) >= FEWEST_CHANNELS
->>>>>>> theirs
+        return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST
+    if product.shared:
+        return rows >= FEWEST_ROWS and depth >= FEWEST_TAPS
+    return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST_CHANNELS
 
 
 def is_matrix_product(product: Product) -> bool:
