@@ -134,11 +134,12 @@ def has_nest(product: Product, graph: Graph, target: Target) -> bool:
         return False
     if is_matrix_product(product):
         return True
+    if product.batch or len(product.columns) != 1 or box(product, graph) is None:
+        return False
     if product.shared:
-        columns, lanes = product.extents[-1], target.vector_bytes // 4
-        if not (columns.is_Integer and int(columns) % lanes == 0):
-            return False  # lanes beyond the last column would read on
-    return not product.batch and len(product.columns) == 1 and box(product, graph) is not None
+        width, lanes = product.extents[-1], target.vector_bytes // 4
+        return bool(width.is_Integer) and int(width) % lanes == 0  # lanes beyond would read on
+    return True
 
 
 def worth_it(product: Product, graph: Graph, target: Target) -> bool:
