@@ -10,6 +10,7 @@ scheduled and compiled once, and run for each use with its own inputs.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +80,8 @@ def split_constants(graph: Graph) -> tuple[Graph, list[Part]]:
 
 def frozen_buffers(graph: Graph) -> frozenset[str]:
     """The buffers whose content depends on frozen inputs alone, these included."""
+    if not graph.frozen:
+        return frozenset()
     found = _Splitter(graph)
     found.analyze()
     return frozenset(found.cost)
@@ -323,7 +326,7 @@ class _Digest:
             arguments = f"{self._value(body.args)} {self._value(body.kwargs)}"
             self.parts.append(f"{outputs}={body.target} {arguments}")
         else:  # like nothing else
-            self.parts.append(f"{outputs}={type(body).__name__} {id(node)} of {id(self.graph)}")
+            self.parts.append(f"{outputs}={type(body).__name__} {secrets.token_hex()}")
 
     def _name(self, name: str) -> None:
         self.names[name] = f"b{len(self.names)}"
