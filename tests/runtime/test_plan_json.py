@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from smelt.runtime.plan import (
     AllocStep,
     ArenaTensor,
     ExternStep,
+    Folded,
+    FoldedUse,
     FreeStep,
     NativeStep,
     Plan,
@@ -86,6 +89,8 @@ plans = some.builds(
     some.lists(some.tuples(names, names, some.integers(0, 7)), max_size=2).map(tuple),
     some.dictionaries(names, literals, max_size=2),
 )
+uses = some.builds(FoldedUse, some.lists(some.integers(0, 9)).map(tuple), some.lists(names).map(tuple))
+foldings = some.builds(Folded, plans, names, some.lists(uses, max_size=2).map(tuple))
 
 
 def types(value: Any) -> Any:
@@ -127,6 +132,13 @@ def test_what_a_plan_cannot_hold(value: Any) -> None:
     with pytest.raises(SmeltError) as caught:
         to_json(Plan((), (), (), 0, (), (), (value,)))
     assert caught.value.code == "SM0401"
+
+
+@settings(max_examples=20, deadline=None)
+@given(plans, some.lists(foldings, max_size=2).map(tuple))
+def test_what_runs_ahead_survives(plan: Plan, folded: tuple[Folded, ...]) -> None:
+    plan = replace(plan, folded=folded)
+    assert from_json(to_json(plan)) == plan
 
 
 def good() -> dict[str, Any]:
