@@ -284,11 +284,15 @@ class _Reference:
     def _both(self) -> tuple[Any, Any]:
         if self._run is None:
             wide = clones(self.trial.values, torch.float64)
+            usual = torch.get_default_dtype()
             try:
+                torch.set_default_dtype(torch.float64)  # what integers become
                 torch.manual_seed(0)
                 results = self.trial.call(*wide)
                 gradients = self.trial.backward(results, wide) if self.trial.gradients is not None else None
                 self._run = results, gradients
             except Exception:
                 self._run = None, None
+            finally:
+                torch.set_default_dtype(usual)
         return self._run
