@@ -442,7 +442,7 @@ def test_statistics_that_the_graph_updates_are_not_frozen() -> None:
 def test_exported_programs() -> None:
     model, x = small()
     exported = torch.export.export(model, (x,))
-    run = smelt.compile(exported, mode="max")
+    run = smelt.compile(exported)
     torch.testing.assert_close(run(x), model(x))
     assert report().folded > 0
     with torch.no_grad():

@@ -39,7 +39,8 @@ def compile(
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
-    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for.
+    break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for, and
+    with ``freezing`` unless that is off.
     ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
     call.
 
@@ -51,11 +52,12 @@ def compile(
     Traceback (most recent call last):
     smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
     """
-    config = config_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
         from smelt.pipeline import compile_program
 
+        config = config_from(mode, {"freezing": True, **options})
         return compile_exported(model, config, compile_program)
+    config_from(mode, options)
     if model is None:
         return lambda decorated: compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options

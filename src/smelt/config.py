@@ -33,7 +33,8 @@ class Config:
 
     freezing: bool = False
     """Whether inference graphs compute once what depends on parameters and buffers alone. On by default in
-    mode ``max``. A parameter that changes is noticed, within limits: see docs/freezing.md."""
+    mode ``max`` and for exported programs. A parameter that changes is noticed, within limits: see
+    docs/freezing.md."""
 
     fallback_random: bool = False
     """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
-from smelt.runtime import trampoline
+from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import with_constants
@@ -94,6 +94,7 @@ def build(
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
     if folded:
+        probe.start()  # compiles beside the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
         call = with_constants(call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)))
     call._boxed_call = True  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import torch
 from smelt.errors import SmeltError
 from smelt.runtime import trampoline
 from smelt.runtime.cache import key_of, open_cache
-from smelt.runtime.library import Library, compile_unit
+from smelt.runtime.library import CompileJob, Library, compile_unit
 from smelt.runtime.toolchain import find
 
 TEXT = r"""// smelt: a digest of a few elements of many tensors
@@ -123,12 +123,20 @@ def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1)
-def native_library() -> Library | None:
-    """The compiled `TEXT`, once per machine and process; None where there is no toolchain."""
+def start() -> CompileJob | None:
+    """Start compiling (or loading) `TEXT`, once per process; None where there is no toolchain."""
     try:
         toolchain = find()
-        key = key_of("probe", TEXT, toolchain.identity)
-        return compile_unit(TEXT, toolchain, open_cache(), key).result()
+        return compile_unit(TEXT, toolchain, open_cache(), key_of("probe", TEXT, toolchain.identity))
+    except (SmeltError, OSError):
+        return None
+
+
+def native_library() -> Library | None:
+    """The compiled `TEXT`; None where it cannot be had."""
+    job = start()
+    try:
+        return None if job is None else job.result()
     except (SmeltError, OSError):
         return None
 
