@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 import smelt
+from smelt.config import Config
 from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import Attention
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify
-from smelt.schedule import tiles
+from smelt.schedule import Target, attention, schedule, tiles
 from tests.lowering.harness import lowered
+from tests.schedule.simulate import simulate
 
 attend = torch.nn.functional.scaled_dot_product_attention
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -98,6 +100,23 @@ def test_what_is_not_finite(number: float, keys: int) -> None:
     mask = torch.zeros(40, keys)
     mask[3, 5] = mask[4, keys - 1] = number
     compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, keys, 32), mask)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_masked_keys_count_where_something_is_not_finite(number: float, which: int) -> None:
+    """Keys that no query sees are left out, save where NaN would come of them."""
+    inputs = operands(1, 2, 40, 300, 32)
+    inputs[which][0, 1, 3 if which == 0 else 290, 4] = number
+    mask = torch.zeros(40, 300)
+    mask[:, 200:] = -torch.inf
+    compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *inputs, mask)
+
+
+def test_causal_as_a_mask() -> None:
+    mask = torch.full((300, 300), -torch.inf).triu(1)
+    report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 300, 300, 32), mask)
+    assert not report.externs
 
 
 def test_grouped_heads() -> None:
@@ -260,9 +279,11 @@ def test_equal_layers_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         once = attend(q, k, v)
         return attend(once, k * 2, v)
 
-    inputs = [x.contiguous().transpose(1, 2).contiguous().transpose(1, 2) for x in operands(1, 2, 40, 40, 32)]
-    report = compiled(function, *inputs)
-    assert report.kernel_names.count(KERNEL) == 2 and len(built) == 1
+    inputs = [x.contiguous() for x in operands(1, 2, 40, 40, 32)]
+    inputs[0] = inputs[0].transpose(1, 2).contiguous().transpose(1, 2)
+    scheduled = schedule(lowered(function, *inputs), Config(), Target(32))
+    calls = [call.kernel for run in scheduled.runs for call in run.calls]
+    assert [kernel.name for kernel in calls].count(KERNEL) == 2 and len(built) == 1
 
 
 @pytest.mark.parametrize(
@@ -270,9 +291,10 @@ def test_equal_layers_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"contractions": False}, operands(1, 2, 40, 50, 32)),
         ({}, operands(1, 2, 1, 50, 32)),
+        ({}, operands(1, 2, 16, 600, 32)),
         ({}, tuple(x.bfloat16() for x in operands(1, 2, 40, 50, 32))),
     ],
-    ids=["switched off", "one query", "bfloat16"],
+    ids=["switched off", "one query", "many keys for a query", "bfloat16"],
 )
 def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -> None:
     torch._dynamo.reset()
@@ -303,3 +325,18 @@ def test_the_meaning_is_what_aten_computes(causal: bool) -> None:
     exact_out, exact_total = function(*(x.double() for x in inputs))
     torch.testing.assert_close(out, exact_out.float())
     torch.testing.assert_close(total, exact_total.float())
+
+
+@pytest.mark.parametrize("keys", [21, 75])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_the_nest_computes_it_too(vector_bytes: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run by the nest's interpreter, with the vectors of NEON, AVX2 and AVX-512, in one block and in several."""
+    monkeypatch.setattr(attention, "KEY_BLOCK", 32)
+    call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    mask = torch.zeros(9, keys)
+    mask[:, 10:] = -torch.inf
+    inputs = [*operands(1, 2, 9, keys, 10), mask]
+    graph = lowered(lambda q, k, v, m: call(q, k, v, attn_mask=m), *inputs)
+    results = simulate(graph, schedule(graph, Config(), Target(vector_bytes)), inputs)
+    for got, want in zip(results, call(*inputs[:3], attn_mask=mask), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-6)

@@ -28,7 +28,8 @@ from smelt.loops.dependencies import variables
 from smelt.loops.ir import Attention, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction, canonical
-from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
+from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
+from smelt.ops import ops
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -44,8 +45,18 @@ QUERY_TILES = 16
 """Register tiles in a block of queries: that often packed keys and values are used."""
 KEY_BLOCK = 256
 """Keys in a block: packed, they and their values stay in the second cache."""
-FEWEST_QUERIES, FEWEST_KEYS, FEWEST_TERMS = 16, 16, 8
-"""With fewer, packing would not pay: ATen's kernel is called."""
+ROUNDS = 1.5 * 2.0**23
+"""Added to a small number: its nearest integer is in the last bits."""
+LN2 = (-0.693145751953125, -1.428606765330187e-06)
+"""Minus the logarithm of 2, its first bits and the rest."""
+EXP = (0.49999994, 0.1666652, 0.041668396, 0.008368786, 0.0013814402)
+"""(exp(r) - 1 - r) / r**2 for the absolute value of r at most ln(2) / 2."""
+LEAST = -87.33
+"""exp of this is the least normal number."""
+FEWEST_QUERIES, FEWEST_TERMS = 8, 8
+"""With fewer, register tiles would be half empty: ATen's kernel is called."""
+KEYS_A_QUERY = 16
+"""With more keys for each query, packing them would not pay."""
 
 
 def attention_pays(body: Attention, graph: Graph) -> bool:
@@ -54,7 +65,7 @@ def attention_pays(body: Attention, graph: Graph) -> bool:
         return False
     sizes = (body.shape[-2], *body.reduce_shape)
     queries, keys, terms = (size_hint(size, graph.hints) for size in sizes)
-    if queries < FEWEST_QUERIES or keys < FEWEST_KEYS or terms < FEWEST_TERMS:
+    if queries < max(FEWEST_QUERIES, keys / KEYS_A_QUERY) or terms < FEWEST_TERMS:
         return False
     recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
     _run_all(body, recorder)
@@ -174,6 +185,7 @@ class _Builder:
         alone = self.keys.is_Integer and int(self.keys) <= KEY_BLOCK + KEY_BLOCK // 2
         self.key_blocks = _blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
         self.once = self.key_blocks.count is None
+        self.plain = True
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
@@ -182,6 +194,7 @@ class _Builder:
         sizes = self.body.shape[:-2]
         loops = [self.writer.variable(size) for size in sizes]
         self.batch = tuple(loops)
+        self.plain = self._is_plain()
         if self.queries.count is not None:
             self.query_block = self.writer.variable(self.queries.count)
             loops.append(self.query_block)
@@ -292,10 +305,46 @@ class _Builder:
 
         yield writer.pack("keys", length, self.wide, self.depth, key)
         yield writer.pack("values", self.columns, self.across, length, value)
+        if not self.plain:
+            yield from self._finite(length)
         yield writer.over(
             ceiling(self.queries.length(self.query_block), self.rows),
             lambda number: _Tile(self, number, begin, length).statements(),
         )
+
+    def _finite(self, length: Expr) -> Iterator[Stmt]:
+        """``odd``: NaN where a key or value of the block is not finite, else 0."""
+        packed = (
+            ("keys", ceiling(length, self.wide), self.depth, self.wide),
+            ("values", self.panels, length, self.across),
+        )
+        yield Accumulate("odds", "sum", F32)
+        for name, panels, terms, width in packed:
+            yield self.writer.over(
+                panels,
+                lambda panel, name=name, terms=terms, width=width: [  # type: ignore[misc]
+                    self.writer.over(
+                        terms,
+                        lambda term: [
+                            self.writer.vector(
+                                ZERO,
+                                sympy.Integer(width),
+                                lambda column: _oddity(Let("h0", F32, "load", (name, (panel, term, column)))),
+                            )
+                        ],
+                    )
+                ],
+            )
+        yield Let("odd", F32, "read", ("odds", 0))
+
+    def _is_plain(self) -> bool:
+        """Whether a score depends on the product, not on which key it is."""
+        row, key = self.writer.variable(), self.writer.variable()
+        made = RecordedValue("made", F32)
+        stmts, _ = self.writer.coded(
+            lambda: self.body.score((*self.batch, row, key), made), "c", {"made": F32}
+        )
+        return not any(isinstance(stmt, Let) and _depends(stmt, key) for stmt in stmts)
 
 
 class _Tile:
@@ -309,7 +358,7 @@ class _Tile:
         self.builder, self.writer, self.body = builder, builder.writer, builder.body
         self.number, self.begin, self.length = number, begin, length
         self.rows = builder.rows
-        self.reach = self._seen(sympy.Integer(self.rows - 1))
+        self.limit = length
 
     def _query(self, row: Expr) -> Expr:
         queries = self.builder.queries
@@ -322,14 +371,21 @@ class _Tile:
     def _seen(self, row: Expr) -> Expr:
         """How many of the block's keys a row sees."""
         if self.body.seen is None:
-            return self.length
-        return Min(self.length, Max(ZERO, self.body.seen(self._at(row)) - self.begin))
+            return self.limit
+        return Min(self.limit, Max(ZERO, self.body.seen(self._at(row)) - self.begin))
+
+    @property
+    def reach(self) -> Expr:
+        """How many of the block's keys any row sees."""
+        return self._seen(sympy.Integer(self.rows - 1))
 
     def _at(self, row: Expr) -> tuple[Expr, ...]:
         return (*self.builder.batch, self._query(row))
 
     def statements(self) -> Iterator[Stmt]:
         builder, rows = self.builder, sympy.Integer(self.rows)
+        if not builder.plain:
+            yield from self._visible()
         yield self.writer.over(ceiling(self.reach, builder.wide), lambda panel: [self._scores(panel)])
         yield self.writer.over(rows, self._largest)
         yield self.writer.over(rows, self._shares)
@@ -343,6 +399,60 @@ class _Tile:
                     builder._copied(row, self._at(row), "l4"),
                 ],
             )
+
+    # -- what is masked -------------------------------------------------------------------------------------
+
+    def _visible(self) -> Iterator[Stmt]:
+        """Leave the last panels out where no row sees anything: scores are -inf there, whatever the product.
+
+        That holds where all operands are finite; otherwise nothing is left out, NaN goes where ATen has it.
+        """
+        writer, wide = self.writer, self.builder.wide
+        panels = ceiling(self.reach, wide)
+
+        def operand(row: Expr, term: Expr) -> Iterator[Stmt]:
+            stmts, value = writer.coded(lambda: self.body.query(self._at(row), (term,)), "h")
+            yield from stmts
+            yield from _oddity(Let("h_", F32, "mul", (value, "one")), "strange")
+
+        def masked(row: Expr, panel: Expr, column: Expr) -> Iterator[Stmt]:
+            nothing = RecordedValue("none", F32)
+            index = (*self._at(row), self.begin + panel * wide + column)
+            stmts, value = writer.coded(lambda: self.body.score(index, nothing), "m", {"none": F32})
+            yield from stmts
+            yield Update("most", value)
+
+        def seen(panel: Expr) -> Iterator[Stmt]:
+            yield Accumulate("most", "max", F32)
+            width = Min(sympy.Integer(wide), self.length - panel * wide)
+            yield writer.over(
+                sympy.Integer(self.rows),
+                lambda row: [writer.vector(ZERO, width, lambda column: masked(row, panel, column))],
+            )
+            yield Let("v0", F32, "read", ("most", 0))
+            yield Let("v1", torch.bool, "ne", ("v0", "lowest"))
+            yield Let("v2", torch.int64, "index_expr", (panel + 1,))
+            yield Let("v3", torch.int64, "read", ("last", 0))
+            yield Let("v4", torch.int64, "where", ("v1", "v2", "v3"))
+            yield Advance("last", "v4")
+
+        yield Accumulate("strange", "sum", F32)
+        yield writer.over(
+            sympy.Integer(self.rows),
+            lambda row: [writer.vector(ZERO, self.builder.depth, lambda term: operand(row, term))],
+        )
+        yield Carry("last", torch.int64, 0)
+        panel = writer.variable()
+        yield For(panel, ZERO, panels, Block(tuple(seen(panel))))
+        yield Let("w0", F32, "read", ("strange", 0))
+        yield Let("w1", F32, "add", ("w0", "odd"))
+        yield Let("w2", torch.bool, "eq", ("w1", "none"))
+        yield Let("w3", torch.int64, "read", ("last", 0))
+        yield Let("w4", torch.int64, "index_expr", (panels,))
+        yield Let("w5", torch.int64, "where", ("w2", "w3", "w4"))
+        last = writer.variable()
+        yield Let("w6", torch.int64, "indirect_index", ("w5", panels + 1, False, False), last)
+        self.limit = Min(self.length, last * wide)
 
     # -- scores ---------------------------------------------------------------------------------------------
 
@@ -359,19 +469,13 @@ class _Tile:
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
             key = panel * self.builder.wide + column
-            stmts, value = self._score(row, key) if self._plain() else ([], made)
+            stmts, value = self._score(row, key) if self.builder.plain else ([], made)
             return [*stmts, Store("scores", (row, key), value)]
 
         def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return "keys", (panel, term, column)
 
         return self.writer.tile(self.rows, self.builder.wide, self.builder.depth, left, right, finish)
-
-    def _plain(self) -> bool:
-        """Whether a score depends on the product, not on the key."""
-        probe = self.writer.variable()
-        stmts, _ = self._score(ZERO, probe)
-        return not any(isinstance(stmt, Let) and _depends(stmt, probe) for stmt in stmts)
 
     # -- the softmax ----------------------------------------------------------------------------------------
 
@@ -380,7 +484,7 @@ class _Tile:
 
         def scored(key: Expr) -> Iterator[Stmt]:
             yield Let("made", F32, "load", ("scores", (row, key)))
-            if self._plain():
+            if self.builder.plain:
                 yield Update("top", "made")
                 return
             stmts, value = self._score(row, key)
@@ -408,14 +512,14 @@ class _Tile:
         """Scores become what they count; their sum."""
         seen, place = self._seen(row), self._place(row)
 
-        def counted(key: Expr) -> list[Stmt]:
-            return [
-                Let("x0", F32, "load", ("scores", (row, key))),
-                Let("x1", F32, "sub", ("x0", "t0")),
-                Let("x2", F32, "exp", ("x1",)),
-                Store("scores", (row, key), "x2"),
-                Update("sum", "x2"),
-            ]
+        def counted(key: Expr) -> Iterator[Stmt]:
+            yield Let("x0", F32, "load", ("scores", (row, key)))
+            yield Let("x1", F32, "sub", ("x0", "t0"))
+            below = RecordedValue("x1", F32)
+            stmts, value = self.writer.coded(lambda: _exp_below_one(below), "x", {"x1": F32})
+            yield from stmts
+            yield Store("scores", (row, key), value)
+            yield Update("sum", value)
 
         yield Let("t0", F32, "load", ("base", (row,)))
         yield Accumulate("sum", "sum", F32)
@@ -459,6 +563,34 @@ class _Tile:
             return [factor, before, Let("g", F32, "fma", ("f", "o", made)), Store("found", place, "g")]
 
         return self.writer.tile(self.rows, builder.across, self.reach, left, right, finish)
+
+
+def _exp_below_one(x: Any) -> Any:
+    """``exp(x)`` in float32 for x <= 0, to one unit in the last place; 0 where it would be below 1.2e-38.
+
+    2**n * exp(r) with x = n * ln 2 + r: what `ops.exp` does besides is for results that are large, or have
+    few bits. Beside the 1 of a row's largest score they count for nothing.
+    """
+    f32, i32 = torch.float32, torch.int32
+
+    def number(value: float) -> Any:
+        return ops.constant(value, f32)
+
+    shifted = ops.fma(x, number(1 / math.log(2)), number(ROUNDS))
+    n = ops.sub(shifted, number(ROUNDS))
+    r = ops.fma(n, number(LN2[1]), ops.fma(n, number(LN2[0]), x))
+    p = number(EXP[-1])
+    for coefficient in reversed(EXP[:-1]):
+        p = ops.fma(r, p, number(coefficient))
+    p = ops.add(ops.fma(ops.mul(r, r), p, r), number(1.0))
+    exponent = ops.lshift(ops.bitcast(shifted, i32), ops.constant(23, i32))
+    found = ops.bitcast(ops.add(ops.bitcast(p, i32), exponent), f32)
+    return ops.where(ops.lt(x, number(LEAST)), number(0.0), found)
+
+
+def _oddity(value: Let, into: str = "odds") -> list[Stmt]:
+    """A value, and what it adds to an accumulator: NaN where it is not finite, else 0."""
+    return [value, Let("h9", F32, "mul", (value.name, "none")), Update(into, "h9")]
 
 
 def _depends(stmt: Let, symbol: Symbol) -> bool:
