@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -418,6 +420,35 @@ def test_constants_go_with_the_last_program() -> None:
     del model
     gc.collect()
     assert len(folded._SHARED) == before
+
+
+def test_memory_that_was_replaced_goes() -> None:
+    model, x = small()
+    run = frozen(model)
+    run(x)
+    old = [weakref.ref(each) for each in folded._SHARED.values()]
+    with torch.no_grad():
+        for each in (model[1], model[4]):
+            each.weight.data = torch.randn(8)
+    agrees(run, model, x)
+    assert all(each() is None for each in old)
+
+
+def test_threads_agree_while_a_parameter_changes() -> None:
+    model, x = small()
+    run = frozen(model)
+    run(x)
+    results: list[Tensor] = []
+    threads = [threading.Thread(target=lambda: results.extend(run(x) for _ in range(50))) for _ in range(4)]
+    for each in threads:
+        each.start()
+    with torch.no_grad():
+        for turn in range(20):
+            model[1].weight.data = torch.full((8,), float(turn))
+    for each in threads:
+        each.join()
+    assert len(results) == 200
+    agrees(run, model, x)
 
 
 def test_training_and_the_default_mode_freeze_nothing() -> None:

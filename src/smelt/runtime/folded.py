@@ -84,6 +84,8 @@ def with_constants(call: Call, folded: Sequence[Folded], computes: Sequence[Call
     def checked(args: list[Any]) -> tuple[Any, ...]:
         if keeper.look(args) != keeper.seen:
             keeper.renew(args)
+        # constants that another thread replaces meanwhile must outlive this call
+        held = keeper.held  # noqa: F841
         return call(args)
 
     return checked
@@ -103,8 +105,7 @@ class _Keeper:
         self.look: Callable[[list[Any]], int] = lambda args: -1
         self.seen: int | None = None
         self.held: list[Constants | None] = [None] * len(uses)
-        self.kept: list[Any] = []
-        self.retired: list[Any] = []
+        self.watch: Watch | None = None
         self.lock = threading.Lock()
 
     def renew(self, args: list[Any]) -> None:
@@ -122,8 +123,7 @@ class _Keeper:
             held: list[Constants | None] = [
                 self._constants(use, sources, stamp, doubt) for use in range(len(self.uses))
             ]
-            # what calls in other threads still use goes a generation later
-            self.retired, self.kept, self.held = [*self.kept, *self.held], [watch], held
+            self.watch, self.held = watch, held
             self.probe, self.content, self.stamp = probe, content, stamp
             self.seen = seen if seen >= 0 else None  # written to at this very moment: look again next time
             self.look = watch.look
