@@ -60,16 +60,25 @@ KEYS_A_QUERY = 16
 
 
 def attention_pays(body: Attention, graph: Graph) -> bool:
-    """Whether the nest below computes this attention, and is not slower than ATen's kernel."""
+    """Whether the nest below computes this attention, and is not slower than ATen's kernel: `why_atens`."""
+    return why_atens(body, graph) is None
+
+
+def why_atens(body: Attention, graph: Graph) -> str | None:
+    """Why a rule gives an attention to ATen's kernel; None where the nest below computes it.
+
+    Measured on two cores with AVX-512 for 1 to 1024 queries and 8 to 1024 keys, heads of 32 to 128.
+    """
     if body.dtype != F32:
-        return False
+        return f"attention in {body.dtype}"
     sizes = (body.shape[-2], *body.reduce_shape)
     queries, keys, terms = (size_hint(size, graph.hints) for size in sizes)
     if queries < max(FEWEST_QUERIES, keys / KEYS_A_QUERY) or terms < FEWEST_TERMS:
-        return False
+        return f"{queries} queries of {terms} terms, {keys} keys: too few"
     recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
     _run_all(body, recorder)
-    return all(isinstance(step, Instruction) and step.index is None for step in recorder.instructions)
+    plain = all(isinstance(step, Instruction) and step.index is None for step in recorder.instructions)
+    return None if plain else "operands or a mask that are masked or looked up"
 
 
 def _run_all(body: Attention, recorder: Recorder) -> list[Any]:
