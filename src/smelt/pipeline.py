@@ -23,7 +23,7 @@ from smelt.contract import contract, graph_key
 from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
 from smelt.loops.dependencies import bound_symbols
-from smelt.loops.ir import Extern, Graph
+from smelt.loops.ir import Contraction, Extern, Graph
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
@@ -32,17 +32,20 @@ from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
 from smelt.nest.work import work
-from smelt.reporting import LOG, CompileReport
+from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
+from smelt.schedule.choice import by_aten, contractions, described, rule
+from smelt.schedule.constants import frozen_buffers
 from smelt.symbolic import size_hint
+from smelt.tuning import Tuning
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
-PASSES = ("contract", "key", "lowering", "schedule", "codegen", "compile", "executor", "wait")
+PASSES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The passes in order, as they appear in ``CompileReport.phase_seconds``.
 
 A cache hit goes from ``key`` to ``executor``.
@@ -104,8 +107,10 @@ def _compile(program: Program, config: Config) -> Compiled:
         tools = toolchain.find()
         target = Target(tools.vector_bytes)
         store = cache.open_cache()
+        threads = torch.get_num_threads() if config.mode == "max" else 0  # what is measured depends on them
         key = cache.key_of(
-            graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()
+            *(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()),
+            str(threads),
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
@@ -116,9 +121,15 @@ def _compile(program: Program, config: Config) -> Compiled:
         graph = _lowered(program, config)
         if config.verify:
             verify_loops(graph)
-    unit = _unit(graph, config, target, report)
+    tuning = None
+    if config.mode == "max" and config.contractions:
+        with report.phase("tuning"):
+            tuning = Tuning(config, target, tools, store, source_digest())
+            tuning.measure(graph)
+    unit = _unit(graph, config, target, report, tuning)
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     plan = replace(unit.plan, notes=_notes(unit, constants))
+    plan.notes["choices"] = _choices(graph, unit.graph, config, target, tuning)
     if config.clocks:
         plan.notes["clocks"] = _work(unit)
     _fill_report(report, plan.notes)
@@ -139,9 +150,9 @@ def _lowered(program: Program, config: Config) -> Graph:
     return lower(program.graph_module, config.fallback_random, frozen)
 
 
-def _unit(graph: Graph, config: Config, target: Target, report: CompileReport) -> Unit:
+def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
     with report.phase("schedule"):
-        scheduled = schedule(graph, config, target)
+        scheduled = schedule(graph, config, target, choose=tuning.choose if tuning else None)
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
@@ -251,6 +262,29 @@ def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     }
 
 
+def _choices(
+    graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
+) -> list[list[Any]]:
+    """Who computes each contraction, as `smelt.reporting.Choice` has it; equal ones are counted."""
+    called = by_aten(scheduled)
+    found: dict[tuple[str, str], list[Any]] = {}
+    frozen: dict[int, frozenset[str]] = {}
+    for node, own in contractions(graph):
+        assert isinstance(node.body, Contraction)
+        if id(own) not in frozen:
+            frozen[id(own)] = frozen_buffers(own)
+        what = described(node.body, own, frozen[id(own)])
+        kernel = "ATen" if node.outputs[0] in called else "native"
+        if (what, kernel) in found:
+            found[what, kernel][3] += 1
+            continue
+        timing = tuning.known.get(what) if tuning is not None else None
+        why = rule(node.body, own, config, target) if timing is None else "measured"
+        times = (None, None) if timing is None else (timing.native, timing.aten)
+        found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
+    return list(found.values())
+
+
 def _work(unit: Unit) -> list[tuple[str, int, int]]:
     """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
     kernels = [call.kernel for run in unit.runs for call in run.calls]
@@ -267,6 +301,7 @@ def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
     report.fused = [list(origins) for origins in notes["fused"]]
     report.native_calls = notes["native_calls"]
     report.externs = dict(notes["externs"])
+    report.choices = [Choice(*each) for each in notes["choices"]]
     for op, reason, where in notes["fallbacks"]:
         report.add_fallback(op, reason, where)
     report.symbols = dict(notes["symbols"])

@@ -54,6 +54,7 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
         "kernels": sum(report.kernels for report in reports),
         "native_calls": sum(report.native_calls for report in reports),
         "externs": total_externs(reports),
+        "contractions": _contractions(reports),
         "fallbacks": [
             {"op": each.op, "reason": each.reason, "count": each.count, "where": each.where}
             for each in total_fallbacks(reports)
@@ -70,6 +71,14 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
     }
 
 
+def _contractions(reports: Sequence[CompileReport]) -> dict[str, int]:
+    """``native`` and ``ATen`` → how many contractions each computes."""
+    total: Counter[str] = Counter()
+    for each in (choice for report in reports for choice in report.choices):
+        total[each.kernel] += each.count
+    return dict(total)
+
+
 def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
@@ -82,6 +91,8 @@ def overview(reports: Sequence[CompileReport]) -> RenderableType:
     grid.add_row("graphs", ", ".join(f"{count} {kind}" for kind, count in graphs.items()) or "none")
     grid.add_row("kernels", f"{facts['kernels']} in {facts['native_calls']} native call(s)")
     grid.add_row("ATen calls", Text(_counted(facts["externs"]), overflow="fold"))
+    if facts["contractions"]:
+        grid.add_row("contractions", _counted(facts["contractions"]))
     grid.add_row("arena", _bytes(facts["arena_bytes"]))
     if facts["folded_constants"]:
         constants = f"{facts['folded_constants']} computed ahead, {_bytes(facts['folded_bytes'])}"
@@ -128,6 +139,8 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
         parts.append(Text(facts))
         parts += size_lines(report)
         parts.append(Text(f"  ATen calls: {_counted(report.externs)}"))
+        if report.choices:
+            parts.append(_choice_table(report))
         if report.fused:
             parts.append(_kernel_table(report))
         parts += [Text(f"  fallback {each}", style="yellow") for each in report.fallbacks]
@@ -166,6 +179,20 @@ def _kernel_table(report: CompileReport) -> Table:
         times[row] += 1
     for row, count in times.items():
         table.add_row(Text(first[row]), str(count), *(Text(text, overflow="fold") for text in row))
+    return table
+
+
+def _choice_table(report: CompileReport) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
+    table.add_column("contraction", overflow="fold")
+    table.add_column("times", justify="right")
+    table.add_column("who")
+    table.add_column("why")
+    for each in report.choices:
+        why = f"{each.why}: {each.times}" if each.times else each.why
+        table.add_row(
+            *(Text(text, overflow="fold") for text in (each.what, str(each.count), each.kernel, why))
+        )
     return table
 
 

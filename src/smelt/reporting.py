@@ -76,6 +76,36 @@ class SizeGuard:
         return self.condition + why + (f"  (at {self.where})" if self.where else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who computes a contraction: ``kernel`` is ``native`` or ``ATen``, ``why`` what the rule says, or that
+    both were measured; their seconds then.
+
+    >>> print(Choice("mm(f32[512, 512], f32[512, 512])", "native", "measured", 2, None, 0.002, 0.003))
+    mm(f32[512, 512], f32[512, 512]) x2: native, measured: native 2000 µs, ATen 3000 µs
+    """
+
+    what: str
+    kernel: str
+    why: str
+    count: int = 1
+    where: str | None = None
+    native_seconds: float | None = None
+    aten_seconds: float | None = None
+
+    @property
+    def times(self) -> str:
+        """The two times, where they were measured."""
+        if self.native_seconds is None or self.aten_seconds is None:
+            return ""
+        return f"native {self.native_seconds * 1e6:.0f} µs, ATen {self.aten_seconds * 1e6:.0f} µs"
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        measured = f": {self.times}" if self.times else ""
+        return f"{self.what}{times}: {self.kernel}, {self.why}{measured}"
+
+
 @dataclass(slots=True)
 class PartTime:
     """How often and how long a part of a compiled graph ran, with all that it did meanwhile.
@@ -98,9 +128,10 @@ class CompileReport:
 
     ``kind``: ``inference``, ``forward`` or ``backward``; ``eager`` where PyTorch runs the whole graph.
     ``fused``: for each kernel, the operators that share it. ``native_calls``: calls into compiled code per
-    run. ``externs``: ATen calls that smelt chose (matmul …) → how many. ``symbols``: dynamic sizes by name,
-    with the size seen while capturing; ``dynamic_sizes`` says which dimensions of which inputs they are,
-    ``size_guards`` what PyTorch fixed or takes for granted (of forward and inference graphs).
+    run. ``choices``: who computes each contraction. ``externs``: ATen calls that smelt chose (matmul …) → how
+    many. ``symbols``: dynamic sizes by name, with the size seen while capturing; ``dynamic_sizes`` says which
+    dimensions of which inputs they are, ``size_guards`` what PyTorch fixed or takes for granted (of forward
+    and inference graphs).
     ``arena_bytes``: at those sizes. ``folded``: constants that are computed ahead and kept, of
     ``folded_bytes`` in all (`Config.freezing`). ``phase_seconds``: smelt's own time by pass.
 
@@ -122,6 +153,7 @@ class CompileReport:
     fused: list[list[str]] = field(default_factory=list)
     native_calls: int = 0
     externs: dict[str, int] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
     dynamic_sizes: list[DynamicSize] = field(default_factory=list)

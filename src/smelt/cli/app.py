@@ -253,6 +253,14 @@ def info() -> None:
     run(out())
 
 
+@cache_app.command(epilog="Example: smelt cache choices")
+def choices() -> None:
+    """The contractions that mode max has measured on this machine: both times, and who was faster."""
+    from smelt.cli.cache import choices as run
+
+    run(out())
+
+
 @cache_app.command(epilog="Example: smelt cache clear --yes")
 def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False) -> None:
     """Remove all entries. Programs that are running keep what they have loaded."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from smelt.runtime.cache import open_cache
+
+CHOICE = "choice-"
+"""How the keys of `smelt.tuning`'s entries begin."""
 
 
 def info(console: Console) -> None:
@@ -19,8 +24,31 @@ def info(console: Console) -> None:
     console.print(f"where    {cache.root}", markup=False, soft_wrap=True)
     console.print(f"entries  {count}")
     console.print(f"size     {size(cache.size())}")
+    measured = sum(key.startswith(CHOICE) for key in cache.entries())
+    if measured:
+        console.print(f"choices  {measured} measured (smelt cache choices)")
     if cache.degraded:
         console.print("[yellow]it cannot be written: what is compiled now is kept for one process only[/]")
+
+
+def choices(console: Console) -> None:
+    """Print each contraction that mode ``max`` has measured, both times, and who was faster."""
+    from smelt.tuning import remembered
+
+    found = remembered(open_cache())
+    if not found:
+        console.print("no contraction was measured: compile with mode max")
+        return
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("contraction", overflow="fold")
+    for heading in ("threads", "native µs", "ATen µs"):
+        table.add_column(heading, justify="right")
+    table.add_column("faster")
+    for what, timing, threads in found:
+        times = (f"{seconds * 1e6:,.0f}" for seconds in (timing.native, timing.aten))
+        faster = "native" if timing.native <= timing.aten else "ATen"
+        table.add_row(Text(what, overflow="fold"), str(threads), *times, faster)
+    console.print(table)
 
 
 def clear(console: Console, *, yes: bool) -> None:

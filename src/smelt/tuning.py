@@ -1,0 +1,285 @@
+"""Mode ``max``: who computes a contraction is measured once, and remembered in the cache.
+
+Each contraction that a kernel of our own could compute is scheduled alone, natively and as ATen's call, and
+both are run on random operands, in turns; all contractions of a graph take turns too, so that their operands
+come from where they come from in a model. An entry of the cache (`smelt.runtime.cache`) holds both times, by
+machine, compiler, torch, smelt, number of threads and the call's description.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+from torch.utils._python_dispatch import _disable_current_modes
+
+from smelt import logs
+from smelt.codegen.cpp import print_unit
+from smelt.config import Config
+from smelt.errors import CacheError
+from smelt.loops.dependencies import analyze, views_in
+from smelt.loops.ir import Buffer, Contraction, Graph, Node, StridedView
+from smelt.nest.ir import Run
+from smelt.runtime import executor, library
+from smelt.runtime.cache import Cache, key_of
+from smelt.runtime.plan import Plan
+from smelt.runtime.toolchain import Toolchain
+from smelt.schedule import Choose, Target, schedule
+from smelt.schedule.choice import contractions, described
+from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.contractions import has_nest, is_matrix_product, worth_it
+from smelt.schedule.operands import Product, as_product
+from smelt.symbolic import free_symbols, numel, size_hint
+
+SECONDS_EACH = 0.05
+"""How long each contraction is run, at most, beyond three turns of both."""
+LEAST_TURNS, MOST_TURNS = 3, 100
+LEAST_WORK = 2**17
+"""Multiplications below which it is not worth measuring: the rule decides."""
+MOST_BYTES = 2**30
+"""Size of the operands of one contraction beyond which the rule decides."""
+PATIENCE_SECONDS = 1.0
+"""After this long a line says what is going on."""
+PREFIX, FILE = "choice-", "choice.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of a contraction: in our kernel, and ATen's call."""
+
+    native: float
+    aten: float
+
+
+class Tuning:
+    """What was measured on this machine with this configuration."""
+
+    def __init__(self, config: Config, target: Target, tools: Toolchain, store: Cache, version: str) -> None:
+        """``version`` of smelt: other kernels take other times."""
+        self.config = replace(config, clocks=False, verify=False, keep_text=False)
+        self.target, self.tools, self.store = target, tools, store
+        self.machine = (
+            *(tools.identity, torch.__version__, version, self.config.key()),
+            *(str(torch.get_num_threads()), str(library.compilers())),
+        )
+        self.known: dict[str, Timing] = {}
+        self._frozen: tuple[Graph, frozenset[str]] | None = None
+
+    def measure(self, graph: Graph) -> None:
+        """Know every contraction of the graph for which there is a choice."""
+        wanted: dict[str, _Trial] = {}
+        for node, own in contractions(graph):
+            assert isinstance(node.body, Contraction)
+            key = described(node.body, own, self.frozen(own))
+            if key in self.known or key in wanted:
+                continue
+            found = self._remembered(key)
+            if found is not None:
+                self.known[key] = found
+                continue
+            product = as_product(node.body, own)
+            if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
+                wanted[key] = _Trial(node, own, product, self.frozen(own))
+        if not wanted:
+            return
+        for key, timing in zip(wanted, self._measured(list(wanted.values()))):
+            self.known[key] = timing
+            self._remember(key, timing)
+
+    def choose(self, product: Product, graph: Graph, target: Target) -> bool:
+        """Whether a product runs in a kernel of our own: what was faster, else what the rule says."""
+        timing = self.known.get(described(product.body, graph, self.frozen(graph)))
+        if timing is None:
+            return worth_it(product, graph, target)
+        return has_nest(product, graph, target) and timing.native <= timing.aten
+
+    def frozen(self, graph: Graph) -> frozenset[str]:
+        """`frozen_buffers`, of the last graph remembered."""
+        if self._frozen is None or self._frozen[0] is not graph:
+            self._frozen = graph, frozen_buffers(graph)
+        return self._frozen[1]
+
+    # -- remembering ----------------------------------------------------------------------------------------
+
+    def _key(self, what: str) -> str:
+        return PREFIX + key_of(*self.machine, what)
+
+    def _remembered(self, what: str) -> Timing | None:
+        entry = self.store.get(self._key(what))
+        if entry is None:
+            return None
+        try:
+            return read_timing(entry.read(FILE))[1]
+        except (CacheError, ValueError, KeyError):
+            return None
+
+    def _remember(self, what: str, timing: Timing) -> None:
+        threads = torch.get_num_threads()
+        found = {"what": what, "native": timing.native, "aten": timing.aten, "threads": threads}
+        self.store.put(self._key(what), {FILE: json.dumps(found).encode()})
+
+    # -- measuring ------------------------------------------------------------------------------------------
+
+    def _measured(self, trials: Sequence[_Trial]) -> list[Timing]:
+        count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
+        line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
+        late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
+        late.daemon = True
+        late.start()
+        try:
+            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+                return _race(self._compiled(trials))
+        finally:
+            late.cancel()
+
+    def _compiled(self, trials: Sequence[_Trial]) -> list[tuple[Callable[[], Any], Callable[[], Any]]]:
+        """Both ways to compute each, with their operands; all kernels are one library."""
+        runs: list[Run] = []
+        plans: list[tuple[Plan, Graph]] = []
+        for number, trial in enumerate(trials):
+            for native in (True, False):
+                graph, prefix = trial.graph(native), f"try{number}{'n' if native else 'a'}_"
+                scheduled = schedule(graph, self.config, self.target, prefix, _always(native))
+                runs += scheduled.runs
+                plans.append((scheduled.plan, graph))
+        unit = print_unit(runs, library.compilers())
+        key = key_of("tuning", unit.text, self.tools.identity)
+        job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
+        calls = [_caller(executor.build(plan, job, {}), _operands(graph)) for plan, graph in plans]
+        if job is not None:
+            job.result()
+            self.store.remove(key)  # nobody will ask for it again
+        return list(zip(calls[::2], calls[1::2]))
+
+
+def read_timing(text: bytes) -> tuple[str, Timing, int]:
+    """What an entry of the cache holds: the contraction, its times, the number of threads.
+
+    Raises:
+        ValueError, KeyError: something else.
+    """
+    found = json.loads(text)
+    timing = Timing(float(found["native"]), float(found["aten"]))
+    if not (0 < timing.native < math.inf and 0 < timing.aten < math.inf):
+        raise ValueError(f"no times: {found}")
+    return str(found["what"]), timing, int(found["threads"])
+
+
+def remembered(store: Cache) -> list[tuple[str, Timing, int]]:
+    """Everything that a cache remembers, whatever machine it is of."""
+    found = []
+    for key in store.entries():
+        if key.startswith(PREFIX) and (entry := store.get(key)) is not None:
+            try:
+                found.append(read_timing(entry.read(FILE)))
+            except (CacheError, ValueError, KeyError):
+                continue
+    return sorted(found, key=lambda each: each[0])
+
+
+def _always(native: bool) -> Choose:
+    return lambda product, graph, target: native
+
+
+def _worth_measuring(product: Product, graph: Graph) -> bool:
+    body = product.body
+    work = size_hint(numel((*body.shape, *body.reduce_shape)), graph.hints)
+    views = views_in([list(body.call.args), dict(body.call.kwargs)])
+    size = sum(size_hint(numel(view.shape), graph.hints) for view in views) * body.dtype.itemsize
+    return work >= LEAST_WORK and size <= MOST_BYTES
+
+
+class _Trial:
+    """A contraction alone, as a graph of its own."""
+
+    def __init__(self, node: Node, graph: Graph, product: Product, frozen: Iterable[str]) -> None:
+        self.node, self.whole, self.product, self.frozen = node, graph, product, frozenset(frozen)
+
+    def graph(self, native: bool) -> Graph:
+        """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels
+        side by side, and so does the result.
+        """
+        body = self.product.body
+        views = views_in([list(body.call.args), dict(body.call.kwargs)])
+        reads = analyze(self.node).reads
+        names = dict.fromkeys([*(read.buffer for read in reads), *(view.buffer for view in views)])
+        buffers = {name: self.whole.buffers[name] for name in names}
+        result = self.whole.buffers[str(self.node.outputs[0])]
+        if native and not is_matrix_product(self.product):
+            result = replace(result, strides=self.product.strides)
+            for name in names:
+                if name not in self.frozen:
+                    buffers[name] = _channels_last(buffers[name], len(body.shape))
+        buffers[result.name] = result
+        sizes = [expr for each in buffers.values() for expr in (*each.shape, *each.strides)]
+        symbols = sorted(free_symbols([*sizes, *body.shape, *body.reduce_shape]), key=str)
+        view = StridedView(result.name, result.shape, result.strides, sympy.Integer(0))
+        return Graph(
+            buffers,
+            [self.node],
+            [*symbols, *names],
+            outputs=[view],
+            hints=self.whole.hints,
+            frozen=self.frozen & names.keys(),
+        )
+
+
+def _channels_last(buffer: Buffer, rank: int) -> Buffer:
+    """(N, C, *) with C side by side; others as they are."""
+    if len(buffer.shape) != rank or rank < 3:
+        return buffer
+    strides: list[Expr] = [sympy.Integer(1)] * rank
+    step: Expr = sympy.Integer(1)
+    for dim in (1, *reversed(range(2, rank)), 0):
+        strides[dim] = step
+        step = step * buffer.shape[dim]
+    return replace(buffer, strides=tuple(strides))
+
+
+def _operands(graph: Graph) -> list[Any]:
+    """Random arguments for a graph, the same numbers however they lie; the user's generator is left alone."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(buffer: Buffer) -> torch.Tensor:
+        shape = [size_hint(size, graph.hints) for size in buffer.shape]
+        strides = [size_hint(stride, graph.hints) for stride in buffer.strides]
+        made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
+        if not buffer.dtype.is_floating_point:
+            return made.zero_()
+        drawn = torch.empty(shape, dtype=buffer.dtype, device="cpu")
+        return made.copy_(drawn.uniform_(-1.0, 1.0, generator=generator))
+
+    return [
+        size_hint(each, graph.hints) if isinstance(each, Symbol) else tensor(graph.buffers[str(each)])
+        for each in graph.inputs
+    ]
+
+
+def _caller(call: Callable[[list[Any]], Any], operands: list[Any]) -> Callable[[], Any]:
+    return lambda: call(list(operands))
+
+
+def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[Timing]:
+    """The best time of each, all taking turns."""
+    best = [[math.inf, math.inf] for _ in pairs]
+    for pair in pairs:
+        for call in pair:
+            call()
+    end = time.perf_counter() + SECONDS_EACH * len(pairs)
+    for turn in range(MOST_TURNS):
+        if turn >= LEAST_TURNS and time.perf_counter() > end:
+            break
+        for pair, times in zip(pairs, best):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                begin = time.perf_counter()
+                pair[which]()
+                times[which] = min(times[which], time.perf_counter() - begin)
+    return [Timing(native, aten) for native, aten in best]

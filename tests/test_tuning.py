@@ -1,0 +1,224 @@
+"""Mode max: contractions are measured and remembered, the faster way is taken. No test asks how fast."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import smelt
+from smelt import report, tuning
+from smelt.cli import cache as cache_command
+from smelt.reporting import Choice, CompileReport
+from smelt.runtime.cache import Cache, open_cache
+from smelt.tuning import Timing
+
+
+class Net(nn.Module):
+    """Two equal layers, one other, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(32, 32, 1)
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.convolution(x)).reshape(32, 64)
+        return self.last(torch.relu(self.second(torch.relu(self.first(y)))))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SECONDS_EACH", 0.0)
+    monkeypatch.setattr(tuning, "LEAST_WORK", 2**12)
+    torch.manual_seed(0)
+    return tmp_path / "cache"
+
+
+def decide(monkeypatch: pytest.MonkeyPatch, native: float, aten: float) -> list[int]:
+    """Let every race end so, after both have run; returns how many raced each time."""
+    races: list[int] = []
+
+    def race(pairs: Sequence[Any]) -> list[Timing]:
+        for ours, theirs in pairs:
+            torch.testing.assert_close(ours()[0], theirs()[0], rtol=1e-4, atol=1e-4)
+        races.append(len(pairs))
+        return [Timing(native, aten) for _ in pairs]
+
+    monkeypatch.setattr(tuning, "_race", race)
+    return races
+
+
+def compiled(net: nn.Module, *args: torch.Tensor, **options: Any) -> tuple[torch.Tensor, list[Choice]]:
+    smelt.reset()
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = smelt.compile(net, **options)(*args)
+    (compiled_graph,) = smelt.reports()
+    return result, compiled_graph.choices
+
+
+def image() -> torch.Tensor:
+    return torch.randn(1, 32, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("native", "aten", "winner"), [(1e-6, 2e-6, "native"), (2e-6, 1e-6, "ATen")])
+def test_the_faster_one_computes(
+    monkeypatch: pytest.MonkeyPatch, native: float, aten: float, winner: str
+) -> None:
+    net = Net().eval()
+    races = decide(monkeypatch, native, aten)
+    result, choices = compiled(net, image(), mode="max")
+    assert races == [3]  # equal layers once
+    assert [(each.kernel, each.why, each.count) for each in choices] == [
+        (winner, "measured", 1),
+        (winner, "measured", 2),
+        (winner, "measured", 1),
+    ]
+    assert all((each.native_seconds, each.aten_seconds) == (native, aten) for each in choices)
+    with torch.no_grad():
+        torch.testing.assert_close(result, net(image()), rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net().eval()
+    races = decide(monkeypatch, 2e-6, 1e-6)
+    compiled(net, image(), mode="max")
+    store = open_cache()
+    for key in list(store.entries()):
+        if not key.startswith("choice-"):
+            store.remove(key)  # programs: they would be taken as they are
+    _, choices = compiled(net, image(), mode="max")
+    assert races == [3] and {each.kernel for each in choices} == {"ATen"}
+    found = tuning.remembered(store)
+    assert [timing for _, timing, _ in found] == [Timing(2e-6, 1e-6)] * 3
+    assert [what for what, _, _ in found] == sorted(each.what for each in choices)
+
+
+def test_a_compiled_program_from_the_cache_says_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net().eval()
+    races = decide(monkeypatch, 2e-6, 1e-6)
+    _, before = compiled(net, image(), mode="max")
+    _, after = compiled(net, image(), mode="max")
+    assert smelt.reports()[0].cache_hit and after == before and races == [3]
+
+
+def test_another_number_of_threads_is_another_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, threads = Net().eval(), torch.get_num_threads()
+    races = decide(monkeypatch, 1e-6, 2e-6)
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            compiled(net, image(), mode="max")
+    finally:
+        torch.set_num_threads(threads)
+    assert races == [3, 3]
+
+
+@pytest.mark.parametrize("text", [b"{}", b"no JSON", b'{"what": "x", "native": -1, "aten": 1, "threads": 1}'])
+def test_an_entry_that_holds_something_else_is_measured_anew(
+    monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    net = Net().eval()
+    races = decide(monkeypatch, 1e-6, 2e-6)
+    compiled(net, image(), mode="max")
+    store = open_cache()
+    for key in list(store.entries()):
+        store.remove(key)
+        if key.startswith("choice-"):
+            store.put(key, {tuning.FILE: text})
+    compiled(net, image(), mode="max")
+    assert races == [3, 3]
+
+
+def test_measuring_draws_no_number_of_the_users_and_changes_no_parameter() -> None:
+    net = Net().eval()
+    before = [parameter.clone() for parameter in net.parameters()]
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    _, choices = compiled(net, image(), mode="max")
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters()))
+    times = [time for each in choices for time in (each.native_seconds, each.aten_seconds)]
+    assert len(times) == 6 and all(time is not None and 0 < time < math.inf for time in times)
+
+
+def test_dynamic_sizes_are_measured_at_the_size_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nn.Linear(64, 64).eval()
+    races = decide(monkeypatch, 2e-6, 1e-6)
+    _, (choice,) = compiled(layer, torch.randn(48, 64), mode="max", dynamic=True)
+    assert races == [1] and choice.kernel == "ATen" and "~48" in choice.what
+
+
+def test_without_mode_max_the_rule_decides_and_says_why() -> None:
+    net = Net().eval()
+    _, choices = compiled(net, image())
+    assert all(each.native_seconds is None and each.times == "" for each in choices)
+    assert {each.why for each in choices} == {
+        "64 rows, 32 columns, 32 terms: enough",
+        "32 rows, 64 columns, 64 terms: enough",
+        "32 rows, 96 columns, 64 terms: enough",
+    }
+    _, choices = compiled(nn.Linear(64, 64).eval(), torch.randn(2, 64))
+    assert [(each.kernel, each.why) for each in choices] == [
+        ("ATen", "2 rows, 64 columns, 64 terms: too few")
+    ]
+    _, choices = compiled(nn.Linear(64, 64).double().eval(), torch.randn(64, 64, dtype=torch.float64))
+    assert [(each.kernel, each.why) for each in choices] == [("ATen", "no product of plain float32 operands")]
+    _, choices = compiled(nn.Linear(64, 64).eval(), torch.randn(64, 64), contractions=False)
+    assert [(each.kernel, each.why) for each in choices] == [("ATen", "the option contractions is off")]
+
+
+def test_what_is_too_small_is_left_to_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "LEAST_WORK", 2**30)
+    races = decide(monkeypatch, 2e-6, 1e-6)
+    _, choices = compiled(Net().eval(), image(), mode="max")
+    assert races == [] and {each.kernel for each in choices} == {"native"}
+
+
+def test_the_command_lists_and_clears_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from smelt.cli import main
+
+    assert main(["cache", "choices"]) == 0
+    assert "mode max" in capsys.readouterr().out
+    decide(monkeypatch, 2e-6, 1e-6)
+    compiled(Net().eval(), image(), mode="max")
+    assert cache_command.CHOICE == tuning.PREFIX
+    assert main(["cache", "choices"]) == 0 and main(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("addmm(") == 2 and shown.count("convolution(") == 1 and "3 measured" in shown
+    assert main(["cache", "clear", "--yes"]) == 0
+    assert tuning.remembered(open_cache()) == []
+
+
+def test_what_is_remembered_is_json(tmp_path: Path) -> None:
+    store = Cache(tmp_path)
+    store.put(
+        "choice-x", {tuning.FILE: json.dumps({"what": "mm", "native": 1, "aten": 2, "threads": 4}).encode()}
+    )
+    assert tuning.remembered(store) == [("mm", Timing(1.0, 2.0), 4)]
+
+
+def test_the_report_says_who_was_chosen_and_the_two_times() -> None:
+    found = CompileReport("inference", "graph 0")
+    found.choices = [
+        Choice("mm(f32[8, 8], f32[8, 8])", "ATen", "8 rows, 8 columns, 8 terms: too few", 3),
+        Choice("mm(f32[64, 64], f32[64, 64])", "native", "measured", 2, None, 2e-6, 3e-6),
+    ]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(report.graph_tables([found]), report.overview([found]))
+    shown = console.export_text()
+    assert "too few" in shown and "measured: native 2 µs, ATen 3 µs" in shown
+    assert "ATen ×3, native ×2" in shown
+    assert report.summary([found])["contractions"] == {"ATen": 3, "native": 2}
