@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from torch.nn.utils import parametrizations
 import smelt
 from smelt.reporting import CompileReport
 from smelt.runtime import folded, watch
+from tests.conformance.agreement import assert_agree, clones
+from tests.conformance.programs import generate
 
 
 @pytest.fixture(autouse=True)
@@ -374,6 +377,40 @@ def test_a_buffer_that_changes_at_every_call() -> None:
     for _ in range(4):
         model.step.mul_(0.5)
         agrees(run, model, x)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int) -> None:
+    """Inputs of a random program as buffers, which change between the calls."""
+    program = generate(seed)
+    function = program.function()
+    drawn = random.Random(seed)
+    tensors = [each.detach() for each in program.arguments()]
+    names = [f"buffer{place}" if drawn.random() < 0.7 else None for place in range(len(tensors))]
+
+    class Module(nn.Module):
+        def forward(self, *rest: Tensor) -> Any:
+            others = iter(rest)
+            return function(*(getattr(self, name) if name else next(others) for name in names))
+
+    model, others = Module(), []
+    for name, tensor in zip(names, tensors):
+        if name:
+            model.register_buffer(name, tensor)
+        else:
+            others.append(tensor)
+    run = frozen(model, dynamic=False)
+    for _ in range(2):
+        before = clones(tensors)
+        wide = clones(before, torch.float64)
+        with torch.no_grad():
+            expected, exact = function(*before), function(*wide)
+        assert_agree(
+            [*run(*others), *tensors], [*expected, *before], lambda exact=exact, wide=wide: [*exact, *wide]
+        )
+        for name, tensor in zip(names, tensors):
+            if name and tensor.is_floating_point() and 0 not in tensor.stride():
+                tensor.mul_(1.125)
 
 
 # -- programs -----------------------------------------------------------------------------------------------
