@@ -47,6 +47,7 @@ from smelt.symbolic import (
     loop_var,
     numel,
     same,
+    simplify,
     unflatten,
 )
 
@@ -419,13 +420,15 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
         return None
     mine = next(param.name for param, buffer in zip(kernel.params, built.buffers) if buffer == source)
     strides = contiguous_strides([loop.end for loop in chain])
-    place = sympy.expand(flatten([loop.var for loop in chain], strides))
+    extents = {loop.var: loop.end for loop in chain}
+    place = simplify(sympy.expand(flatten([loop.var for loop in chain], strides)), extents)
     for stmt in walk(chain[-1].body):
         if isinstance(stmt, Store) and stmt.buffer == mine:
             return None
-        reads = isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == mine
-        if reads and not same(sympy.expand(stmt.args[1][0]), place):  # type: ignore[union-attr]
-            return None
+        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == mine:
+            read = simplify(sympy.expand(stmt.args[1][0]), extents)
+            if not same(read, place):
+                return None
     return kernel
 
 
