@@ -31,8 +31,9 @@ typedef float vector __attribute__((vector_size(BYTES)));
 extern "C" int lanes() {{ return BYTES / sizeof(float); }}
 
 extern "C" float multiply_adds(long steps, float factor, float term) {{
-  vector sums[{CHAINS}] = {{}};
   const vector a = factor - (vector){{}}, b = term - (vector){{}};
+  vector sums[{CHAINS}];  // all different: equal ones the compiler would compute once
+  for (int chain = 0; chain < {CHAINS}; ++chain) sums[chain] = b * (float)chain;
   for (long step = 0; step < steps; ++step) {{
 #pragma GCC unroll {CHAINS}
     for (int chain = 0; chain < {CHAINS}; ++chain) sums[chain] = sums[chain] * a + b;
