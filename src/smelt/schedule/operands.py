@@ -6,7 +6,7 @@ sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -14,11 +14,12 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Contraction, Graph, Index, Value, accumulator
+from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
 from smelt.symbolic import flatten, free_symbols, numel, same, simplify, size_hint
+from smelt.symbolic.affine import expand, linear, replaced
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -88,11 +89,27 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
     return Product(body, batch, rows, columns) if columns else Product(body, (), rows, batch, shared=True)
 
 
+class _Dtypes(Mapping[str, torch.dtype]):
+    """The dtypes of buffers."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        self.buffers = buffers
+
+    def __getitem__(self, name: str) -> torch.dtype:
+        return self.buffers[name].dtype
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.buffers)
+
+    def __len__(self) -> int:
+        return len(self.buffers)
+
+
 def operand_code(
     function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
 ) -> list[Recordable]:
     """What ``lhs`` or ``rhs`` does at ``variables``."""
-    recorder = Recorder({name: buffer.dtype for name, buffer in graph.buffers.items()}, {})
+    recorder = Recorder(_Dtypes(graph.buffers), {})
     recorder.run(function, variables("i", len(body.shape)), variables("r", len(body.reduce_shape)))
     return list(recorder.instructions)
 
@@ -146,13 +163,19 @@ def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
     if len(steps) != 1 or not isinstance(steps[0], Instruction) or steps[0].op != "load":
         return None
     buffer, index = steps[0].args
-    return buffer, sympy.expand(flatten(index, graph.buffers[buffer].strides))
+    symbols = (*variables("i", len(body.shape)), *variables("r", len(body.reduce_shape)))
+    extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
+    flat = simplify(sympy.expand(flatten(index, graph.buffers[buffer].strides)), extents)
+    return buffer, sympy.expand(flat)
 
 
 def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
     """(a coefficient for each symbol, the rest) of an expanded expression; None where it is not affine."""
-    coefficients = [expr.coeff(symbol, 1) for symbol in over]
-    rest = sympy.expand(expr - sympy.Add(*(c * s for c, s in zip(coefficients, over))))
+    coefficients: list[Expr] = []
+    rest = expr
+    for symbol in over:
+        coefficient, rest = linear(rest, symbol)
+        coefficients.append(coefficient)
     if free_symbols([rest, *coefficients]) & set(over):
         return None
     return coefficients, rest
@@ -240,7 +263,7 @@ class Place:
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         where = dict(zip(self.symbols, (*index, *rindex), strict=True))
-        return ops.load(self.buffer, tuple(expr.xreplace(where) for expr in self.places))
+        return ops.load(self.buffer, tuple(replaced(expr, where) for expr in self.places))
 
 
 def box(product: Product, graph: Graph) -> Boxed | None:
@@ -267,7 +290,7 @@ def box(product: Product, graph: Graph) -> Boxed | None:
         boxed.append(side)
     at = {side.variable: side.solved(place) for side, place in zip(boxed, places) if side.variable}
     wanted = set(symbols)
-    if any(sympy.expand(expr.xreplace(at)).free_symbols & wanted for expr in _exprs(steps)):
+    if any(expand(replaced(expr, at)).free_symbols & wanted for expr in set(_exprs(steps))):
         return None
     batch, rows = {outer[d] for d in product.batch}, {outer[d] for d in product.rows}
     columns = {outer[d] for d in product.columns}
@@ -308,13 +331,14 @@ class _Side:
 def _side(
     place: Expr, symbols: Sequence[Symbol], extents: dict[Symbol, Expr], taken: set[Symbol | None]
 ) -> _Side | None:
-    found = affine(sympy.expand(place), symbols)
+    place = expand(place)
+    found = affine(place, symbols)
     if found is None:
         return None
     factors = {s: c for s, c in zip(symbols, found[0]) if c != 0}
     if not all(factor.is_Integer and factor > 0 for factor in factors.values()):
         return None
-    least, most = bounds(sympy.expand(place), extents)
+    least, most = bounds(place, extents)
     if least is None or most is None:
         return None
     if not factors:
