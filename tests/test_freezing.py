@@ -235,6 +235,60 @@ def test_what_is_given_out_is_the_users() -> None:
     agrees(run, model, x)
 
 
+class Scattered(nn.Module):
+    """Constants that something is put into, sorted and summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(10, 4))
+        self.register_buffer("rows", torch.tensor([1, 3, 3]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = self.table.exp()
+        put = base.index_add(0, self.rows, x) + base.index_put((self.rows[:2],), x[1:])
+        return put * self.table.sort(0)[0] + self.table.cumsum(0) + base
+
+
+def test_what_is_kept_is_not_written_to() -> None:
+    model, x = Scattered(), torch.randn(3, 4)
+    run = frozen(model)
+    for _ in range(3):
+        agrees(run, model, x)
+    assert report().folded > 0
+
+
+def test_a_view_of_a_parameter_stays_one() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.weight[1:].t(), self.weight.t().exp() + x
+
+    model = Views()
+    view, result = frozen(model)(torch.randn(4, 3))
+    assert view.data_ptr() == model.weight[1:].data_ptr()
+    assert result.stride() == model(torch.randn(4, 3))[1].stride()
+
+
+def test_branches_read_parameters_as_they_are() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, lambda x: self.linear(x) * 2, lambda x: x - self.linear(x), (x,))
+
+    model, x = Branches(), torch.randn(3, 4)
+    run = frozen(model)
+    for sign in (1, -1):
+        agrees(run, model, sign * x)
+        with torch.no_grad():
+            model.linear.weight.mul_(2)
+
+
 def test_weights_are_converted_once_under_autocast() -> None:
     model, x = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), torch.randn(4, 8)
     run = frozen(model)
