@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Expr, Integer, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
@@ -27,11 +27,13 @@ def sums(draw: st.DrawFn) -> Expr:
     return sympy.Add(*terms, odd)
 
 
+@settings(deadline=None)
 @given(sums())
 def test_expand_is_sympys(expr: Expr) -> None:
     assert expand(expr) == sympy.expand(expr)
 
 
+@settings(deadline=None)
 @given(sums(), st.sampled_from(SYMBOLS))
 def test_linear_is_sympys_coefficient_and_rest(expr: Expr, var: Symbol) -> None:
     expanded = sympy.expand(expr)
@@ -42,6 +44,7 @@ def test_linear_is_sympys_coefficient_and_rest(expr: Expr, var: Symbol) -> None:
     assert [str(each) for each in found] == [str(coefficient), str(rest)]
 
 
+@settings(deadline=None)
 @given(sums(), st.sampled_from(SYMBOLS), st.integers(0, 9))
 def test_replaced_by_a_number_is_sympys(expr: Expr, var: Symbol, value: int) -> None:
     found, wanted = replaced(expr, {var: Integer(value)}), expr.xreplace({var: Integer(value)})
@@ -54,12 +57,14 @@ def test_replaced_by_anything_else_is_sympys(mapping: dict[Symbol, Expr]) -> Non
         assert replaced(expr, mapping) == expr.xreplace(mapping)
 
 
+@settings(deadline=None)
 @given(sums(), st.integers(-9, 9))
 def test_plus_is_sympys(expr: Expr, number: int) -> None:
     found, wanted = plus(expr, Integer(number)), expr + number
     assert found == wanted and found.args == wanted.args
 
 
+@settings(deadline=None)
 @given(sums())
 def test_order_text_is_str(expr: Expr) -> None:
     assert order_text(expr) == str(expr)

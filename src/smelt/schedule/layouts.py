@@ -81,7 +81,7 @@ class Layouts:
         largest = max(reads, key=lambda read: self._elements(self.graph.buffers[read.buffer]))
         buffer = self.graph.buffers[largest.buffer]
         outer = variables("i", len(node.body.shape))
-        found = affine(sympy.expand(flatten(largest.index, buffer.strides)), outer)
+        found = affine(flatten(largest.index, buffer.strides), outer)
         if found is None:
             return
         strides = self._in_order(node.body.shape, found[0])

@@ -72,16 +72,28 @@ def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
     >>> replaced(8 * i + j + 3, {i: sympy.Integer(2)})
     j + 19
     """
-    wanted = mapping.keys() & expr.free_symbols
+    symbols = expr.free_symbols
+    wanted = tuple(
+        (symbol, value) for symbol, value in mapping.items() if symbol in symbols and symbol != value
+    )
     if not wanted:
         return expr
     if len(wanted) == 1 and is_expanded(expr):
-        (symbol,) = wanted
-        value = mapping[symbol]  # type: ignore[index]
-        coefficient, rest = linear(expr, symbol)  # type: ignore[arg-type]
+        ((symbol, value),) = wanted
+        coefficient, rest = linear(expr, symbol)
         if value.is_Integer and coefficient.is_Integer:
             return plus(rest, coefficient * value)
-    return expr.xreplace(dict(mapping))
+    return _replaced(expr, wanted)
+
+
+@lru_cache(maxsize=16384)
+def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
+    """Part by part: divisions and minima are slow to make, and many sums hold the same ones."""
+    for symbol, value in mapping:
+        if expr == symbol:
+            return value
+    args = tuple(_replaced(arg, mapping) for arg in expr.args)  # type: ignore[arg-type]
+    return expr if args == expr.args else expr.func(*args)
 
 
 def plus(expr: Expr, number: Expr) -> Expr:
