@@ -279,7 +279,8 @@ def _choices(
             found[what, kernel][3] += 1
             continue
         timing = tuning.known.get(what) if tuning is not None else None
-        why = rule(node.body, own, config, target) if timing is None else "measured"
+        native = kernel == "native"
+        why = rule(node.body, own, config, target, native) if timing is None else "measured"
         times = (None, None) if timing is None else (timing.native, timing.aten)
         found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
     return list(found.values())

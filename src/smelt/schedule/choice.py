@@ -53,18 +53,22 @@ def described(body: Contraction, graph: Graph, frozen: Collection[str]) -> str:
     return f"{call.target.removeprefix('aten.').removesuffix('.default')}({', '.join(parts)}){result}"
 
 
-def rule(body: Contraction, graph: Graph, config: Config, target: Target) -> str:
-    """What the rule says of a contraction, and why."""
+def rule(body: Contraction, graph: Graph, config: Config, target: Target, native: bool) -> str:
+    """What the rule says of a contraction, and why; ``native``: it runs in a kernel of ours."""
     if not config.contractions:
         return "the option contractions is off"
     product = as_product(body, graph)
     if product is None:
         return "no product of plain float32 operands"
-    if not has_nest(product, graph, target):
+    if not native and not has_nest(product, graph, target):
         return "no nest for such a product"
     rows, columns, terms = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
-    verdict = "enough" if worth_it(product, graph, target) else "too few"
-    return f"{rows} rows, {columns} columns, {terms} terms: {verdict}"
+    size = f"{rows} rows, {columns} columns, {terms} terms"
+    if native:
+        return f"{size}: enough"
+    if worth_it(product, graph, target):
+        return f"{size}: enough, but ATen reads the result, which has to lie otherwise"
+    return f"{size}: too few"
 
 
 def by_aten(graph: Graph) -> set[str]:
