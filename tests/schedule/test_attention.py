@@ -15,7 +15,7 @@ from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import Attention
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify
-from smelt.schedule import Target, attention, schedule, tiles
+from smelt.schedule import Target, attention_nest, schedule, tiles
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
 
@@ -330,7 +330,7 @@ def test_the_meaning_is_what_aten_computes(causal: bool) -> None:
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_the_nest_computes_it_too(vector_bytes: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run by the nest's interpreter: the vectors of NEON, AVX2 and AVX-512, one block and several."""
-    monkeypatch.setattr(attention, "KEY_BLOCK", 32)
+    monkeypatch.setattr(attention_nest, "KEY_BLOCK", 32)
     call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     mask = torch.zeros(9, keys)
     mask[:, 10:] = -torch.inf
