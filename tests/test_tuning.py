@@ -222,3 +222,13 @@ def test_the_report_says_who_was_chosen_and_the_two_times() -> None:
     assert "too few" in shown and "measured: native 2 µs, ATen 3 µs" in shown
     assert "ATen ×3, native ×2" in shown
     assert report.summary([found])["contractions"] == {"ATen": 3, "native": 2}
+
+
+@pytest.mark.parametrize(("native", "aten"), [(1.05e-6, 1e-6), (1e-6, 1e-6)])
+def test_what_the_rule_says_stays_where_it_is_about_as_fast(
+    monkeypatch: pytest.MonkeyPatch, native: float, aten: float
+) -> None:
+    layer = nn.Linear(64, 64).eval()
+    decide(monkeypatch, native, aten)
+    (few,), (enough,) = (compiled(layer, torch.randn(n, 64), mode="max")[1] for n in (8, 64))
+    assert (few.kernel, enough.kernel) == ("ATen", "native")

@@ -17,8 +17,8 @@ class Config:
     """How a graph is compiled. Every field is part of the cache key unless its comment says why not."""
 
     mode: str = "default"
-    """``default`` decides by rules; ``max`` measures who computes a contraction faster, smelt's kernel or ATen,
-    and remembers it (`smelt.tuning`)."""
+    """``default`` decides by rules; ``max`` measures who computes a contraction faster, smelt's kernel or
+    ATen, and remembers it (`smelt.tuning`)."""
 
     fusion: bool = True
     """Whether nodes share loop nests at all (off: one nest per node, for finding errors)."""

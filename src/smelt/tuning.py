@@ -40,8 +40,12 @@ from smelt.schedule.operands import Product, as_product
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.05
-"""How long each contraction is run, at most, beyond three turns of both."""
-LEAST_TURNS, MOST_TURNS = 3, 100
+"""How long each contraction is run; four times as long where it has had few turns then (a busy machine)."""
+LEAST_TURNS, ENOUGH_TURNS, MOST_TURNS = 3, 12, 100
+MARGIN = 1.1
+"""How many times faster something has to be than what the rule says: times are not exact, and the kernels
+around a contraction fuse with ours and lie as it likes.
+"""
 LEAST_WORK = 2**17
 """Multiplications below which it is not worth measuring: the rule decides."""
 MOST_BYTES = 2**30
@@ -95,11 +99,14 @@ class Tuning:
             self._remember(key, timing)
 
     def choose(self, product: Product, graph: Graph, target: Target) -> bool:
-        """Whether a product runs in a kernel of our own: what was faster, else what the rule says."""
+        """Whether a product runs in a kernel of our own: where that was faster, else as the rule says."""
         timing = self.known.get(described(product.body, graph, self.frozen(graph)))
+        usual = worth_it(product, graph, target)
         if timing is None:
-            return worth_it(product, graph, target)
-        return has_nest(product, graph, target) and timing.native <= timing.aten
+            return usual
+        if usual:
+            return timing.native <= timing.aten * MARGIN
+        return has_nest(product, graph, target) and timing.native * MARGIN < timing.aten
 
     def frozen(self, graph: Graph) -> frozenset[str]:
         """`frozen_buffers`, of the last graph remembered."""
@@ -273,9 +280,10 @@ def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[
     for pair in pairs:
         for call in pair:
             call()
-    end = time.perf_counter() + SECONDS_EACH * len(pairs)
+    begun, budget = time.perf_counter(), SECONDS_EACH * len(pairs)
     for turn in range(MOST_TURNS):
-        if turn >= LEAST_TURNS and time.perf_counter() > end:
+        patience = budget if turn >= ENOUGH_TURNS else 4 * budget
+        if turn >= LEAST_TURNS and time.perf_counter() - begun > patience:
             break
         for pair, times in zip(pairs, best):
             for which in (0, 1) if turn % 2 else (1, 0):
