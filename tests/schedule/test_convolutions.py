@@ -52,6 +52,10 @@ CASES: dict[str, Case] = {
     "3d": (lambda x, w: F.conv3d(x, w, padding=1), [(1, 16, 6, 5, 7), (32, 16, 3, 3, 3)]),
     "few channels": (lambda x, w: F.conv2d(x, w, padding=1), [(1, 5, 12, 11), (17, 5, 3, 3)]),
     "deep": (lambda x, w: F.conv2d(x, w, padding=1), [(1, 200, 6, 6), (32, 200, 3, 3)]),
+    "transposed": (
+        lambda x, w: F.conv_transpose2d(x, w, padding=1, dilation=2),
+        [(2, 32, 9, 8), (32, 48, 3, 3)],
+    ),
     "depthwise": (lambda x, w: F.conv2d(x, w, padding=1, groups=32), [(2, 32, 9, 8), (32, 1, 3, 3)]),
     "depthwise strided": (
         lambda x, w, b: F.relu6(F.conv2d(x, w, b, stride=2, padding=3, groups=96)),
@@ -133,6 +137,13 @@ def test_groups_stay_atens() -> None:
         x, w = draw(1, channels, 9, 9), draw(channels, channels // groups, 3, 3, seed=1)
         _, report = compiled(lambda x, w, g=groups: pooled(F.conv2d(x, w, groups=g)), x, w)
         assert report.externs == {"aten.convolution.default": 1}
+
+
+def test_strided_transposed_stays_atens() -> None:
+    """What windows see is no function of a position alone."""
+    x, w = draw(1, 32, 9, 9), draw(32, 32, 3, 3, seed=1)
+    _, report = compiled(lambda x, w: pooled(F.conv_transpose2d(x, w, stride=2)), x, w)
+    assert sum(report.externs.values()) == 1
 
 
 def test_a_result_that_lies_otherwise_is_atens() -> None:

@@ -189,7 +189,7 @@ def memory_order(place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr]) -> 
     if found is None:
         return None
     dims = [d for d in range(len(sizes)) if sizes[d] != 1]
-    return sorted(dims, key=lambda d: -size_hint(found[0][d], {}))
+    return sorted(dims, key=lambda d: -abs(size_hint(found[0][d], {})))
 
 
 def together(
@@ -336,7 +336,7 @@ def _side(
     if found is None:
         return None
     factors = {s: c for s, c in zip(symbols, found[0]) if c != 0}
-    if not all(factor.is_Integer and factor > 0 for factor in factors.values()):
+    if not all(factor.is_Integer for factor in factors.values()):
         return None
     least, most = bounds(place, extents)
     if least is None or most is None:
@@ -346,7 +346,7 @@ def _side(
     free = [symbol for symbol in factors if symbol not in taken]
     if not free:
         return None
-    variable = min(free, key=lambda symbol: int(factors[symbol]))
+    variable = min(free, key=lambda symbol: abs(int(factors[symbol])))
     step = int(sympy.gcd(list(factors.values())))
     factor = int(factors[variable])
     size = simplify(sympy.expand((most - least) / step + 1), {})
