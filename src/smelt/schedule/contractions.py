@@ -38,7 +38,8 @@ from smelt.schedule.operands import (
     memory_order,
     operand_code,
 )
-from smelt.schedule.panels import Panels, panel_width
+from smelt.schedule.panels import Panels
+from smelt.schedule.tiles import panel_width
 from smelt.symbolic import contiguous_strides, size_hint
 
 Choose = Callable[[Product, Graph, Target], bool]

@@ -7,32 +7,13 @@ from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
-from torch.utils._sympy.functions import FloorDiv, Min, Mod
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.loops.ir import Index, Value
 from smelt.ops import ops
 from smelt.schedule.operands import Product
+from smelt.schedule.tiles import ceiling, clamped
 from smelt.symbolic import contiguous_strides, flatten, unflatten
-
-WIDEST = (2, 3, 1)
-"""Registers side by side that a panel may have, the best ones first."""
-
-
-def panel_width(columns: Expr, lanes: int) -> int:
-    """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
-
-    >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
-    [32, 48, 16]
-    """
-    if not columns.is_Integer:
-        return lanes * WIDEST[0]
-    count = int(columns)
-    return min((lanes * wide for wide in WIDEST), key=lambda width: -(-count // width) * width)
-
-
-def ceiling(size: Expr, step: int) -> Expr:
-    """How many pieces of ``step`` cover ``size``."""
-    return FloorDiv(size + step - 1, sympy.Integer(step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +55,7 @@ class Panels:
         product = self.product
         count = len(product.batch)
         batch, panel, terms, inside = index[:count], index[count], index[count + 1 : -1], index[-1]
-        columns = product.extents[-1]
-        column = panel * self.width + inside
-        if not (columns.is_Integer and int(columns) % self.width == 0):
-            column = Min(column, columns - 1)
+        column = clamped(panel * self.width + inside, product.extents[-1], self.width)
         place: list[Expr] = [sympy.Integer(0)] * len(product.body.shape)
         for dim, at in zip(product.batch, batch):
             place[dim] = at

@@ -21,7 +21,7 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
-from smelt.loops.ir import Buffer, Contraction
+from smelt.loops.ir import Contraction
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import prune
 from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
@@ -40,7 +40,8 @@ from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel, size_symbols, to_statement
 from smelt.schedule.operands import Product, as_product, lhs_place, memory_order, together
-from smelt.schedule.panels import Panels, ceiling, panel_width
+from smelt.schedule.panels import Panels
+from smelt.schedule.tiles import ceiling, clamped, panel_width, span
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
@@ -197,10 +198,7 @@ class ProductBuilder:
 
     def _column(self, panel: Symbol, inside: Expr) -> Expr:
         """Column ``inside`` of a panel as one of B's; beyond the last column that one again."""
-        at = panel * self.width + inside
-        if self.columns.is_Integer and int(self.columns) % self.width == 0:
-            return at
-        return Min(at, self.columns - 1)
+        return clamped(panel * self.width + inside, self.columns, self.width)
 
     # -- the register tile ----------------------------------------------------------------------------------
 
@@ -208,9 +206,7 @@ class ProductBuilder:
         """``T[r, c] = sum over k of A[height * tile + r, k] panel[k, c]``, all of it in registers."""
         lane, row, side = self.variable(), self.variable(), self.variable()
         self.jammed = (side, row)
-        at = tile * self.height + row
-        if not (self.rows.is_Integer and int(self.rows) % self.height == 0):
-            at = Min(at, self.rows - 1)
+        at = clamped(tile * self.height + row, self.rows, self.height)
         column = side * self.lanes + lane
         terms = [self.variable() for _ in self.term_runs]
         left = self._lhs_place(batch, at, terms, panel * self.width + column)
@@ -380,7 +376,7 @@ class ProductBuilder:
         params = []
         for buffer, name in self.params.items():
             info = self.work.buffers[buffer]
-            shape, strides = (_span(info),), (sympy.Integer(1),)
+            shape, strides = (span(info),), (sympy.Integer(1),)
             params.append(Param(name, info.dtype, shape, strides, buffer in self.written))
         name, origins = self.name_and_origins()
         return Kernel(name, tuple(params), size_symbols(body, params), body, origins)
@@ -392,14 +388,6 @@ class ProductBuilder:
         if self.epilogue is not None:
             origins += self.epilogue.kernel.origins
         return f"{kernel_name([origin])}_tiled", origins
-
-
-def _span(buffer: Buffer) -> Expr:
-    """How many elements from a buffer's first to its last one."""
-    if any(size == 0 for size in buffer.shape):
-        return ZERO
-    reach = [(size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides)]
-    return sympy.expand(sympy.Add(sympy.Integer(1), *reach))
 
 
 def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel | None:
