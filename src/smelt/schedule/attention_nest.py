@@ -386,18 +386,18 @@ class _Tile:
     def _scores(self, panel: Expr) -> Stmt:
         """``scores = tile(queries, keys)``: the products, or scores at once where no key matters to that."""
 
-        def left(row: Expr, term: Expr) -> Coded:
-            return self.writer.coded(lambda: self.body.query(self._at(row), (term,)), "a")
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+            return self.writer.coded(lambda: self.body.query(self._at(row), tuple(terms)), "a")
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
             key = panel * self.builder.wide + column
             stmts, value = self._score(row, key) if self.builder.plain else ([], made)
             return [*stmts, Store("scores", (row, key), value)]
 
-        def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "keys", (panel, term, column)
+        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return "keys", (panel, *terms, column)
 
-        return self.writer.tile(self.rows, self.builder.wide, self.builder.depth, left, right, finish)
+        return self.writer.tile(self.rows, self.builder.wide, (self.builder.depth,), left, right, finish)
 
     # -- the softmax ----------------------------------------------------------------------------------------
 
@@ -466,11 +466,11 @@ class _Tile:
         builder = self.builder
         direct = builder.once and builder._whole_panels()
 
-        def left(row: Expr, term: Expr) -> Coded:
-            return [Let("p", F32, "load", ("scores", (row, term)))], "p"
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+            return [Let("p", F32, "load", ("scores", (row, *terms)))], "p"
 
-        def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "values", (panel, term, column)
+        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return "values", (panel, *terms, column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
             across = panel * builder.across + column
@@ -484,7 +484,7 @@ class _Tile:
             before = Let("f", F32, "load", ("found", place))
             return [factor, before, Let("g", F32, "fma", ("f", "o", made)), Store("found", place, "g")]
 
-        return self.writer.tile(self.rows, builder.across, self.reach, left, right, finish)
+        return self.writer.tile(self.rows, builder.across, (self.reach,), left, right, finish)
 
 
 def _exp_below_one(x: Any) -> Any:

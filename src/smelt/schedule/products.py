@@ -12,8 +12,9 @@ channels) it loads side by side, instead of one number for all lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import sympy
 import torch
@@ -22,14 +23,10 @@ from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.loops.record import Recorder
-from smelt.loops.straightline import prune
-from smelt.nest.ir import Advance, Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.ir import Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Stmt, Store
 from smelt.nest.primitives import (
     flatten_accesses,
-    hoist,
     inner_loop,
-    jam,
     merge,
     merges_cleanly,
     not_vector,
@@ -38,14 +35,13 @@ from smelt.nest.tree import loops, substitute, walk
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
-from smelt.schedule.nests import BuiltKernel, size_symbols, to_statement
+from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product, as_product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import ceiling, clamped, panel_width, span
+from smelt.schedule.tiles import Coded, TileWriter, ceiling, clamped, is_short, panel_width
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
-    loop_var,
     numel,
     same,
     simplify,
@@ -55,8 +51,6 @@ from smelt.symbolic import (
 ACCUMULATORS = 12
 """Registers of a tile: with the operands they fill 16."""
 FEWEST_ROWS = 4
-DEPTH = 256
-"""Terms that one accumulator sums before it is added to the total, for accuracy."""
 
 
 def tile_rows(rows: Expr, registers: int) -> int:
@@ -103,23 +97,19 @@ class ProductBuilder:
         order = memory_order(self.lhs_flat, self.term_symbols, body.reduce_shape)
         assert order is not None
         self.term_runs = together(self.lhs_flat, self.term_symbols, body.reduce_shape, order)
-        self.params: dict[str, str] = {}
-        self.written: set[str] = set()
+        self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
-        self.count = 0
 
     def build(self) -> BuiltKernel:
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
+        writer = self.writer
         epilogue = self._epilogue()
-        batch = [self.variable() for _ in self.batch_sizes]
-        panel, tile = self.variable(), self.variable()
+        batch = [writer.variable() for _ in self.batch_sizes]
+        panel, tile = writer.variable(), writer.variable()
         body: list[Stmt] = []
         if self.panels is None:
-            depth = self.product.depth
-            body = [
-                Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
-                *self._pack(batch, panel, depth),
-            ]
+            shape = (self.product.depth, sympy.Integer(self.width))
+            body = [Alloc("panel", torch.float32, shape), self._pack(batch, panel)]
         inside: list[Stmt] = [
             Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
             self._tile(batch, tile, panel),
@@ -133,142 +123,50 @@ class ProductBuilder:
         nest: Stmt = For(panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
         for variable, size in reversed(list(zip(batch, self.batch_sizes))):
             nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
-        kernel = self._kernel(Block((nest,)))
-        for variable in self.jammed:
-            kernel = jam(kernel, variable)
-        return BuiltKernel(hoist(kernel), tuple(self.params), arranged=True)
+        name, origins = self.name_and_origins()
+        kernel = writer.kernel(name, Block((nest,)), origins)
+        return BuiltKernel(kernel, tuple(writer.params), arranged=True)
 
-    def variable(self) -> Symbol:
-        """A loop variable that is not in use."""
-        self.count += 1
-        return loop_var(f"i{self.count - 1}")
+    # -- the operands ---------------------------------------------------------------------------------------
 
-    # -- rhs ------------------------------------------------------------------------------------------------
-
-    def _rhs(self, batch: Sequence[Expr], column: Expr, term: Expr, name: str) -> tuple[list[Stmt], str]:
-        """Straight-line code of rhs at an element, names beginning with ``name``; one summed dimension."""
-        product = self.product
-        index: list[Expr] = [ZERO] * len(product.body.shape)
-        for dim, at in zip(product.batch, batch):
-            index[dim] = at
-        for dim, at in zip(product.columns, unflatten(column, product.sizes(product.columns))):
-            index[dim] = at
-        recorder = Recorder(self.work.dtypes, {}, origin=self.item.node.origin)
-        value = recorder.run(product.body.rhs, tuple(index), (term,))
-        steps = prune(recorder.instructions, [value.name], set())
-        stmts = [self._renamed(to_statement(step), name) for step in steps]
-        return stmts, f"{name}{value.name}"
-
-    def _renamed(self, stmt: Stmt, name: str) -> Stmt:
-        assert isinstance(stmt, Let)
-        args = list(stmt.args)
-        if stmt.op == "load":
-            strides = self.work.buffers[stmt.args[0]].strides
-            args = [self.param(stmt.args[0]), (flatten(stmt.args[1], strides),)]
-        elif stmt.op not in ("constant", "index_expr"):
-            args = [f"{name}{arg}" if isinstance(arg, str) else arg for arg in args]
-        return replace(stmt, name=f"{name}{stmt.name}", args=tuple(args))
-
-    def _pack(self, batch: Sequence[Expr], panel: Symbol, depth: Expr) -> list[Stmt]:
+    def _pack(self, batch: Sequence[Expr], panel: Symbol) -> Stmt:
         """``panel[k, c] = B[k, width * panel + c]``."""
-        term, column = self.variable(), self.variable()
-        stmts, value = self._rhs(batch, self._column(panel, column), term, "b")
-        store = Store("panel", (term, column), value)
-        inner = Block((*stmts, store))
-        if _contiguous(stmts, column):
-            width = sympy.Integer(self.width)
-            loop = For(column, ZERO, width, inner, LoopKind.VECTOR, self.lanes, independent=True)
-            return [For(term, ZERO, depth, Block((loop,)), independent=True)]
-        return [self._pack_turned(batch, panel, term, column, depth)]
+        product = self.product
 
-    def _pack_turned(
-        self, batch: Sequence[Expr], panel: Symbol, term: Symbol, block: Symbol, depth: Expr
-    ) -> Stmt:
-        """B's memory runs along k: as many columns as lanes are read along k, and stored side by side."""
-        loads: list[Stmt] = []
-        stores: list[Stmt] = []
-        for k in range(self.lanes):
-            inside = block * self.lanes + k
-            stmts, value = self._rhs(batch, self._column(panel, inside), term, f"b{k}")
-            loads += stmts
-            stores.append(Store("panel", (term, inside), value))
-        loop = For(term, ZERO, depth, Block((*loads, *stores)), LoopKind.VECTOR, self.lanes, independent=True)
-        registers = sympy.Integer(self.width // self.lanes)
-        return For(block, ZERO, registers, Block((loop,)), independent=True)
+        def at(column: Expr, term: Expr) -> Any:
+            index: list[Expr] = [ZERO] * len(product.body.shape)
+            for dim, place in zip(product.batch, batch):
+                index[dim] = place
+            for dim, place in zip(product.columns, unflatten(column, product.sizes(product.columns))):
+                index[dim] = place
+            return product.body.rhs(tuple(index), (term,))
 
-    def _column(self, panel: Symbol, inside: Expr) -> Expr:
-        """Column ``inside`` of a panel as one of B's; beyond the last column that one again."""
-        return clamped(panel * self.width + inside, self.columns, self.width)
-
-    # -- the register tile ----------------------------------------------------------------------------------
+        return self.writer.pack_panel(
+            lambda term, column: ("panel", (term, column)), panel, self.columns, self.width, product.depth, at
+        )
 
     def _tile(self, batch: Sequence[Expr], tile: Symbol, panel: Symbol) -> Stmt:
         """``T[r, c] = sum over k of A[height * tile + r, k] panel[k, c]``, all of it in registers."""
-        lane, row, side = self.variable(), self.variable(), self.variable()
-        self.jammed = (side, row)
-        at = clamped(tile * self.height + row, self.rows, self.height)
-        column = side * self.lanes + lane
-        terms = [self.variable() for _ in self.term_runs]
-        left = self._lhs_place(batch, at, terms, panel * self.width + column)
-        right = self._panel_place(batch, panel, terms, column)
-        f32 = torch.float32
 
-        def leaf(carry: str) -> tuple[Stmt, ...]:
-            return (
-                Let("a", f32, "load", (self.param(self.lhs), (left,))),
-                Let("q", f32, "load", right),
-                Let("s", f32, "read", (carry, 0)),
-                Let("n", f32, "fma", ("a", "q", "s")),
-                Advance(carry, "n"),
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+            at = clamped(tile * self.height + row, self.rows, self.height)
+            place = self._lhs_place(batch, at, terms, panel * self.width + column)
+            return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
+
+        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return self._panel_place(batch, panel, terms, column)
+
+        terms = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
+        if is_short(numel(terms)):
+            return self.writer.tile(
+                self.height,
+                self.width,
+                terms,
+                left,
+                right,
+                lambda row, column, name: [Store("tile", (row, column), name)],
             )
-
-        one = Block(tuple(self._sums(terms, leaf, (row, column))))
-        across = For(side, ZERO, sympy.Integer(self.width // self.lanes), one, independent=True)
-        down = For(row, ZERO, sympy.Integer(self.height), Block((across,)), independent=True)
-        return For(
-            lane,
-            ZERO,
-            sympy.Integer(self.lanes),
-            Block((down,)),
-            LoopKind.VECTOR,
-            self.lanes,
-            independent=True,
-        )
-
-    def _sums(
-        self, terms: Sequence[Symbol], leaf: Callable[[str], tuple[Stmt, ...]], place: tuple[Expr, ...]
-    ) -> list[Stmt]:
-        """The loops over terms, which leave the sum at ``place`` of the tile.
-
-        No accumulator takes many more than `DEPTH` terms: the tile sums what the accumulators have summed.
-        """
-        sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
-        total = numel(sizes)
-        f32 = torch.float32
-        part = Let("part", f32, "read", ("sum", 0))
-        if total.is_Integer and int(total) <= DEPTH + DEPTH // 2:
-            stmts = leaf("sum")
-            for term, size in reversed(list(zip(terms, sizes))):
-                stmts = (For(term, ZERO, size, Block(stmts)),)
-            return [Carry("sum", f32, 0.0), *stmts, part, Store("tile", place, "part")]
-        innermost = sizes[-1]
-        whole = innermost.is_Integer and int(innermost) <= DEPTH + DEPTH // 2
-        block = self.variable()
-        begin = ZERO if whole else block * DEPTH
-        end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
-        stmts = (
-            Carry("sum", f32, 0.0),
-            For(terms[-1], begin, end, Block(leaf("sum"))),
-            part,
-            Let("before", f32, "load", ("tile", place)),
-            Let("after", f32, "add", ("before", "part")),
-            Store("tile", place, "after"),
-        )
-        if not whole:
-            stmts = (For(block, ZERO, ceiling(innermost, DEPTH), Block(stmts)),)
-        for term, size in reversed(list(zip(terms[:-1], sizes[:-1]))):
-            stmts = (For(term, ZERO, size, Block(stmts)),)
-        return [Let("nothing", f32, "constant", (0.0,)), Store("tile", place, "nothing"), *stmts]
+        return self.writer.tile_in_parts(self.height, self.width, terms, left, right, "tile")
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
         """The flat index of lhs at a row, counted through all row dimensions, and a term of each run; at the
@@ -297,7 +195,7 @@ class ProductBuilder:
             where[run[-1]] = term
         place = self.panels.place(batch, panel, where, column)
         buffer = self.panels.buffer
-        return self.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
+        return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
 
     # -- the epilogue ---------------------------------------------------------------------------------------
 
@@ -312,14 +210,14 @@ class ProductBuilder:
         self, epilogue: Kernel | None, batch: Sequence[Expr], tile: Symbol, panel: Symbol
     ) -> list[Stmt]:
         """What is done with the tile: the epilogue's statements, or the plain store."""
-        row, column = self.variable(), self.variable()
+        row, column = self.writer.variable(), self.writer.variable()
         at = (*batch, tile * self.height + row, panel * self.width + column)
         if epilogue is None:
             flat = flatten(at, contiguous_strides(self.product.extents))
             element = Block(
                 (
                     Let("e", torch.float32, "load", ("tile", (row, column))),
-                    Store(self.param(self.source, written=True), (flat,), "e"),
+                    Store(self.writer.param(self.source, written=True), (flat,), "e"),
                 )
             )
         else:
@@ -342,7 +240,7 @@ class ProductBuilder:
         for group, coordinate in zip(groups, at, strict=True):
             sizes = [loop.end for loop in group]
             where.update(zip((loop.var for loop in group), unflatten(coordinate, sizes)))
-        where.update({loop.var: self.variable() for loop in loops(chain[-1].body)})
+        where.update({loop.var: self.writer.variable() for loop in loops(chain[-1].body)})
 
         def visit(block: Block) -> Block:
             stmts: list[Stmt] = []
@@ -350,36 +248,16 @@ class ProductBuilder:
                 if isinstance(stmt, Let) and stmt.op == "load":
                     buffer = names[stmt.args[0]]
                     mine = buffer == self.source
-                    stmt = replace(
-                        stmt, args=("tile", (row, column)) if mine else (self.param(buffer), stmt.args[1])
-                    )
+                    place = ("tile", (row, column)) if mine else (self.writer.param(buffer), stmt.args[1])
+                    stmt = replace(stmt, args=place)
                 elif isinstance(stmt, Store):
-                    stmt = replace(stmt, buffer=self.param(names[stmt.buffer], written=True))
+                    stmt = replace(stmt, buffer=self.writer.param(names[stmt.buffer], written=True))
                 elif isinstance(stmt, (For, Masked)):
                     stmt = replace(stmt, body=visit(stmt.body))
                 stmts.append(stmt)
             return Block(tuple(stmts))
 
         return visit(substitute(chain[-1].body, where))
-
-    # -- parameters -----------------------------------------------------------------------------------------
-
-    def param(self, buffer: str, *, written: bool = False) -> str:
-        """The parameter's name; all accesses are by one flat index."""
-        if buffer not in self.params:
-            self.params[buffer] = f"p{len(self.params)}"
-        if written:
-            self.written.add(buffer)
-        return self.params[buffer]
-
-    def _kernel(self, body: Block) -> Kernel:
-        params = []
-        for buffer, name in self.params.items():
-            info = self.work.buffers[buffer]
-            shape, strides = (span(info),), (sympy.Integer(1),)
-            params.append(Param(name, info.dtype, shape, strides, buffer in self.written))
-        name, origins = self.name_and_origins()
-        return Kernel(name, tuple(params), size_symbols(body, params), body, origins)
 
     def name_and_origins(self) -> tuple[str, tuple[str, ...]]:
         """What the kernel is called, and the operators that it computes."""
@@ -452,15 +330,3 @@ def _least(rest: Expr, most: int, size: Expr) -> Expr:
     if size.is_Integer and int(size) % most == 0:
         return sympy.Integer(most)
     return Min(rest, sympy.Integer(most))
-
-
-def _contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
-    """Whether every load moves by one element with ``column``, where its index is not clamped."""
-    flat = [stmt.args[1][0] for stmt in stmts if isinstance(stmt, Let) and stmt.op == "load"]
-    loose = [sympy.expand(expr.replace(lambda e: isinstance(e, Min), _moving)) for expr in flat]
-    return all(expr.coeff(column, 1) == 1 for expr in loose)
-
-
-def _moving(*args: Expr) -> Expr:
-    """Of what a minimum is taken of, the part that has loop variables."""
-    return max(args, key=lambda each: len(each.free_symbols))

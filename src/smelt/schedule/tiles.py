@@ -30,8 +30,15 @@ F32 = torch.float32
 WIDEST = (2, 3, 1)
 """Registers side by side that a panel may have, the best ones first."""
 
+DEPTH = 256
+"""Terms that one register sums before its sum is added to the total, for accuracy."""
+
 Coded = tuple[list[Stmt], str]
 """Statements, and the name of the value that they make."""
+Place = Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]]
+"""(term, column) → the buffer and the index where that element of a panel is."""
+Left = Callable[[Symbol, Sequence[Expr], Expr], Coded]
+"""(row, terms, column) → the left factor; ``column`` matters where it is shared with the panel."""
 
 
 def ceiling(size: Expr, step: int) -> Expr:
@@ -173,25 +180,41 @@ class TileWriter:
 
         What the last panel has beyond the last of ``columns`` is that one again, or 0.
         """
-        panel, term, column = self.variable(), self.variable(), self.variable()
+        panel = self.variable()
+
+        def place(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return into, (panel, term, column)
+
+        body = self.pack_panel(place, panel, columns, width, terms, at)
+        return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+
+    def pack_panel(
+        self,
+        into: Place,
+        panel: Symbol,
+        columns: Expr,
+        width: int,
+        terms: Expr,
+        at: Callable[[Expr, Expr], Any],
+    ) -> For:
+        """One panel of `pack`; ``into(term, column)`` is where an element goes."""
+        term, column = self.variable(), self.variable()
         stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
         if not contiguous(stmts, column):
-            body = self._pack_turned(into, panel, term, column, columns, width, terms, at)
-            return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+            return self._pack_turned(into, panel, term, column, columns, width, terms, at)
         wide = sympy.Integer(width)
         even = columns.is_Integer and int(columns) % width == 0
         end = wide if even else Min(wide, columns - panel * width)
-        inner = Block((*stmts, Store(into, (panel, term, column), value)))
+        inner = Block((*stmts, Store(*into(term, column), value)))
         lanes: list[Stmt] = [For(column, ZERO, end, inner, LoopKind.VECTOR, self.lanes, independent=True)]
         if not even:
             zero = Let("z", F32, "constant", (0.0,))
-            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(into, (panel, term, rest), "z")]))
-        body = For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
-        return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(*into(term, rest), "z")]))
+        return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
 
     def _pack_turned(
         self,
-        into: str,
+        into: Place,
         panel: Symbol,
         term: Symbol,
         block: Symbol,
@@ -208,7 +231,7 @@ class TileWriter:
             place = clamped(panel * width + inside, columns, width)
             stmts, value = self.coded(lambda place=place: at(place, term), f"b{k}")  # type: ignore[misc]
             loads += stmts
-            stores.append(Store(into, (panel, term, inside), value))
+            stores.append(Store(*into(term, inside), value))
         inner = Block((*loads, *stores))
         loop = For(term, ZERO, terms, inner, LoopKind.VECTOR, self.lanes, independent=True)
         return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
@@ -219,34 +242,91 @@ class TileWriter:
         self,
         rows: int,
         width: int,
-        terms: Expr,
-        left: Callable[[Symbol, Expr], Coded],
-        panel: Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]],
+        terms: Sequence[Expr],
+        left: Left,
+        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
         finish: Callable[[Symbol, Expr, str], Iterable[Stmt]],
     ) -> For:
-        """``sum over term of left(row, term) * panel(term, column)`` for all rows and columns at once.
+        """``sum over terms of left(row, terms, column) * panel(terms, column)``, all elements at once.
 
-        ``left`` gives statements and the value's name; ``panel`` where in a scratch buffer the other factor
-        is; ``finish(row, column, name)`` what to do with the sum.
+        ``terms``: how many there are in each loop over them, outermost first. ``left`` gives statements and
+        the value's name; ``panel`` where the other factor is; ``finish(row, column, name)`` what to do with
+        the sum.
         """
-        lane, row, half = self.variable(), self.variable(), self.variable()
-        self.jammed += [half, row]
-        column, term = half * self.lanes + lane, self.variable()
-        stmts, value = left(row, term)
-        turn = (
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            over = [self.variable() for _ in terms]
+            body = self._turn(left(row, over, column), panel(over, column))
+            made = Let("made", F32, "read", ("total", 0))
+            return (Carry("total", F32, 0.0), *_nested(over, terms, body), made, *finish(row, column, "made"))
+
+        return self._side_by_side(rows, width, one)
+
+    def tile_in_parts(
+        self,
+        rows: int,
+        width: int,
+        terms: Sequence[Expr],
+        left: Left,
+        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
+        into: str,
+    ) -> For:
+        """As `tile`; the sums go to the scratch buffer ``into[row, column]``, and no register takes many more
+        than `DEPTH` terms: ``into`` sums what the registers have summed.
+        """
+        innermost = terms[-1]
+        whole = is_short(innermost)
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            over, block = [self.variable() for _ in terms], self.variable()
+            begin = ZERO if whole else block * DEPTH
+            end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
+            place = (row, column)
+            part: tuple[Stmt, ...] = (
+                Carry("total", F32, 0.0),
+                For(over[-1], begin, end, Block(self._turn(left(row, over, column), panel(over, column)))),
+                Let("part", F32, "read", ("total", 0)),
+                Let("before", F32, "load", (into, place)),
+                Let("after", F32, "add", ("before", "part")),
+                Store(into, place, "after"),
+            )
+            if not whole:
+                part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
+            nothing = Let("nothing", F32, "constant", (0.0,))
+            return (nothing, Store(into, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
+
+        return self._side_by_side(rows, width, one)
+
+    def _turn(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
+        stmts, value = left
+        return (
             *stmts,
-            Let("q", F32, "load", panel(term, column)),
+            Let("q", F32, "load", panel),
             Let("s", F32, "read", ("total", 0)),
             Let("n", F32, "fma", (value, "q", "s")),
             Advance("total", "n"),
         )
-        sums = For(term, ZERO, terms, Block(turn))
-        made = Let("made", F32, "read", ("total", 0))
-        one = Block((Carry("total", F32, 0.0), sums, made, *finish(row, column, "made")))
-        side = For(half, ZERO, sympy.Integer(width // self.lanes), one, independent=True)
-        down = For(row, ZERO, sympy.Integer(rows), Block((side,)), independent=True)
+
+    def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
+        """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
+        lane, row, side = self.variable(), self.variable(), self.variable()
+        self.jammed += [side, row]
+        body = Block(tuple(one(row, side * self.lanes + lane)))
+        across = For(side, ZERO, sympy.Integer(width // self.lanes), body, independent=True)
+        down = For(row, ZERO, sympy.Integer(rows), Block((across,)), independent=True)
         lanes = sympy.Integer(self.lanes)
         return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
+
+
+def is_short(terms: Expr) -> bool:
+    """Whether one register may sum that many terms: no more than about `DEPTH`."""
+    return bool(terms.is_Integer) and int(terms) <= DEPTH + DEPTH // 2
+
+
+def _nested(over: Sequence[Symbol], sizes: Sequence[Expr], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    for variable, size in reversed(list(zip(over, sizes, strict=True))):
+        body = (For(variable, ZERO, size, Block(body)),)
+    return body
 
 
 def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
