@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from smelt.runtime.hugepages import advise
-
 ALIGNMENT = 64
 KEPT = 2
 """How many idle arenas a pool keeps: for the thread that calls, and for a second thread or a nested call."""
@@ -40,7 +38,7 @@ class Arena:
             if size > self.capacity:
                 self.views = ()
                 self.memory = None  # the old piece goes before the new one comes
-                self.memory = advise(torch.empty(size + ALIGNMENT, dtype=torch.uint8))
+                self.memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
                 self.start = -self.memory.data_ptr() % ALIGNMENT
                 self.address = self.memory.data_ptr() + self.start
                 self.capacity = size

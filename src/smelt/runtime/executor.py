@@ -14,7 +14,6 @@ from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import with_constants
-from smelt.runtime.hugepages import advise
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.source import Source, write_source
@@ -72,7 +71,6 @@ def build(
         raise SmeltError("SM0407", f"the plan needs constants that were not given: {', '.join(missing)}")
     namespace: dict[str, Any] = {
         "_empty": _empty,
-        "_advise": advise,
         "_view": _view,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,

@@ -15,7 +15,6 @@ import torch
 from smelt.errors import Problem, VerificationError
 from smelt.runtime.control import CONTROL
 from smelt.runtime.externs import find_overload
-from smelt.runtime.hugepages import LEAST_BYTES
 from smelt.runtime.plan import (
     AllocStep,
     CheckStep,
@@ -388,11 +387,8 @@ class _Writer:
             self.free(step)
 
     def fresh(self, spec: TensorSpec) -> str:
-        kind = getattr(torch, spec.dtype)
-        made = f"_empty({self.shape(spec.shape)}, {self.shape(spec.strides)}, {self.literal(kind)})"
-        sizes = [size for size in spec.shape if isinstance(size, int)]
-        small = len(sizes) == len(spec.shape) and math.prod(sizes) * kind.itemsize < LEAST_BYTES
-        return made if small else f"_advise({made})"
+        dtype = self.literal(getattr(torch, spec.dtype))
+        return f"_empty({self.shape(spec.shape)}, {self.shape(spec.strides)}, {dtype})"
 
     def native(self, step: NativeStep) -> None:
         base = "0"
