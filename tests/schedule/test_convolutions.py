@@ -16,7 +16,7 @@ from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import as_product, box
 from tests.lowering.harness import lowered
-from tests.schedule.test_products import assert_close, draw
+from tests.schedule.test_products import assert_close, assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated
 
 F = torch.nn.functional
@@ -163,14 +163,7 @@ def test_channels_last_inputs() -> None:
 
 def test_training_keeps_what_backward_wants() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU())
-    x = draw(2, 16, 8, 8)
-    model(x).square().sum().backward()
-    wanted = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    torch._dynamo.reset()
-    torch.compile(model, backend="smelt")(x).square().sum().backward()
-    for p, grad in zip(model.parameters(), wanted, strict=True):
-        torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-3)
+    assert_gradients(model, draw(2, 16, 8, 8))
 
 
 def test_the_nests_interpreter_agrees() -> None:

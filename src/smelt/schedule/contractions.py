@@ -29,6 +29,7 @@ from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import (
+    Place,
     Product,
     as_product,
     box,
@@ -212,7 +213,8 @@ class _Native:
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
         yield Node((name,), Pointwise(shape, self.within, _Rows(body)), self.node.origin)
-        return replace(body, lhs=_Packed(name))
+        outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+        return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
 
     def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
         place = lhs_place(body, self.graph)
@@ -250,13 +252,3 @@ class _Rows:
 
     def __call__(self, index: Index) -> Value:
         return self.body.lhs((*index[:-1], sympy.Integer(0)), (index[-1],))
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """lhs of a matrix product, read from where it was packed."""
-
-    buffer: str
-
-    def __call__(self, index: Index, rindex: Index) -> Value:
-        return ops.load(self.buffer, (*index[:-1], *rindex))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import sympy
 from sympy import Expr
 
 from smelt.loops.dependencies import analyze, variables, views_in
@@ -22,7 +21,7 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
-from smelt.schedule.operands import affine
+from smelt.schedule.operands import affine, strides_in_order
 from smelt.symbolic import contiguous_strides, flatten, numel, same, size_hint
 
 
@@ -84,21 +83,12 @@ class Layouts:
         found = affine(flatten(largest.index, buffer.strides), outer)
         if found is None:
             return
-        strides = self._in_order(node.body.shape, found[0])
-        for name in free if strides else ():
-            self.place(name, strides)
+        dims = [d for d, size in enumerate(node.body.shape) if size != 1]
+        if any(found[0][d] == 0 for d in dims):
+            return
+        dims.sort(key=lambda d: -size_hint(found[0][d], self.graph.hints))
+        for name in free:
+            self.place(name, strides_in_order(node.body.shape, dims))
 
     def _elements(self, buffer: Buffer) -> int:
         return size_hint(numel(buffer.shape), self.graph.hints)
-
-    def _in_order(self, shape: Sequence[Expr], steps: Sequence[Expr]) -> list[Expr]:
-        """Strides whose order is that of ``steps``; none where a dimension does not move at all."""
-        dims = [d for d, size in enumerate(shape) if size != 1]
-        if any(steps[d] == 0 for d in dims):
-            return []
-        strides: list[Expr] = [sympy.Integer(1)] * len(shape)
-        step: Expr = sympy.Integer(1)
-        for dim in sorted(dims, key=lambda d: size_hint(steps[d], self.graph.hints)):
-            strides[dim] = step
-            step = step * shape[dim]
-        return strides

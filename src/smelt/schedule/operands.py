@@ -57,12 +57,22 @@ class Product:
     @property
     def strides(self) -> tuple[Expr, ...]:
         """Strides of a result in which columns lie side by side, then rows, then the batch."""
-        strides: list[Expr] = [ONE] * len(self.body.shape)
-        step: Expr = ONE
-        for dim in reversed((*self.batch, *self.rows, *self.columns)):
-            strides[dim] = step
-            step = step * self.body.shape[dim]
-        return tuple(strides)
+        return strides_in_order(self.body.shape, (*self.batch, *self.rows, *self.columns))
+
+
+def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
+    """Strides of a dense buffer whose memory has the dimensions in ``order``, outermost first; those that are
+    not in it have one element.
+
+    >>> strides_in_order([sympy.Integer(size) for size in (2, 3, 4)], [0, 2, 1])
+    (12, 1, 3)
+    """
+    strides: list[Expr] = [ONE] * len(shape)
+    step: Expr = ONE
+    for dim in reversed(order):
+        strides[dim] = step
+        step = step * shape[dim]
+    return tuple(strides)
 
 
 def as_product(body: Contraction, graph: Graph) -> Product | None:

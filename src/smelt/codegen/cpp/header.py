@@ -46,7 +46,9 @@ CORE_OPERATORS = frozenset(
         "where",
     }
 )
-"""Operators that ``smelt.h`` itself defines."""
+"""Operators that the core defines: ``smelt.h`` and ``smelt_arithmetic.h``, which every unit contains."""
+
+CORE = ("smelt.h", "smelt_arithmetic.h")
 
 RANDOM_OPERATORS = frozenset({"philox"})
 """Operators that ``smelt_random.h`` defines; all others are in ``smelt_math.h``."""
@@ -69,5 +71,5 @@ random number generator, sorting, vectors turned in registers, stores past the c
 def header_text(needs: frozenset[str] = frozenset(PARTS)) -> str:
     """The header: the core, with the `PARTS` that are wanted."""
     wanted = needs.union(*(PARTS[name] for name in needs))
-    names = ["smelt.h", *(f"smelt_{name}.h" for name in PARTS if name in wanted)]
+    names = [*CORE, *(f"smelt_{name}.h" for name in PARTS if name in wanted)]
     return "\n".join((_FOLDER / name).read_text() for name in names)
