@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from sympy import Expr
 
-from smelt.capture import Program
+from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
 from smelt.codegen.cpp import CLOCKS, CppUnit, print_unit
 from smelt.config import Config
@@ -23,7 +23,7 @@ from smelt.contract import contract, graph_key
 from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
 from smelt.loops.dependencies import bound_symbols
-from smelt.loops.ir import Contraction, Extern, Graph
+from smelt.loops.ir import Contraction, Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
@@ -128,7 +128,8 @@ def _compile(program: Program, config: Config) -> Compiled:
             tuning.measure(graph)
     unit = _unit(graph, config, target, report, tuning)
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-    plan = replace(unit.plan, notes=_notes(unit, constants))
+    plan = replace(unit.plan, notes=_notes(unit, constants), orders=_orders(graph, unit.graph))
+    tell_orders(program, plan.orders)
     plan.notes["choices"] = _choices(graph, unit.graph, config, target, tuning)
     if config.clocks:
         plan.notes["clocks"] = _work(unit)
@@ -147,7 +148,7 @@ def _compile(program: Program, config: Config) -> Compiled:
 
 def _lowered(program: Program, config: Config) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
-    return lower(program.graph_module, config.fallback_random, frozen)
+    return lower(program.graph_module, config.fallback_random, frozen, program.saved_outputs)
 
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
@@ -159,6 +160,17 @@ def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, t
         cpp = print_unit(scheduled.runs, library.compilers(), config.clocks)
         plan = _with_errors(scheduled.plan, cpp)
     return Unit(scheduled.graph, plan, cpp, scheduled.runs, scheduled.arena_size)
+
+
+def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """How the scheduled graph's memory has the dimensions of outputs that it lays out otherwise (`Plan`)."""
+    found = []
+    for position, (before, after) in enumerate(zip(graph.outputs, scheduled.outputs, strict=True)):
+        if isinstance(after, StridedView) and before != after:
+            steps = [size_hint(stride, graph.hints) for stride in after.strides]
+            dims = [dim for dim, size in enumerate(after.shape) if size != 1]
+            found.append((position, tuple(sorted(dims, key=lambda dim: -steps[dim]))))
+    return tuple(found)
 
 
 def _clocks(
@@ -206,6 +218,7 @@ def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileR
         except (CacheError, KeyError, ValueError):
             return None
     report.cache_hit = True
+    tell_orders(program, plan.orders)
     _fill_report(report, plan.notes)
     report.keep_text("cpp", text)
     with report.phase("executor"):

@@ -1,6 +1,6 @@
 """How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
 
-from smelt.capture.aot import Compiled, CompileProgram, capture_aot
+from smelt.capture.aot import Compiled, CompileProgram, capture_aot, tell_orders
 from smelt.capture.export import capture_export, export
 from smelt.capture.function import capture_function
 from smelt.capture.program import Input, Program, shape_env_of
@@ -15,4 +15,5 @@ __all__ = [
     "capture_function",
     "export",
     "shape_env_of",
+    "tell_orders",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,27 @@ def _compile(
         return boxed(compile_program(program))
 
 
+def tell_orders(program: Program, orders: Iterable[tuple[int, tuple[int, ...]]]) -> None:
+    """Let AOTAutograd know how saved outputs lie: it compiles the backward for just these strides.
+
+    ``orders``: (output, its dimensions as its memory has them, outermost first); all others lie as the
+    program says.
+    """
+    context, known = TracingContext.try_get(), dict(orders)
+    if not known or context is None or context.output_strides is None:
+        return
+    for position, output in enumerate(program.outputs):
+        value = output.meta.get("val") if isinstance(output, Node) else None
+        if not isinstance(value, torch.Tensor):
+            context.output_strides.append(None)
+            continue
+        strides, step = list(value.stride()), 1
+        for dim in reversed(known.get(position, ())):
+            strides[dim] = step
+            step = step * value.shape[dim]
+        context.output_strides.append(tuple(strides))
+
+
 def boxed(compiled: Compiled) -> Compiled:
     """Tell AOTAutograd that ``compiled`` takes one list: without the mark it wraps it once more."""
     if getattr(compiled, "_boxed_call", False):
@@ -110,7 +131,8 @@ def program_from_aot(
     metadata = context.fw_metadata if context is not None else None
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     for node, example in zip(placeholders, example_inputs):
-        node.meta.setdefault("val", example)
+        if kind == "backward" or "val" not in node.meta:  # the examples have the strides of what was saved
+            node.meta["val"] = example
     static = set(getattr(metadata, "static_input_indices", None) or ()) if kind != "backward" else set()
     wanted = [bool(each.requires_grad) for each in getattr(metadata, "input_info", None) or ()]
     inputs = tuple(

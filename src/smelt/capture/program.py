@@ -97,6 +97,11 @@ class Program:
         """Positions of outputs that the user (or autograd) gets to see; the others are for the backward."""
         return tuple(position for position, role in enumerate(self.output_roles) if role != "saved")
 
+    @property
+    def saved_outputs(self) -> tuple[int, ...]:
+        """Positions of outputs that only the backward gets to see."""
+        return tuple(position for position, role in enumerate(self.output_roles) if role == "saved")
+
     def mutations(self) -> list[tuple[Node, Node]]:
         """(placeholder, node whose value it holds at the end), in graph order."""
         found = []

@@ -313,7 +313,8 @@ class Graph:
     ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
     ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
     not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
-    change, whoever runs the program notices (`smelt.runtime.folded`).
+    change, whoever runs the program notices (`smelt.runtime.folded`). ``saved``: buffers that are outputs for
+    no one but the backward; their dimensions may lie in any order.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -325,6 +326,7 @@ class Graph:
     mutations: list[Mutation] = field(default_factory=list)
     hints: dict[Symbol, int] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    saved: frozenset[str] = frozenset()
 
     def with_bodies(self) -> Iterator[Graph]:
         """The graph, and the bodies of its control flow, outer before inner."""

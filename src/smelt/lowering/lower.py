@@ -38,7 +38,10 @@ _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
 
 def lower(
-    program: GraphModule | FxGraph, fallback_random: bool = False, frozen: Collection[str] = ()
+    program: GraphModule | FxGraph,
+    fallback_random: bool = False,
+    frozen: Collection[str] = (),
+    saved: Collection[int] = (),
 ) -> Graph:
     """The loop graph of a contract graph.
 
@@ -48,6 +51,8 @@ def lower(
         fallback_random: whether ATen draws all random numbers, so that they are eager's.
         frozen: names of placeholders that are the same at every call; those that the program overwrites, or
             whose sizes are not known, do not become `Graph.frozen`.
+        saved: positions of outputs that are there for the backward alone: where one is a whole buffer, and
+            nobody else gets that, it becomes one of `Graph.saved`.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -60,7 +65,9 @@ def lower(
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
-    return _Lowering(graph, fallback_random, frozen=frozen).run()
+    lowered = _Lowering(graph, fallback_random, frozen=frozen).run()
+    lowered.saved = _saved(lowered, saved)
+    return lowered
 
 
 class _Lowering:
@@ -389,6 +396,18 @@ class _Lowering:
 
     def _error(self, code: str, node: FxNode, what: str, remedy: str) -> SmeltError:
         return SmeltError(code, what, where=node.meta.get("where"), remedy=remedy)
+
+
+def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
+    """The buffers that are outputs at these positions as they are, and that nobody else outside sees."""
+    outside = {name for name in graph.inputs if isinstance(name, str)} | set(graph.constants)
+    found: set[str] = set()
+    for position, view in enumerate(graph.outputs):
+        if isinstance(view, StridedView):
+            buffer = graph.buffers[view.buffer]
+            whole = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+            (found if position in positions and whole else outside).add(view.buffer)
+    return frozenset(found - outside)
 
 
 def _number(value: Any) -> Any:

@@ -155,6 +155,8 @@ class Plan:
     ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
     ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
     ``folded``: which of the constants are computed ahead, and how.
+    ``orders``: (output, its dimensions as its memory has them, outermost first) of each saved one that lies
+    otherwise than the program says.
     """
 
     inputs: tuple[str | None, ...]
@@ -168,6 +170,7 @@ class Plan:
     notes: dict[str, Any] = field(default_factory=dict)
     layouts: tuple[TensorSpec, ...] = ()
     folded: tuple[Folded, ...] = ()
+    orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def folded_constants(self) -> frozenset[str]:

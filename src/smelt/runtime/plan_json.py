@@ -57,6 +57,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "shape_symbols": [list(each) for each in plan.shape_symbols],
         "layouts": [_spec_out(spec) for spec in plan.layouts],
         "folded": [_folded_out(each) for each in plan.folded],
+        "orders": [[output, list(order)] for output, order in plan.orders],
         "notes": encode(plan.notes),
     }
 
@@ -90,6 +91,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
         layouts=tuple(_spec_in(item) for item in data["layouts"]),
         folded=tuple(_folded_in(each) for each in data["folded"]),
+        orders=tuple((output, tuple(order)) for output, order in data["orders"]),
         notes=decode(data["notes"]),
     )
 

@@ -67,7 +67,7 @@ def rule(body: Contraction, graph: Graph, config: Config, target: Target, native
     if native:
         return f"{size}: enough"
     if worth_it(product, graph, target):
-        return f"{size}: enough, but ATen reads the result, which has to lie otherwise"
+        return f"{size}: too few for a result that ATen reads, and which has to lie otherwise"
     return f"{size}: too few"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import sympy
 from sympy import Expr
@@ -33,6 +34,8 @@ from smelt.schedule.operands import (
     Product,
     as_product,
     box,
+    is_plain,
+    is_windowed,
     lhs_place,
     lies_well,
     loads_of,
@@ -49,7 +52,11 @@ Choose = Callable[[Product, Graph, Target], bool]
 FEWEST_ROWS, FEWEST = 32, 64
 """Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay."""
 FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
-"""The same for the columns and terms of a convolution, and for the terms of a depthwise one."""
+"""The same for the columns and terms of a convolution, and for what is fewer in a depthwise one, rows or
+terms.
+"""
+FEWEST_TO_TURN = 48
+"""Terms from which on a product pays whose result has to be laid out anew."""
 
 
 def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose | None = None) -> Graph:
@@ -73,6 +80,7 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
         for each in _Native(node, product, chosen, frozen, layouts, target).nodes():
             chosen.nodes.append(each)
             layouts.follow(each)
+    chosen.outputs = layouts.outputs()
     return chosen
 
 
@@ -82,7 +90,7 @@ def _products(
     """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
 
     A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
-    it, say, it is ATen's.
+    it, say, and has few terms, it is ATen's.
     """
     contractions = [node for node in graph.nodes if isinstance(node.body, Contraction)]
     products: dict[int, Product] = {}
@@ -98,6 +106,7 @@ def _products(
             for node in contractions
             if id(node) in products
             and node.outputs[0] in fixed
+            and size_hint(products[id(node)].depth, graph.hints) < FEWEST_TO_TURN
             and not _lies_so(products[id(node)], graph.buffers[node.outputs[0]])
         ]
         if not lost:
@@ -132,11 +141,13 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, ch
 
 def has_nest(product: Product, graph: Graph, target: Target) -> bool:
     """Whether `smelt.schedule.products` has a nest for a product."""
-    if product.body.dtype.itemsize != 4 or product.body.result != 0:
+    if product.body.dtype.itemsize != 4:
+        return False
+    if not _is_plain_rhs(product.body, graph) and box(product, graph, "rhs") is None:
         return False
     if is_matrix_product(product):
         return True
-    if product.batch or len(product.columns) != 1 or box(product, graph) is None:
+    if product.batch or box(product, graph) is None:
         return False
     if product.shared:
         width, lanes = product.extents[-1], target.vector_bytes // 4
@@ -152,8 +163,12 @@ def worth_it(product: Product, graph: Graph, target: Target) -> bool:
     if is_matrix_product(product):
         return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST
     if product.shared:
-        return rows >= FEWEST_ROWS and depth >= FEWEST_TAPS
-    return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST_CHANNELS
+        return max(rows, depth) >= FEWEST_ROWS and min(rows, depth) >= FEWEST_TAPS
+    return max(rows, depth) >= FEWEST_ROWS and min(rows, columns, depth) >= FEWEST_CHANNELS
+
+
+def _is_plain_rhs(body: Contraction, graph: Graph) -> bool:
+    return is_plain(operand_code(body.rhs, body, graph))
 
 
 def is_matrix_product(product: Product) -> bool:
@@ -186,16 +201,28 @@ class _Native:
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
+        ahead = self._packs_ahead()
         if not lies_well(self.product, self.graph):
             body = yield from self._laid_out(body)
-        if not is_matrix_product(self.product) or self._is_frozen(body):
+        if ahead:
             body = yield from self._packed(body)
+        elif not _is_plain_rhs(body, self.graph):
+            body = yield from self._boxed(body, "rhs")
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
         yield replace(self.node, body=Pointwise(body.shape, body.dtype, _Ending(body, sums)))
 
-    def _is_frozen(self, body: Contraction) -> bool:
-        """Whether rhs is the same at every call."""
-        return {buffer for buffer, _ in loads_of(operand_code(body.rhs, body, self.graph))} <= self.frozen
+    def _packs_ahead(self) -> bool:
+        """Whether all of rhs is packed before the product begins: what is the same at every call, and what
+        every thread needs; the kernel packs a panel at a time where it has more columns than rows.
+        """
+        body = self.product.body
+        if {name for name, _ in loads_of(operand_code(body.rhs, body, self.graph))} <= self.frozen:
+            return True
+        if is_matrix_product(self.product):
+            return False
+        rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents[-2:])
+        beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
+        return beside < self.lanes or rows >= columns or self.product.shared or is_windowed(self.product, self.graph)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
@@ -205,16 +232,21 @@ class _Native:
         return name
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
-        found = box(self.product, self.graph)
-        if found is not None:
-            name = self._buffer("lhs", found.shape)
-            yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
-            return replace(body, lhs=found.load(name))
+        if box(self.product, self.graph) is not None:
+            return (yield from self._boxed(body, "lhs"))
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
         yield Node((name,), Pointwise(shape, self.within, _Rows(body)), self.node.origin)
         outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
+
+    def _boxed(self, body: Contraction, operand: Literal["lhs", "rhs"]) -> Generator[Node, None, Contraction]:
+        found = box(self.product, self.graph, operand)
+        assert found is not None
+        name = self._buffer(operand, found.shape)
+        yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
+        load = found.load(name)
+        return replace(body, lhs=load) if operand == "lhs" else replace(body, rhs=load)
 
     def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
         place = lhs_place(body, self.graph)

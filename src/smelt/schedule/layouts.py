@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sympy import Expr
 
@@ -31,7 +32,7 @@ def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
     ``by_aten``: the nodes whose contraction ATen computes.
     """
     found = {name for name in graph.inputs if isinstance(name, str)} | set(graph.constants)
-    found |= {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
+    found |= {view.buffer for view in graph.outputs if isinstance(view, StridedView)} - graph.saved
     calls = [node.body.call for node in by_aten if isinstance(node.body, Contraction)]
     for node in graph.nodes:
         if isinstance(node.body, Extern):
@@ -55,15 +56,28 @@ class Layouts:
     def __init__(self, fixed: set[str], graph: Graph) -> None:
         """``graph``: its buffers are given other strides, those in ``fixed`` never."""
         self.fixed, self.graph = fixed, graph
-        self.moved: set[str] = set()
+        self.moved = {name for name in graph.inputs if isinstance(name, str) and self._is_moved(name)}
 
     def place(self, name: str, strides: Sequence[Expr]) -> None:
         """Let a buffer of the graph have other strides."""
-        buffer = self.graph.buffers[name]
-        self.graph.buffers[name] = replace(buffer, strides=tuple(strides))
-        plain = contiguous_strides(buffer.shape)
-        if any(size != 1 and not same(a, b) for size, a, b in zip(buffer.shape, strides, plain)):
+        self.graph.buffers[name] = replace(self.graph.buffers[name], strides=tuple(strides))
+        if self._is_moved(name):
             self.moved.add(name)
+
+    def _is_moved(self, name: str) -> bool:
+        """Whether a buffer's memory has its dimensions in another order than the shape."""
+        buffer = self.graph.buffers[name]
+        plain = contiguous_strides(buffer.shape)
+        return any(size != 1 and not same(a, b) for size, a, b in zip(buffer.shape, buffer.strides, plain))
+
+    def outputs(self) -> list[Any]:
+        """The graph's outputs: those that are saved as their buffers lie now."""
+        return [
+            replace(view, strides=self.graph.buffers[view.buffer].strides)
+            if isinstance(view, StridedView) and view.buffer in self.graph.saved
+            else view
+            for view in self.graph.outputs
+        ]
 
     def follow(self, node: Node) -> None:
         """Let what a node writes lie as the largest moved buffer that it reads, where that has all of its

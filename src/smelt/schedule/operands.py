@@ -7,7 +7,8 @@ sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import sympy
 import torch
@@ -76,12 +77,15 @@ def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr,
 
 
 def as_product(body: Contraction, graph: Graph) -> Product | None:
-    """The contraction as a matrix product in float32; None where it is none, or rhs masks or looks up."""
+    """The contraction as a matrix product in float32; None where it is none.
+
+    Where it is rhs alone that sees windows of what both have a batch of (the weight's gradient of a depthwise
+    convolution), the operands change places. Columns that a window is moved by come before those that lie
+    side by side.
+    """
     if accumulator(body.dtype) != torch.float32 or len(body.shape) < 2:
         return None
     left, right = (operand_code(function, body, graph) for function in (body.lhs, body.rhs))
-    if not _is_plain(right):
-        return None
     of_left, of_right = symbols_of(left), symbols_of(right)
     dims: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
     for dim, (variable, size) in enumerate(zip(variables("i", len(body.shape)), body.shape)):
@@ -94,9 +98,26 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
         else:
             return None
     batch, rows, columns = (tuple(found) for found in dims.values())
+    moved = _moved_with(loads_of(right), variables("r", len(body.reduce_shape)))
+    if batch and not rows and any(variable in moved for variable in _named(columns)):
+        return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph)
     if not rows or not (columns or batch):
         return None
-    return Product(body, batch, rows, columns) if columns else Product(body, (), rows, batch, shared=True)
+    if not columns:
+        return Product(body, (), rows, batch, shared=True)
+    return Product(body, batch, rows, tuple(sorted(columns, key=lambda d: _named([d])[0] not in moved)))
+
+
+def _named(dims: Iterable[int]) -> list[Symbol]:
+    """The variables of these dimensions of the result."""
+    chosen = list(dims)
+    return [variables("i", max(chosen, default=0) + 1)[dim] for dim in chosen]
+
+
+def _moved_with(loads: Iterable[tuple[str, tuple[Expr, ...]]], terms: Sequence[Symbol]) -> set[Symbol]:
+    """The symbols that share a place of some load with a term: what moves a window."""
+    places = [place.free_symbols for _, index in loads for place in index]
+    return {symbol for place in places if place & set(terms) for symbol in place} - set(terms)
 
 
 class _Dtypes(Mapping[str, torch.dtype]):
@@ -131,8 +152,17 @@ def plain_code(steps: Sequence[Recordable]) -> list[Instruction]:
     return found
 
 
-def _is_plain(steps: Sequence[Recordable]) -> bool:
+def is_plain(steps: Sequence[Recordable]) -> bool:
+    """Whether code masks nothing and looks nothing up."""
     return all(isinstance(step, Instruction) and step.index is None for step in steps)
+
+
+def looks_up(steps: Sequence[Recordable]) -> bool:
+    """Whether code computes a position from data, inside masks too."""
+    return any(
+        looks_up(step.body) if isinstance(step, MaskedInstruction) else step.index is not None
+        for step in steps
+    )
 
 
 def _exprs(steps: Iterable[Recordable]) -> list[Expr]:
@@ -165,6 +195,13 @@ def loads_of(steps: Iterable[Recordable]) -> set[tuple[str, tuple[Expr, ...]]]:
 
 
 # -- how lhs lies ------------------------------------------------------------------------------------------
+
+
+def is_windowed(product: Product, graph: Graph) -> bool:
+    """Whether lhs sees windows, which rows move and terms go through."""
+    body = product.body
+    moved = _moved_with(loads_of(operand_code(body.lhs, body, graph)), variables("r", len(body.reduce_shape)))
+    return any(variable in moved for variable in _named(product.rows))
 
 
 def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
@@ -247,10 +284,11 @@ def lies_well(product: Product, graph: Graph) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """lhs as a plain load from a box: what it sees of a buffer, padded where it looks beyond, laid out anew.
+    """An operand as a plain load from a box: what it sees of a buffer, padded where it looks beyond, laid out
+    anew.
 
-    ``shape``: of the box. ``fill``: the loop function of its elements. ``places``: the index that lhs reads
-    at, over ``symbols``, the variables of the result and the terms.
+    ``shape``: of the box. ``fill``: the loop function of its elements. ``places``: the index that the operand
+    reads at, over ``symbols``, the variables of the result and the terms.
     """
 
     shape: tuple[Expr, ...]
@@ -259,7 +297,7 @@ class Boxed:
     symbols: tuple[Symbol, ...]
 
     def load(self, buffer: str) -> Callable[[Index, Index], Value]:
-        """The loop function of lhs, the box being in ``buffer``."""
+        """The loop function of the operand, the box being in ``buffer``."""
         return Place(buffer, self.places, self.symbols)
 
 
@@ -276,17 +314,18 @@ class Place:
         return ops.load(self.buffer, tuple(replaced(expr, where) for expr in self.places))
 
 
-def box(product: Product, graph: Graph) -> Boxed | None:
-    """What lhs sees of the one buffer that it reads, where that depends on the position in it alone.
+def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") -> Boxed | None:
+    """What an operand sees of the one buffer that it reads, where that depends on the position in it alone.
 
     A convolution's window at output ``o`` and tap ``k`` sees position ``2*o + k - 3``, or zero beyond the
-    edges: both are functions of that position, so a padded copy has it at ``2*o + k``. Terms that no position
-    shares with rows come last, so that they lie side by side; columns, where lhs depends on them, after them.
+    edges: both are functions of that position, so a padded copy has it at ``2*o + k``. What shall lie side by
+    side comes last: columns in rhs, and in lhs where that has them, else terms.
     """
     body = product.body
-    steps = operand_code(body.lhs, body, graph)
+    function = body.lhs if operand == "lhs" else body.rhs
+    steps = operand_code(function, body, graph)
     loads = loads_of(steps)
-    if len(loads) != 1:
+    if len(loads) != 1 or looks_up(steps):
         return None
     ((_, places),) = loads
     outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
@@ -302,19 +341,20 @@ def box(product: Product, graph: Graph) -> Boxed | None:
     wanted = set(symbols)
     if any(expand(replaced(expr, at)).free_symbols & wanted for expr in set(_exprs(steps))):
         return None
-    batch, rows = {outer[d] for d in product.batch}, {outer[d] for d in product.rows}
-    columns = {outer[d] for d in product.columns}
+    batch = {outer[d] for d in product.batch}
+    in_columns = operand == "rhs" or product.shared
+    last = {outer[d] for d in product.columns} if in_columns else set(terms)
 
     def rank(number: int) -> int:
-        inside = places[number].free_symbols
-        if inside & columns:
-            return 3
-        return 2 if not inside & (batch | rows) and inside & set(terms) else int(not inside & batch)
+        inside = {symbol for symbol in places[number].free_symbols & wanted if extents[symbol] != 1}
+        return 2 if inside and inside <= last else int(not inside & batch)
 
     order = sorted(range(len(places)), key=rank)
     sides = [boxed[number] for number in order]
     shape = tuple(side.size for side in sides)
-    fill = _Fill(body, tuple((side.variable, side.origin, side.step, side.factor) for side in sides))
+    fill = _Fill(
+        body, function, tuple((side.variable, side.origin, side.step, side.factor) for side in sides)
+    )
     moved = (sympy.expand((places[n] - boxed[n].least) / boxed[n].step) for n in order)
     return Boxed(shape, fill, tuple(moved), symbols)
 
@@ -365,9 +405,10 @@ def _side(
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """A loop function: lhs at the positions of a box; each side's (variable, origin, step, factor)."""
+    """A loop function: an operand at the positions of a box; each side's (variable, origin, step, factor)."""
 
     body: Contraction
+    function: Callable[[Index, Index], Value]
     sides: tuple[tuple[Symbol | None, Expr, int, int], ...]
 
     def __call__(self, index: Index) -> Value:
@@ -379,4 +420,4 @@ class _Fill:
         for position, (variable, origin, step, factor) in zip(index, self.sides, strict=True):
             if variable is not None:
                 where[variable] = sympy.expand(origin + position * sympy.Rational(step, factor))
-        return self.body.lhs(tuple(where[s] for s in outer), tuple(where[s] for s in terms))
+        return self.function(tuple(where[s] for s in outer), tuple(where[s] for s in terms))

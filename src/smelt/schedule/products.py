@@ -13,7 +13,7 @@ channels) it loads side by side, instead of one number for all lanes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -45,11 +45,15 @@ from smelt.symbolic import (
     numel,
     same,
     simplify,
+    size_hint,
     unflatten,
 )
 
 ACCUMULATORS = 12
 """Registers of a tile: with the operands they fill 16."""
+DEEP = 2048
+"""Terms from which on a panel has no room in the cache: they are gone through in blocks of `BLOCK`."""
+BLOCK = 512
 FEWEST_ROWS = 4
 
 
@@ -64,6 +68,15 @@ def tile_rows(rows: Expr, registers: int) -> int:
         return most
     count = int(rows)
     return min(range(most, FEWEST_ROWS - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """Where a panel is: in the batch, beside which columns, and which one there."""
+
+    batch: Sequence[Expr]
+    aside: Sequence[Expr]
+    panel: Symbol
 
 
 class ProductBuilder:
@@ -83,6 +96,11 @@ class ProductBuilder:
         self.lanes = target.vector_bytes // 4
         self.panels = body.rhs if isinstance(body.rhs, Panels) else None
         *self.batch_sizes, self.rows, self.columns = product.extents
+        self.aside = () if self.panels else product.columns[:-1]
+        """Dimensions of columns with panels of their own: what is packed here lies side by side."""
+        self.aside_sizes = product.sizes(self.aside)
+        if self.aside:
+            self.columns = product.body.shape[product.columns[-1]]
         self.width = self.panels.width if self.panels else panel_width(self.columns, self.lanes)
         self.height = tile_rows(self.rows, self.width // self.lanes)
         self.lhs, self.lhs_flat = place
@@ -105,56 +123,116 @@ class ProductBuilder:
         writer = self.writer
         epilogue = self._epilogue()
         batch = [writer.variable() for _ in self.batch_sizes]
-        panel, tile = writer.variable(), writer.variable()
-        body: list[Stmt] = []
-        if self.panels is None:
-            shape = (self.product.depth, sympy.Integer(self.width))
-            body = [Alloc("panel", torch.float32, shape), self._pack(batch, panel)]
-        inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
-            self._tile(batch, tile, panel),
-            *self._finish(epilogue, batch, tile, panel),
-        ]
-        down = For(tile, ZERO, ceiling(self.rows, self.height), Block(tuple(inside)), independent=True)
-        if self.panels is not None:
-            down = replace(down, kind=LoopKind.PARALLEL)
-        body.append(down)
+        aside = [writer.variable() for _ in self.aside]
+        panel = writer.variable()
+        at = _Panel(batch, aside, panel)
+        deep = self.panels is None and size_hint(self.product.depth, self.work.graph.hints) > DEEP
+        body = self._deep(epilogue, at) if deep else self._in_one(epilogue, at)
         panels = ceiling(self.columns, self.width)
         nest: Stmt = For(panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
-        for variable, size in reversed(list(zip(batch, self.batch_sizes))):
+        sizes = (*self.batch_sizes, *self.aside_sizes)
+        for variable, size in reversed(list(zip((*batch, *aside), sizes))):
             nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
         name, origins = self.name_and_origins()
         kernel = writer.kernel(name, Block((nest,)), origins)
         return BuiltKernel(kernel, tuple(writer.params), arranged=True)
 
+    def _in_one(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
+        """What is done for a panel that holds all terms."""
+        tile = self.writer.variable()
+        body: list[Stmt] = []
+        if self.panels is None:
+            shape = (self.product.depth, sympy.Integer(self.width))
+            body = [Alloc("panel", torch.float32, shape), self._pack(at, ZERO, self.product.depth)]
+        inside: list[Stmt] = [
+            Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
+            self._tile(at, tile),
+            *self._finish(epilogue, at, tile * self.height, self.height),
+        ]
+        down = For(tile, ZERO, ceiling(self.rows, self.height), Block(tuple(inside)), independent=True)
+        if self.panels is not None:
+            down = replace(down, kind=LoopKind.PARALLEL)
+        return [*body, down]
+
+    def _deep(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
+        """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
+        next one in ``tile``.
+        """
+        writer = self.writer
+        block, tile = writer.variable(), writer.variable()
+        rows, width = ceiling(self.rows, self.height), sympy.Integer(self.width)
+        first = block * BLOCK
+        terms = Min(sympy.Integer(BLOCK), self.product.depth - first)
+
+        def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
+            sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
+            return self._left(at, tile * self.height + row, unflatten(first + over[0], sizes), column)
+
+        def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
+            place = (tile * self.height + row, column)
+            return [
+                Let("before", torch.float32, "load", ("tile", place)),
+                Let("after", torch.float32, "add", ("before", name)),
+                Store("tile", place, "after"),
+            ]
+
+        sums = writer.tile(
+            self.height, self.width, [terms], left, lambda over, column: ("panel", (over[0], column)), add
+        )
+        down = For(tile, ZERO, rows, Block((sums,)), independent=True)
+        nothing = Let("nothing", torch.float32, "constant", (0.0,))
+        return [
+            Alloc("panel", torch.float32, (sympy.Integer(BLOCK), width)),
+            Alloc("tile", torch.float32, (rows * self.height, width)),
+            writer.over(
+                rows * self.height,
+                lambda row: [
+                    writer.vector(
+                        ZERO, width, lambda column: [nothing, Store("tile", (row, column), "nothing")]
+                    )
+                ],
+            ),
+            For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
+            *self._finish(epilogue, at, ZERO, None),
+        ]
+
     # -- the operands ---------------------------------------------------------------------------------------
 
-    def _pack(self, batch: Sequence[Expr], panel: Symbol) -> Stmt:
-        """``panel[k, c] = B[k, width * panel + c]``."""
+    def _pack(self, at: _Panel, first: Expr, terms: Expr) -> Stmt:
+        """``panel[k, c] = B[first + k, width * panel + c]``, terms in the order of lhs's memory."""
         product = self.product
+        order = [d for run in self.term_runs for d in run]
+        sizes = [product.body.reduce_shape[d] for d in order]
 
-        def at(column: Expr, term: Expr) -> Any:
+        def element(column: Expr, term: Expr) -> Any:
             index: list[Expr] = [ZERO] * len(product.body.shape)
-            for dim, place in zip(product.batch, batch):
+            for dim, place in zip((*product.batch, *self.aside), (*at.batch, *at.aside)):
                 index[dim] = place
-            for dim, place in zip(product.columns, unflatten(column, product.sizes(product.columns))):
+            inner = product.columns[len(self.aside) :]
+            for dim, place in zip(inner, unflatten(column, product.sizes(inner))):
                 index[dim] = place
-            return product.body.rhs(tuple(index), (term,))
+            rindex: list[Expr] = [ZERO] * len(product.body.reduce_shape)
+            for dim, place in zip(order, unflatten(first + term, sizes)):
+                rindex[dim] = place
+            return product.body.rhs(tuple(index), tuple(rindex))
 
         return self.writer.pack_panel(
-            lambda term, column: ("panel", (term, column)), panel, self.columns, self.width, product.depth, at
+            lambda term, column: ("panel", (term, column)),
+            at.panel,
+            self.columns,
+            self.width,
+            terms,
+            element,
         )
 
-    def _tile(self, batch: Sequence[Expr], tile: Symbol, panel: Symbol) -> Stmt:
+    def _tile(self, at: _Panel, tile: Symbol) -> Stmt:
         """``T[r, c] = sum over k of A[height * tile + r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            at = clamped(tile * self.height + row, self.rows, self.height)
-            place = self._lhs_place(batch, at, terms, panel * self.width + column)
-            return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
+            return self._left(at, tile * self.height + row, terms, column)
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return self._panel_place(batch, panel, terms, column)
+            return self._panel_place(at, terms, column)
 
         terms = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
         if is_short(numel(terms)):
@@ -167,6 +245,11 @@ class ProductBuilder:
                 lambda row, column, name: [Store("tile", (row, column), name)],
             )
         return self.writer.tile_in_parts(self.height, self.width, terms, left, right, "tile")
+
+    def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+        inside = clamped(row, self.rows, self.height)
+        place = self._lhs_place(at.batch, inside, terms, at.panel * self.width + column)
+        return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
         """The flat index of lhs at a row, counted through all row dimensions, and a term of each run; at the
@@ -184,16 +267,15 @@ class ProductBuilder:
             where[self.symbols[self.product.columns[-1]]] = column
         return self.lhs_flat.xreplace(where)
 
-    def _panel_place(
-        self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], column: Expr
-    ) -> tuple[str, tuple[Expr, ...]]:
+    def _panel_place(self, at: _Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
         """The element of a panel at a term of each run: what a load takes."""
         if self.panels is None:
-            return "panel", (terms[0] if terms else ZERO, column)
+            sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
+            return "panel", (flatten(terms, contiguous_strides(sizes)), column)
         where: list[Expr] = [ZERO] * len(self.term_symbols)
         for run, term in zip(self.term_runs, terms):
             where[run[-1]] = term
-        place = self.panels.place(batch, panel, where, column)
+        place = self.panels.place(at.batch, at.panel, where, column)
         buffer = self.panels.buffer
         return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
 
@@ -206,14 +288,15 @@ class ProductBuilder:
         assert kernel is not None
         return kernel
 
-    def _finish(
-        self, epilogue: Kernel | None, batch: Sequence[Expr], tile: Symbol, panel: Symbol
-    ) -> list[Stmt]:
-        """What is done with the tile: the epilogue's statements, or the plain store."""
+    def _finish(self, epilogue: Kernel | None, at: _Panel, first: Expr, rows: int | None) -> list[Stmt]:
+        """What is done with ``tile``, which has ``rows`` rows from ``first`` on (None: all of them): the
+        epilogue's statements, or the plain store.
+        """
         row, column = self.writer.variable(), self.writer.variable()
-        at = (*batch, tile * self.height + row, panel * self.width + column)
+        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
+        place = (*at.batch, first + row, beside + at.panel * self.width + column)
         if epilogue is None:
-            flat = flatten(at, contiguous_strides(self.product.extents))
+            flat = flatten(place, contiguous_strides(self.product.extents))
             element = Block(
                 (
                     Let("e", torch.float32, "load", ("tile", (row, column))),
@@ -221,13 +304,13 @@ class ProductBuilder:
                 )
             )
         else:
-            element = self._on_tile(epilogue, at, row, column)
-        down = self.rows - tile * self.height
-        across = self.columns - panel * self.width
+            element = self._on_tile(epilogue, place, row, column)
+        down = self.rows if rows is None else _least(self.rows - first, rows, self.rows)
+        across = self.columns - at.panel * self.width
         inner = For(column, ZERO, _least(across, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
-        return [For(row, ZERO, _least(down, self.height, self.rows), Block((inner,)), independent=True)]
+        return [For(row, ZERO, down, Block((inner,)), independent=True)]
 
     def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
         """The epilogue's innermost block, its loop variables replaced, its source the tile."""

@@ -13,10 +13,13 @@ import sympy
 import torch
 from sympy import Expr
 
+from smelt.loops.dependencies import analyze, variables
 from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
-from smelt.symbolic import contiguous_strides, numel, size_hint
+from smelt.schedule.operands import affine
+from smelt.schedule.tiles import ceiling
+from smelt.symbolic import contiguous_strides, flatten, numel, size_hint
 
 RESIDENT_ELEMENTS = 131072
 """A reduced row of at most this many elements stays in the second-level cache, so reading it twice is
@@ -27,6 +30,10 @@ SPLIT_ELEMENTS = 32768
 """A reduction of at least this many elements with few results is split, for threads and for accuracy."""
 
 FEW_RESULTS = 8
+COLUMN_TERMS = 256
+"""Terms that one accumulator takes where lanes are results side by side: without partial sums in the lanes,
+rounding errors would pile up sooner.
+"""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 _IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
 
@@ -72,7 +79,7 @@ def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     as Welford's recurrence has it.
     """
     body = node.body
-    if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(body, rewriter):
+    if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(node, rewriter):
         return None
     count = numel(body.reduce_shape)
     total = rewriter.new_buffer(body.dtype, body.shape)
@@ -115,7 +122,7 @@ def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
     (m, s) = online_softmax(x)  →  m = max(x);  s = sum(exp(x - m))
     """
     body = node.body
-    if not isinstance(body, Reduction) or body.kind != "online_softmax" or not _rereadable(body, rewriter):
+    if not isinstance(body, Reduction) or body.kind != "online_softmax" or not _rereadable(node, rewriter):
         return None
     largest = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
     value = body.inner_fn
@@ -129,7 +136,11 @@ def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
     return nodes
 
 
-def _rereadable(body: Reduction, rewriter: Rewriter) -> bool:
+def _rereadable(node: Node, rewriter: Rewriter) -> bool:
+    body = node.body
+    assert isinstance(body, Reduction)
+    if _walks_columns(node, rewriter):
+        return True
     return rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
 
 
@@ -161,12 +172,15 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
     body = node.body
     if not isinstance(body, Reduction) or body.kind not in SPLITTABLE:
         return None
-    total = rewriter.hint(body.reduce_shape)
-    if rewriter.hint(body.shape) >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
-        return None
-    if rewriter.hint(body.shape) >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
-        return None
-    split = _leading_dims(body.reduce_shape, rewriter)
+    body = _without_ones(body)
+    total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
+    columns = total >= 2 * COLUMN_TERMS and _walks_columns(node, rewriter)
+    if not columns:
+        if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
+            return None
+        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
+            return None
+    split = _leading_dims(body.reduce_shape, rewriter, COLUMN_TERMS if columns else None)
     if split is not None:
         chunks, rest = body.reduce_shape[:split], body.reduce_shape[split:]
 
@@ -175,7 +189,7 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
 
         part_fn: Callable[..., Any] = part_of
     else:
-        found = _chunk(body, rewriter)
+        found = _chunk(body, rewriter, columns)
         if found is None:
             return None
         count, length, whole = found
@@ -202,6 +216,21 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
     return [Node((partial,), first, node.origin), Node(node.outputs, second, node.origin)]
 
 
+def _without_ones(body: Reduction) -> Reduction:
+    """The reduction over those dimensions that have more than one element."""
+    places = [d for d, size in enumerate(body.reduce_shape) if size != 1]
+    if len(places) == len(body.reduce_shape):
+        return body
+
+    def value(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        terms = [sympy.Integer(0)] * len(body.reduce_shape)
+        for place, term in zip(places, rindex):
+            terms[place] = term
+        return body.inner_fn(index, terms)
+
+    return replace(body, reduce_shape=tuple(body.reduce_shape[d] for d in places), inner_fn=value)
+
+
 def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
     """The value that changes nothing when reduced."""
     if kind in ("max", "min"):
@@ -216,23 +245,43 @@ def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
     return float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else value
 
 
-def _leading_dims(reduce_shape: Sequence[Expr], rewriter: Rewriter) -> int | None:
-    """How many leading dimensions make a good number of chunks, where any does."""
+def _walks_columns(node: Node, rewriter: Rewriter) -> bool:
+    """Whether results lie side by side in the largest buffer that is read, and terms do not."""
+    body = node.body
+    assert isinstance(body, Reduction)
+    buffers = rewriter.graph.buffers
+    outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    reads = [read for read in analyze(node).reads if any(e.has(*terms) for e in read.index)] if terms else []
+    if not reads:
+        return False
+    largest = max(reads, key=lambda read: rewriter.hint(buffers[read.buffer].shape))
+    found = affine(flatten(largest.index, buffers[largest.buffer].strides), (*outer, *terms))
+    if found is None:
+        return False
+    return any(step == 1 and size != 1 for step, size in zip(found[0], body.shape))
+
+
+def _leading_dims(reduce_shape: Sequence[Expr], rewriter: Rewriter, most: int | None) -> int | None:
+    """How many leading dimensions make a good number of chunks, where any does; chunks of no more than
+    ``most`` terms, and no shorter than a sixteenth of that.
+    """
     for split in range(1, len(reduce_shape)):
         chunks, rest = rewriter.hint(reduce_shape[:split]), rewriter.hint(reduce_shape[split:])
-        if 8 <= chunks <= 4096 and rest >= 256:
+        fits = rest >= 256 if most is None else most >= rest >= most // 16
+        if 8 <= chunks <= 4096 and fits:
             return split
     return None
 
 
-def _chunk(body: Reduction, rewriter: Rewriter) -> tuple[Expr, Expr, bool] | None:
+def _chunk(body: Reduction, rewriter: Rewriter, columns: bool) -> tuple[Expr, Expr, bool] | None:
     """(number of chunks, chunk length, whether they divide the first reduced dimension evenly)."""
     first = body.reduce_shape[0]
-    if not first.is_Integer:
-        return None
-    size = int(first)
     rest = rewriter.hint(body.reduce_shape[1:])
-    wanted = max(8, min(1024, size * rest // 16384))
+    if not first.is_Integer:
+        length = max(1, COLUMN_TERMS // rest)
+        return (ceiling(first, length), sympy.Integer(length), False) if columns else None
+    size = int(first)
+    wanted = max(8, min(1024, size * rest // (COLUMN_TERMS if columns else 16384)))
     if size < 16:
         return None
     divisors = [k for k in range(8, min(size, 4096) + 1) if size % k == 0]
