@@ -25,7 +25,7 @@ from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 SHORTEST_RUN = 16
-"""Terms that lie side by side in lhs, from which on it is read where it is."""
+"""Terms that lie side by side in lhs, from which on it is read where it is; and columns in rhs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr,
 def as_product(body: Contraction, graph: Graph) -> Product | None:
     """The contraction as a matrix product in float32; None where it is none.
 
-    Where it is rhs alone that sees windows of what both have a batch of (the weight's gradient of a depthwise
-    convolution), the operands change places. Columns that a window is moved by come before those that lie
-    side by side.
+    Where it is rhs that sees windows, of what both have a batch of (the weight's gradient of a depthwise
+    convolution) or of few columns side by side (of one of an image), the operands change places. Columns that
+    move a window come before those that lie side by side.
     """
     if accumulator(body.dtype) != torch.float32 or len(body.shape) < 2:
         return None
@@ -99,7 +99,9 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
             return None
     batch, rows, columns = (tuple(found) for found in dims.values())
     moved = _moved_with(loads_of(right), variables("r", len(body.reduce_shape)))
-    if batch and not rows and any(variable in moved for variable in _named(columns)):
+    windowed = any(variable in moved for variable in _named(columns))
+    beside = numel([body.shape[d] for d in columns if _named([d])[0] not in moved])
+    if windowed and (bool(batch) if not rows else not batch and size_hint(beside, graph.hints) < SHORTEST_RUN):
         return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph)
     if not rows or not (columns or batch):
         return None
