@@ -11,6 +11,7 @@ from smelt.backend import config_from
 from smelt.backend import smelt as backend
 from smelt.exported import compile_exported
 from smelt.reporting import LOG, CompileReport
+from smelt.runtime.recycle import RECYCLER
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -72,6 +73,10 @@ def reports() -> list[CompileReport]:
 
 
 def reset() -> None:
-    """Forget the reports, and what ``torch.compile`` has compiled: the next call compiles anew."""
+    """Forget the reports, and what ``torch.compile`` has compiled: the next call compiles anew.
+
+    Memory that is kept for later outputs is given back.
+    """
     torch._dynamo.reset()
+    RECYCLER.clear()
     LOG.clear()

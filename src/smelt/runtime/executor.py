@@ -16,6 +16,7 @@ from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import with_constants
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
+from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
 
 Call = Callable[[list[Any]], tuple[Any, ...]]
@@ -71,6 +72,7 @@ def build(
         raise SmeltError("SM0407", f"the plan needs constants that were not given: {', '.join(missing)}")
     namespace: dict[str, Any] = {
         "_empty": _empty,
+        "_large": RECYCLER.empty,
         "_view": _view,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,

@@ -30,6 +30,7 @@ from smelt.runtime.plan import (
     TensorSpec,
     ViewRef,
 )
+from smelt.runtime.recycle import SMALLEST
 
 _FUNCTIONS = frozenset({"max", "min", "abs", "float", "int", "round"})
 _TAKEN = _FUNCTIONS | {"call", "args"}
@@ -388,7 +389,10 @@ class _Writer:
 
     def fresh(self, spec: TensorSpec) -> str:
         dtype = self.literal(getattr(torch, spec.dtype))
-        return f"_empty({self.shape(spec.shape)}, {self.shape(spec.strides)}, {dtype})"
+        size = math.prod(s for s in spec.shape if isinstance(s, int)) * getattr(torch, spec.dtype).itemsize
+        known = all(isinstance(s, int) for s in spec.shape)
+        make = "_empty" if known and size < SMALLEST else "_large"
+        return f"{make}({self.shape(spec.shape)}, {self.shape(spec.strides)}, {dtype})"
 
     def native(self, step: NativeStep) -> None:
         base = "0"

@@ -222,7 +222,8 @@ class _Native:
             return False
         rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents[-2:])
         beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
-        return beside < self.lanes or rows >= columns or self.product.shared or is_windowed(self.product, self.graph)
+        few = beside < self.lanes or rows >= columns
+        return few or self.product.shared or is_windowed(self.product, self.graph)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"

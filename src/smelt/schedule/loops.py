@@ -48,6 +48,10 @@ from smelt.symbolic.affine import linear
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
 CASCADE_TERMS = 4096
+COLUMN_TERMS = 32
+"""Terms of one accumulator where its lanes are results: rounding errors pile up sooner than in sums over
+lanes.
+"""
 BLOCK = 8192
 GATHER_COST = 1.0
 SCANNED_GATHER_COST = 3.0
@@ -115,7 +119,10 @@ class _Arranger:
             if not self._sums_over(loop):
                 continue
             outer = self._enclosing(loop.var)
-            if self.trips(loop) > 4 * CASCADE_TERMS:
+            if self.trips(loop) > 2 * COLUMN_TERMS and self._goes_down(loop):
+                self.kernel, _ = split(self.kernel, loop.var, COLUMN_TERMS)
+                self.kernel = cascade(self.kernel, loop.var)
+            elif self.trips(loop) > 4 * CASCADE_TERMS:
                 self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
                 self.kernel = cascade(self.kernel, loop.var)
             elif (
@@ -126,6 +133,16 @@ class _Arranger:
                 and self.trips(loop) >= 64
             ):
                 self.kernel = cascade(self.kernel, outer.var)
+
+    def _goes_down(self, loop: For) -> bool:
+        """Whether memory runs along a loop around this one: lanes are results then, with one sum each."""
+        others = {other.var for other in loops(self.kernel.body)} - {loop.var}
+        found = [
+            (_coefficient(index[0], loop.var), any(_coefficient(index[0], other) == 1 for other in others))
+            for _, index, is_store in accesses(loop.body)
+            if not is_store
+        ]
+        return any(along for _, along in found) and not any(own == 1 for own, _ in found)
 
     def _sums_over(self, loop: For) -> bool:
         kinds = {s.name: s.kind for s in walk(self.kernel.body) if hasattr(s, "kind") and hasattr(s, "name")}

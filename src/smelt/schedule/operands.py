@@ -101,7 +101,8 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
     moved = _moved_with(loads_of(right), variables("r", len(body.reduce_shape)))
     windowed = any(variable in moved for variable in _named(columns))
     beside = numel([body.shape[d] for d in columns if _named([d])[0] not in moved])
-    if windowed and (bool(batch) if not rows else not batch and size_hint(beside, graph.hints) < SHORTEST_RUN):
+    few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
+    if windowed and (few if rows else batch):
         return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph)
     if not rows or not (columns or batch):
         return None
