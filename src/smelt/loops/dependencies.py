@@ -12,18 +12,22 @@ from sympy import Expr, Symbol
 
 from smelt.loops.ir import (
     Attention,
+    AttentionGradients,
+    Attentions,
     Bind,
     Check,
     Contraction,
     Extern,
     Fold,
     Host,
+    Index,
     Node,
     Pointwise,
     Reduction,
     Scan,
     Sort,
     StridedView,
+    Value,
 )
 from smelt.ops import TABLE, Handler, using
 from smelt.symbolic import loop_var
@@ -105,16 +109,12 @@ def analyze(
     if isinstance(body, Pointwise):
         counter.run(body.inner_fn, over)
         return counter.found(over, (), (), writes)
-    if isinstance(body, (Reduction, Contraction, Attention)):
+    if isinstance(body, (Reduction, Contraction, Attentions)):
         reduced: tuple[Expr, ...] = (
             variables("r", len(body.reduce_shape)) if rindex is None else tuple(rindex)
         )
-        if isinstance(body, Attention):
-            (*outer, query, column), (key, depth) = over, reduced
-            counter.run(body.query, (*outer, query), (depth,))
-            counter.run(body.key, (*outer, key), (depth,))
-            counter.run(body.score, (*outer, query, key), None)
-            counter.run(body.value, (*outer, key, column))
+        if isinstance(body, Attentions):
+            counter.run(attention_values, body, over, reduced, None)
             counter.cost += _ATTENTION_COST
             return counter.found(over, reduced, (), writes)
         if isinstance(body, Contraction):
@@ -137,6 +137,22 @@ def analyze(
     counter.run(body.inner_fn, over)
     place = tuple(counter.run(body.place, over))
     return counter.found(over, (), (body.base,), writes, place)
+
+
+def attention_values(body: Attentions, index: Index, rindex: Index, product: Value) -> list[Value]:
+    """Each loop function of an attention, or of its gradients, run once: what they give."""
+    (*outer, query, column), (key, depth) = index, rindex
+    of = body if isinstance(body, Attention) else body.attention
+    values = [
+        of.query((*outer, query), (depth,)),
+        of.key((*outer, key), (depth,)),
+        of.score((*outer, query, key), product),
+        of.value((*outer, key, column)),
+    ]
+    if isinstance(body, AttentionGradients):
+        values += [body.upstream(index), body.result(index)]
+        values += [body.logsumexp((*outer, query)), body.slope((*outer, query, key))]
+    return values
 
 
 _ATTENTION_COST = 16
@@ -178,7 +194,7 @@ def domain(node: Node) -> tuple[Expr, ...]:
         return ()
     if isinstance(body, Fold):
         return (*body.shape, body.turns)
-    reduces = isinstance(body, (Reduction, Contraction, Attention))
+    reduces = isinstance(body, (Reduction, Contraction, Attentions))
     return (*body.shape, *body.reduce_shape) if reduces else body.shape  # type: ignore[union-attr]
 
 

@@ -10,6 +10,7 @@ import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from smelt.errors import SmeltError
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.ir import (
     Attention,
+    AttentionGradients,
     Bind,
     Body,
     Check,
@@ -185,6 +187,8 @@ def evaluate_body(
         return [_contraction(body, buffers, sizes, origin)]
     if isinstance(body, Attention):
         return _attention(body, buffers, sizes, origin)
+    if isinstance(body, AttentionGradients):
+        return _attention_gradients(body, buffers, sizes, origin)
     if isinstance(body, Scan):
         return _scan(body, buffers, sizes, origin)
     if isinstance(body, Fold):
@@ -262,32 +266,86 @@ def _contraction(
 def _attention(
     body: Attention, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
 ) -> list[Tensor]:
-    """Dimensions are (*i, q, c, k, r) throughout; sums are in float64."""
+    with _attention_domain(body, buffers, sizes, origin) as made:
+        rank, extents = len(body.shape), made.extents
+        (*outer, _, column, key, _) = made.variables
+        shares = torch.softmax(made.scores, rank)
+        blind = (made.scores == -math.inf).all(rank, keepdim=True)
+        shares = shares.masked_fill(blind, 0.0)
+        total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, 0.0)
+        out = (shares * made.wide(body.value((*outer, key, column)))).sum(rank, keepdim=True)
+        out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
+        return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
+
+
+def _attention_gradients(
+    body: AttentionGradients,
+    buffers: Mapping[str, Tensor],
+    sizes: Mapping[Symbol, int],
+    origin: Origin | None,
+) -> list[Tensor]:
+    with _attention_domain(body.attention, buffers, sizes, origin) as made:
+        rank, extents, wide = len(body.shape), made.extents, made.wide
+        (*outer, query, column, key, _) = made.variables
+        over = (*outer, query, column)
+        logsumexp, slope = wide(body.logsumexp((*outer, query))), wide(body.slope((*outer, query, key)))
+        shares = torch.exp(made.scores - logsumexp)
+        upstream = wide(body.upstream(over)).expand(*extents[:rank], 1, 1)
+        gained = wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
+        pulls = shares * slope * (upstream * gained).sum(rank - 1, keepdim=True)
+        found = [
+            (pulls * made.keys).sum(rank)[..., 0, :],
+            (pulls * made.queries).sum(rank - 2)[..., 0, :, :],
+            (shares * upstream).sum(rank - 2)[..., 0].mT,
+        ]
+        for position, shape in enumerate(body.shapes):
+            inner = [evaluate(size, sizes) for size in shape]
+            inner.insert(-2, extents[rank - 3] // inner[-3])  # heads that share their keys
+            each = found[position].expand(*extents[: rank - 2], -1, -1)
+            found[position] = each.reshape(inner).sum(-3).to(body.dtype).contiguous()
+        return found
+
+
+@dataclass(slots=True)
+class _Scored:
+    """Inside an attention's loops, whose dimensions are (*i, q, c, k, r); values are float64.
+
+    ``queries`` and ``keys`` are what is multiplied, ``scores`` (*i, q, 1, k, 1) what comes of it, -inf where
+    nothing is seen. ``wide`` widens a value of the loop functions.
+    """
+
+    variables: list[Symbol]
+    extents: list[int]
+    within: torch.dtype
+    wide: Callable[[Any], Tensor]
+    queries: Tensor
+    keys: Tensor
+    scores: Tensor
+
+
+@contextmanager
+def _attention_domain(
+    body: Attention, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
+) -> Iterator[_Scored]:
     rank, within = len(body.shape), accumulator(body.dtype)
     with _domain([*body.shape, *body.reduce_shape], buffers, sizes, origin) as (handler, variables, extents):
-        (*outer, query, column, key, depth) = variables
+        (*outer, query, _, key, depth) = variables
 
         def wide(value: Any) -> Tensor:
             _expect(handler, value, within)
             return value.to(torch.float64).reshape([1] * (len(extents) - value.ndim) + list(value.shape))
 
-        left, right = (
+        queries, keys = (
             wide(value).expand([-1] * (rank + 1) + extents[-1:])
             for value in (body.query((*outer, query), (depth,)), body.key((*outer, key), (depth,)))
         )
-        products = (left * right).sum(-1, keepdim=True).to(within)
+        products = (queries * keys).sum(-1, keepdim=True).to(within)
         scores = wide(body.score((*outer, query, key), products))
         scores = scores.expand(*extents[: rank - 1], 1, extents[-2], 1)
         if body.seen is not None:
             seen = handler._evaluate(body.seen((*outer, query)))
             scores = scores.masked_fill(handler._evaluate(key) >= seen, -math.inf)
-        shares = torch.softmax(scores, rank)
-        blind = (scores == -math.inf).all(rank, keepdim=True)
-        shares = shares.masked_fill(blind, 0.0)
-        total = torch.logsumexp(scores, rank, keepdim=True).masked_fill(blind, 0.0)
-        out = (shares * wide(body.value((*outer, key, column)))).sum(rank, keepdim=True)
-        out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
-        return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(within).contiguous()]
+        yield _Scored(variables, extents, within, wide, queries, keys, scores)
 
 
 def _scan(

@@ -2,8 +2,8 @@
 
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
-    Body   = Pointwise | Reduction | Contraction | Attention | Scan | Fold | Scatter | Sort | Extern | Bind
-           | Check
+    Body   = Pointwise | Reduction | Contraction | Attention | AttentionGradients | Scan | Fold | Scatter
+           | Sort | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -281,11 +281,69 @@ class Attention:
     seen: Callable[[Index], Expr] | None
     call: Extern
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the outputs."""
+        return self.shape, self.shape[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGradients:
+    """The gradients by query, key and value of an `Attention`, from the one by its result, ``upstream``.
+
+    ::
+
+        share(*i, q, k) = exp(score(*i, q, k) - logsumexp(*i, q))
+        pull(*i, q, k)  = share(*i, q, k) * slope(*i, q, k)
+                          * sum over c of upstream(*i, q, c) * (value((*i, k, c)) - result(*i, q, c))
+        by_query[*i, q, r] = sum over k of pull(*i, q, k) * key((*i, k), (r,))
+        by_key[*j, k, r]   = sum over i and q of pull(*i, q, k) * query((*i, q), (r,))
+        by_value[*j, k, c] = sum over i and q of share(*i, q, k) * upstream(*i, q, c)
+
+    ``score`` and what it is made of are those of ``attention``, and so is what a query sees: here that is
+    ``q`` and a number of keys that is the same for all. ``slope`` is the derivative of a score by its
+    product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of the last
+    dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one another share
+    their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is ATen's kernel
+    for the same.
+    """
+
+    attention: Attention
+    upstream: Callable[[Index], Value]
+    result: Callable[[Index], Value]
+    logsumexp: Callable[[Index], Value]
+    slope: Callable[[Index], Value]
+    heads: Expr
+    call: Extern
+
+    @property
+    def shape(self) -> Shape:
+        """(*i, q, c)."""
+        return self.attention.shape
+
+    @property
+    def reduce_shape(self) -> Shape:
+        """(keys, depth)."""
+        return self.attention.reduce_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.attention.dtype
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the outputs: by query, by key, by value."""
+        (*outer, queries, columns), (keys, depth) = self.shape, self.reduce_shape
+        inner = (*outer[:-1], self.heads)
+        return (*outer, queries, depth), (*inner, keys, depth), (*inner, keys, columns)
+
+
+Attentions = Attention | AttentionGradients
 
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Contraction | Attention | Scan | Fold | Scatter | Sort | Host
+Body = Pointwise | Reduction | Contraction | Attentions | Scan | Fold | Scatter | Sort | Host
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
+from torch.utils._sympy.functions import FloorDiv, Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
     Attention,
+    Attentions,
     Bind,
     Check,
     Contraction,
@@ -100,7 +101,7 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return [*lines, f"check {python_text(body.condition)}, else {body.kind}: {body.message}"]
     if isinstance(body, Contraction):
         return lines + _contraction_lines(node, body, graph, outputs)
-    if isinstance(body, Attention):
+    if isinstance(body, Attentions):
         return lines + _attention_lines(node, body, graph, outputs)
     if isinstance(body, Scan):
         return lines + _scan_lines(node, body, graph, outputs)
@@ -179,7 +180,7 @@ def _contraction_lines(node: Node, body: Contraction, graph: Graph, outputs: Seq
     ]
 
 
-def _attention_lines(node: Node, body: Attention, graph: Graph, outputs: Sequence[str]) -> list[str]:
+def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequence[str]) -> list[str]:
     index, (key, depth) = variables("i", len(body.shape)), variables("r", 2)
     (*outer, query, column) = index
     keys, width = body.reduce_shape
@@ -196,22 +197,50 @@ def _attention_lines(node: Node, body: Attention, graph: Graph, outputs: Sequenc
     def loop(*over: Symbol) -> str:
         return ", ".join(f"{each} in range({python_text(extents[each])})" for each in over)
 
-    out, total = (name if name is not None else "_" for name in node.outputs)
-    seen = keys if body.seen is None else Min(keys, body.seen((*outer, query)))
-    left = code("left", body.query, (*outer, query), (depth,))
-    right = code("right", body.key, (*outer, key), (depth,))
-    return [
-        f"{', '.join(outputs)} = attention, as {body.call.target}",
+    names = [name if name is not None else "_" for name in node.outputs]
+    of = body if isinstance(body, Attention) else body.attention
+    seen = keys if of.seen is None else Min(keys, of.seen((*outer, query)))
+    left = code("left", of.query, (*outer, query), (depth,))
+    right = code("right", of.key, (*outer, key), (depth,))
+    value = code("value", of.value, (*outer, key, column))
+    lines = [
         f"    for {loop(*outer, query)}:",
         f"        for {key} in range({python_text(seen)}):",
         "            product = 0",
         f"            for {loop(depth)}:",
         *(f"                {line}" for line in [*left, *right, "product += left * right"]),
-        *(f"            {line}" for line in code("score", body.score, (*outer, query, key), product)),
-        f"            {total}[{index_text((*outer, query))}] logsumexp= score",
+        *(f"            {line}" for line in code("score", of.score, (*outer, query, key), product)),
+    ]
+    if isinstance(body, Attention):
+        return [
+            f"{', '.join(outputs)} = attention, as {body.call.target}",
+            *lines,
+            f"            {names[1]}[{index_text((*outer, query))}] logsumexp= score",
+            f"            for {loop(column)}:",
+            *(f"                {line}" for line in value),
+            f"                {names[0]}[{index_text(index)}] += softmax over {key} of score * value",
+        ]
+    shared = list(outer)
+    if not same(body.heads, body.shape[-3]):
+        shared[-1] = FloorDiv(shared[-1], FloorDiv(body.shape[-3], body.heads))
+    gained = ["gain += upstream * (value - result)", f"{names[2]}[{index_text((*shared, key, column))}] += "]
+    gained[1] += "share * upstream"
+    upstream, result = code("upstream", body.upstream, index), code("result", body.result, index)
+    pulled = [
+        f"{names[0]}[{index_text((*outer, query, depth))}] += pull * right",
+        f"{names[1]}[{index_text((*shared, key, depth))}] += pull * left",
+    ]
+    return [
+        f"{', '.join(outputs)} = gradients of attention, as {body.call.target}",
+        *lines,
+        *(f"            {line}" for line in code("logsumexp", body.logsumexp, (*outer, query))),
+        "            share, gain = exp(score - logsumexp), 0",
         f"            for {loop(column)}:",
-        *(f"                {line}" for line in code("value", body.value, (*outer, key, column))),
-        f"                {out}[{index_text(index)}] += softmax over {key} of score * value",
+        *(f"                {line}" for line in [*value, *upstream, *result, *gained]),
+        *(f"            {line}" for line in code("slope", body.slope, (*outer, query, key))),
+        "            pull = share * slope * gain",
+        f"            for {loop(depth)}:",
+        *(f"                {line}" for line in [*left, *right, *pulled]),
     ]
 
 

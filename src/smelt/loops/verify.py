@@ -9,12 +9,13 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
-from smelt.loops.dependencies import analyze, domain, variables, views_in
+from smelt.loops.dependencies import analyze, attention_values, domain, variables, views_in
 from smelt.loops.interpreter import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,
     Attention,
+    Attentions,
     Body,
     Buffer,
     Contraction,
@@ -108,7 +109,7 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
-    if isinstance(node.body, (Contraction, Attention)):
+    if isinstance(node.body, (Contraction, Attentions)):
         yield from _extern(node.body.call, graph, defined)
     if isinstance(node.body, Host):
         return
@@ -131,8 +132,10 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         count = len(body.dtypes)
     elif isinstance(body, Fold):
         count = len(body.state)
-    elif isinstance(body, (Sort, Attention)):
+    elif isinstance(body, Sort):
         count = 2
+    elif isinstance(body, Attentions):
+        count = len(body.shapes)
     if len(node.outputs) != count:
         yield f"the node has {len(node.outputs)} outputs, its body {count}"
     for position, name in enumerate(node.outputs):
@@ -145,7 +148,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
             else None
         )
         shape = body.shape if shape is None else shape  # type: ignore[union-attr]
-        shape = shape[:-1] if isinstance(body, Attention) and position == 1 else shape
+        shape = body.shapes[position] if isinstance(body, Attentions) else shape
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
         dtype = _output_dtype(body, position)
@@ -159,7 +162,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
 
 def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]:
     body = node.body
-    assert isinstance(body, (Pointwise, Reduction, Contraction, Attention, Scan, Fold, Scatter))
+    assert isinstance(body, (Pointwise, Reduction, Contraction, Attentions, Scan, Fold, Scatter))
     problem = _state_head(body) if isinstance(body, (Scan, Fold)) else None
     if problem is not None:
         yield problem
@@ -175,11 +178,8 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
         elif isinstance(body, Contraction):
             over = index, variables("r", len(body.reduce_shape))
             given = (body.lhs(*over), body.rhs(*over), *(() if body.start is None else (body.start(index),)))
-        elif isinstance(body, Attention):
-            (*outer, query, column), (key, depth) = index, variables("r", 2)
-            made = body.query((*outer, query), (depth,)), body.key((*outer, key), (depth,))
-            scored = body.score((*outer, query, key), accumulator(body.dtype))
-            given = (*made, scored, body.value((*outer, key, column)))
+        elif isinstance(body, Attentions):
+            given = tuple(attention_values(body, index, variables("r", 2), accumulator(body.dtype)))
         elif isinstance(body, Scan):
             after, values = body.inner_fn(index, tuple(dtype for dtype, _ in body.state))
             given = (*after, *values)
@@ -228,7 +228,7 @@ def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
     if isinstance(body, (Scan, Fold)):
         outputs = body.dtypes if isinstance(body, Scan) else ()
         return (*(dtype for dtype, _ in body.state), *outputs)
-    if isinstance(body, (Contraction, Attention)):
+    if isinstance(body, (Contraction, Attentions)):
         return (accumulator(body.dtype),) * count
     return (body.dtype,)  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Attention: what ATen's kernel for it computes, as loop functions of its operands."""
+"""Attention: what ATen's kernels for it and its gradients compute, as loop functions of their operands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.loops.ir import Attention, Extern, accumulator
+from smelt.loops.ir import Attention, AttentionGradients, Attentions, Extern, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
@@ -42,20 +42,74 @@ def keep_attention(
     Raises:
         Unsupported: dropout, or a scale for which there is no rule: the call stays as it is.
     """
-    node = ctx.graph.nodes[-1]
-    assert isinstance(node.body, Extern)
+    factor = _factor(query, scale)
+    _keep(ctx, _attention(query, key, value, dropout_p, is_causal, attn_mask, factor, _call(ctx)))
+
+
+def keep_gradients(
+    ctx: Builder,
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    result: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: Any = None,
+) -> None:
+    """The same for a call of ``aten._scaled_dot_product_flash_attention_for_cpu_backward``.
+
+    upstream (the gradient) and result (N, H, L, E), logsumexp (N, H, L).
+
+    Raises:
+        Unsupported: as `keep_attention`.
+    """
+    factor, call = _factor(query, scale), _call(ctx)
+    attention = _attention(query, key, value, dropout_p, is_causal, attn_mask, factor, call)
+    body = AttentionGradients(
+        attention,
+        _values(upstream),
+        _values(result),
+        _values(logsumexp),
+        lambda index: factor(),
+        key.shape[1],
+        call,
+    )
+    _keep(ctx, body)
+
+
+def _call(ctx: Builder) -> Extern:
+    body = ctx.graph.nodes[-1].body
+    assert isinstance(body, Extern)
+    return body
+
+
+def _keep(ctx: Builder, body: Attentions) -> None:
+    ctx.graph.nodes[-1] = replace(ctx.graph.nodes[-1], body=body)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Tensor | None,
+    factor: Callable[[], Any],
+    call: Extern,
+) -> Attention:
     if dropout_p != 0.0:
         raise Unsupported("attention with dropout")
     dtype, within = query.dtype, accumulator(query.dtype)
-    factor = _factor(query, scale, within)
     group = FloorDiv(query.shape[1], key.shape[1])
+    queries, keys, values = _values(query), _values(key), _values(value)
 
-    def load(x: Tensor, index: Index) -> Any:
-        return convert(x.load(index), dtype, within)
-
-    def of_group(x: Tensor, index: Index) -> Any:
+    def of_group(index: Index) -> Index:
         n, head, *rest = index
-        return load(x, (n, head if same(query.shape[1], x.shape[1]) else FloorDiv(head, group), *rest))
+        return (n, head if same(query.shape[1], key.shape[1]) else FloorDiv(head, group), *rest)
 
     def score(index: Index, product: Any) -> Any:
         scaled = ops.mul(product, factor())
@@ -66,22 +120,27 @@ def keep_attention(
             return ops.where(mask, scaled, ops.constant(-math.inf, within))
         return ops.add(scaled, convert(mask, attn_mask.dtype, within))
 
-    body = Attention(
+    return Attention(
         (*query.shape[:-1], value.shape[-1]),
         (key.shape[-2], query.shape[-1]),
         dtype,
-        lambda index, depth: load(query, (*index, *depth)),
-        lambda index, depth: of_group(key, (*index, *depth)),
+        lambda index, depth: queries((*index, *depth)),
+        lambda index, depth: keys(of_group((*index, *depth))),
         score,
-        lambda index: of_group(value, index),
+        lambda index: values(of_group(index)),
         (lambda index: index[-1] + 1) if is_causal else None,
-        node.body,
+        call,
     )
-    ctx.graph.nodes[-1] = replace(node, body=body)
 
 
-def _factor(query: Tensor, scale: Any, dtype: torch.dtype) -> Callable[[], Any]:
+def _values(x: Tensor) -> Callable[[Index], Any]:
+    """A tensor's elements, as they are computed with."""
+    return lambda index: convert(x.load(index), x.dtype, accumulator(x.dtype))
+
+
+def _factor(query: Tensor, scale: Any) -> Callable[[], Any]:
     """What scores are multiplied with: ``scale``, or one over the root of the depth."""
+    dtype = accumulator(query.dtype)
     if isinstance(scale, Expr):
         number = symbolic_number(scale, dtype)
         return lambda: number(())

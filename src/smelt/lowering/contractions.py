@@ -16,7 +16,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, accumulator
-from smelt.lowering.attention import keep_attention
+from smelt.lowering.attention import keep_attention, keep_gradients
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
@@ -68,6 +68,8 @@ def keep_meaning(
             _keep_gradients(ctx, node, node.body, *args)
         elif target is aten._scaled_dot_product_flash_attention_for_cpu.default:
             keep_attention(ctx, *args, **kwargs)
+        elif target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
+            keep_gradients(ctx, *args, **kwargs)
         elif target in MEANINGS:
             found = MEANINGS[target](ctx, *args, **kwargs)
             body = _contraction(ctx.shape, ctx.dtype, found, node.body)

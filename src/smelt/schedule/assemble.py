@@ -13,7 +13,7 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.config import Config
 from smelt.loops.dependencies import bound_symbols, views_in
-from smelt.loops.ir import Attention, Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
+from smelt.loops.ir import Attentions, Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
 from smelt.nest.tree import accesses
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
@@ -103,7 +103,7 @@ class Assembler:
             stored |= spilled(self.work, group) - stored
             if group.product is not None:
                 self.built[position] = products.build(group, stored)
-            elif isinstance(group.items[0].body, Attention):
+            elif isinstance(group.items[0].body, Attentions):
                 self.built[position] = attentions.build(group.items[0], stored)
             elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])

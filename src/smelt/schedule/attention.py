@@ -8,10 +8,11 @@ from typing import Any
 
 from sympy import Expr
 
-from smelt.loops.dependencies import variables
-from smelt.loops.ir import Attention, Graph
+from smelt.loops.dependencies import attention_values, variables
+from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction, canonical
+from smelt.schedule.attention_gradients import GradientsBuilder
 from smelt.schedule.attention_nest import AttentionBuilder
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
@@ -25,12 +26,12 @@ KEYS_A_QUERY = 16
 """With more keys for each query, packing them would not pay."""
 
 
-def attention_pays(body: Attention, graph: Graph) -> bool:
+def attention_pays(body: Attentions, graph: Graph) -> bool:
     """Whether the nest computes this attention, and is not slower than ATen's kernel: `why_atens`."""
     return why_atens(body, graph) is None
 
 
-def why_atens(body: Attention, graph: Graph) -> str | None:
+def why_atens(body: Attentions, graph: Graph) -> str | None:
     """Why a rule gives an attention to ATen's kernel; None where the nest computes it.
 
     Measured on two cores with AVX-512 for 1 to 1024 queries and 8 to 1024 keys, heads of 32 to 128.
@@ -47,18 +48,12 @@ def why_atens(body: Attention, graph: Graph) -> str | None:
     return None if plain else "operands or a mask that are masked or looked up"
 
 
-def _run_all(body: Attention, recorder: Recorder) -> list[Any]:
+def _run_all(body: Attentions, recorder: Recorder) -> list[Any]:
     """Run the loop functions at ``variables``: what they give."""
-    (*outer, query, column), (key, depth) = variables("i", len(body.shape)), variables("r", 2)
     product = RecordedValue("product", F32)
     recorder.adopt(product)
-
-    def every() -> list[Any]:
-        scored = body.score((*outer, query, key), product)
-        left, right = body.query((*outer, query), (depth,)), body.key((*outer, key), (depth,))
-        return [left, right, scored, body.value((*outer, key, column))]
-
-    return list(recorder.run(every))
+    index, rindex = variables("i", len(body.shape)), variables("r", 2)
+    return list(recorder.run(attention_values, body, index, rindex, product))
 
 
 class AttentionKernels:
@@ -70,18 +65,19 @@ class AttentionKernels:
 
     def build(self, item: Item, stored: set[str]) -> BuiltKernel:
         """The kernel of ``item``; ``stored``: the buffers that must be in memory when it has run."""
-        assert isinstance(item.body, Attention)
+        assert isinstance(item.body, Attentions)
         outputs = [name if name in stored else None for name in item.writes]
         key, names = self._key(item.body, outputs)
         if key not in self.made:
-            self.made[key] = AttentionBuilder(self.work, item, outputs, self.target).build(), names
+            builder = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
+            self.made[key] = builder(self.work, item, outputs, self.target).build(), names
         built, before = self.made[key]
         renamed = dict(zip(before, names, strict=True))
         origin = item.node.origin
         kernel = replace(built.kernel, origins=(f"{origin.op} at {origin.where or '?'}",))
         return replace(built, kernel=kernel, buffers=tuple(renamed[name] for name in built.buffers))
 
-    def _key(self, body: Attention, outputs: Sequence[str | None]) -> tuple[tuple[Any, ...], list[str]]:
+    def _key(self, body: Attentions, outputs: Sequence[str | None]) -> tuple[tuple[Any, ...], list[str]]:
         """What the kernel depends on, and its buffers in the order in which they come up."""
 
         def through(buffer: str, index: tuple[Expr, ...]) -> Any:
@@ -99,8 +95,9 @@ class AttentionKernels:
         ]
         code = [canonical(steps, result) for result in results]
         written = [None if name is None else numbers.setdefault(name, len(numbers)) for name in outputs]
-        seen = None if body.seen is None else body.seen(variables("i", len(body.shape) - 1))
+        of = body if isinstance(body, Attention) else body.attention
+        seen = None if of.seen is None else of.seen(variables("i", len(body.shape) - 1))
         buffers = [self.work.buffers[name] for name in numbers]
         layouts = tuple((buffer.dtype, buffer.shape, buffer.strides) for buffer in buffers)
-        key = (body.shape, body.reduce_shape, seen, *code, *written, layouts)
+        key = (body.shapes, body.reduce_shape, seen, *code, *written, layouts)
         return key, list(numbers)

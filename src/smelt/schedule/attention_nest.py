@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -27,7 +27,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.loops.ir import Attention
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
-from smelt.ops import ops
+from smelt.schedule.attention_parts import REGISTERS, blocks, exp_below_one, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -35,57 +35,10 @@ from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten
 
-ROWS, MORE_ROWS = {32: 6}, 8
-"""Rows of a register tile by bytes of a vector: AVX2 has 16 registers, others have 32."""
-REGISTERS = 2
-"""Vector registers side by side in a tile of scores."""
 QUERY_TILES = 16
 """Register tiles in a block of queries: that often packed keys and values are used."""
 KEY_BLOCK = 256
 """Keys in a block: packed, they and their values stay in the second cache."""
-ROUNDS = 1.5 * 2.0**23
-"""Added to a small number: its nearest integer is in the last bits."""
-LN2 = (-0.693145751953125, -1.428606765330187e-06)
-"""Minus the logarithm of 2, its first bits and the rest."""
-EXP = (0.49999994, 0.1666652, 0.041668396, 0.008368786, 0.0013814402)
-"""(exp(r) - 1 - r) / r**2 for the absolute value of r at most ln(2) / 2."""
-LEAST = -87.33
-"""exp of this is the least normal number."""
-
-
-@dataclass(slots=True)
-class _Blocks:
-    """A dimension cut into blocks: ``block`` of ``size`` elements each, in pieces of ``step``.
-
-    ``count``: how many blocks there are; None where it is one for certain.
-    """
-
-    size: Expr
-    block: int
-    step: int
-    count: Expr | None
-
-    def length(self, number: Expr) -> Expr:
-        """How many elements block ``number`` has."""
-        if self.count is None:
-            return self.size
-        if self.size.is_Integer and int(self.size) % self.block == 0:
-            return sympy.Integer(self.block)
-        return Min(sympy.Integer(self.block), self.size - number * self.block)
-
-    @property
-    def pieces(self) -> int:
-        """The pieces that a full block has."""
-        return self.block // self.step
-
-
-def _blocks(size: Expr, most: int, step: int) -> _Blocks:
-    """Blocks of at most ``most`` elements, of equal length as far as ``step`` lets them be."""
-    if not size.is_Integer:
-        return _Blocks(size, most, step, ceiling(size, most))
-    count = max(1, -(-int(size) // most))
-    block = max(1, -(-int(size) // (count * step))) * step
-    return _Blocks(size, block, step, ceiling(size, block) if count > 1 else None)
 
 
 class AttentionBuilder:
@@ -97,15 +50,15 @@ class AttentionBuilder:
         self.out, self.total = outputs
         self.writer = TileWriter(work, item.node.origin, target.vector_bytes // 4)
         lanes = self.writer.lanes
-        self.rows = ROWS.get(target.vector_bytes, MORE_ROWS)
+        self.rows = tile_rows(target.vector_bytes)
         self.wide = REGISTERS * lanes
         self.keys, self.depth = self.body.reduce_shape
         self.columns = self.body.shape[-1]
         self.across = panel_width(self.columns, lanes)
         self.panels = ceiling(self.columns, self.across)
-        self.queries = _blocks(self.body.shape[-2], self.rows * QUERY_TILES, self.rows)
+        self.queries = blocks(self.body.shape[-2], self.rows * QUERY_TILES, self.rows)
         alone = self.keys.is_Integer and int(self.keys) <= KEY_BLOCK + KEY_BLOCK // 2
-        self.key_blocks = _blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
+        self.key_blocks = blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
         self.once = self.key_blocks.count is None
         self.plain = True
         self.batch: tuple[Expr, ...] = ()
@@ -438,7 +391,7 @@ class _Tile:
             yield Let("x0", F32, "load", ("scores", (row, key)))
             yield Let("x1", F32, "sub", ("x0", "t0"))
             below = RecordedValue("x1", F32)
-            stmts, value = self.writer.coded(lambda: _exp_below_one(below), "x", {"x1": F32})
+            stmts, value = self.writer.coded(lambda: exp_below_one(below), "x", {"x1": F32})
             yield from stmts
             yield Store("scores", (row, key), value)
             yield Update("sum", value)
@@ -485,29 +438,6 @@ class _Tile:
             return [factor, before, Let("g", F32, "fma", ("f", "o", made)), Store("found", place, "g")]
 
         return self.writer.tile(self.rows, builder.across, (self.reach,), left, right, finish)
-
-
-def _exp_below_one(x: Any) -> Any:
-    """``exp(x)`` in float32 for x <= 0, to one unit in the last place; 0 where it would be below 1.2e-38.
-
-    2**n * exp(r) with x = n * ln 2 + r: what `ops.exp` does besides is for results that are large, or have
-    few bits. Beside the 1 of a row's largest score they count for nothing.
-    """
-    f32, i32 = torch.float32, torch.int32
-
-    def number(value: float) -> Any:
-        return ops.constant(value, f32)
-
-    shifted = ops.fma(x, number(1 / math.log(2)), number(ROUNDS))
-    n = ops.sub(shifted, number(ROUNDS))
-    r = ops.fma(n, number(LN2[1]), ops.fma(n, number(LN2[0]), x))
-    p = number(EXP[-1])
-    for coefficient in reversed(EXP[:-1]):
-        p = ops.fma(r, p, number(coefficient))
-    p = ops.add(ops.fma(ops.mul(r, r), p, r), number(1.0))
-    exponent = ops.lshift(ops.bitcast(shifted, i32), ops.constant(23, i32))
-    found = ops.bitcast(ops.add(ops.bitcast(p, i32), exponent), f32)
-    return ops.where(ops.lt(x, number(LEAST)), number(0.0), found)
 
 
 def _oddity(value: Let, into: str = "odds") -> list[Stmt]:

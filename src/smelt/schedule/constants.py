@@ -21,7 +21,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Dependencies, analyze, bound_symbols, domain, variables, views_in
 from smelt.loops.ir import (
-    Attention,
+    Attentions,
     Buffer,
     Contraction,
     Extern,
@@ -141,7 +141,7 @@ class _Splitter:
     def _run_later(self, node: Node, reads: Iterable[str], needed: set[str]) -> None:
         self.later.append(node)
         needed.update(reads)
-        if isinstance(node.body, (Attention, Contraction, Host)):
+        if isinstance(node.body, (Attentions, Contraction, Host)):
             self.whole.update(reads)
 
     def _is_frozen(self, node: Node) -> bool:

@@ -12,7 +12,7 @@ from sympy import Expr
 from smelt.config import Config
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
-    Attention,
+    Attentions,
     Buffer,
     Contraction,
     Extern,
@@ -126,7 +126,7 @@ def _lies_so(product: Product, result: Buffer) -> bool:
 def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, choose: Choose | None) -> Node:
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
-    if isinstance(body, Attention):
+    if isinstance(body, Attentions):
         pays = config.contractions and attention_pays(body, graph)
         return node if pays else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:

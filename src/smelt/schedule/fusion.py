@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
-from smelt.loops.ir import Attention, Check, Contraction, Fold, Host, Reduction, Scan, Scatter, Sort
+from smelt.loops.ir import Attentions, Check, Contraction, Fold, Host, Reduction, Scan, Scatter, Sort
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import free_symbols, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify
@@ -146,7 +146,7 @@ def account(group: Group, item: Item) -> None:
     group.cost += item.cost
 
 
-_ALONE = (Attention, Contraction, Scatter, Sort)
+_ALONE = (Attentions, Contraction, Scatter, Sort)
 """Bodies that share their nest with no other."""
 
 

@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.loops.dependencies import analyze, variables, views_in
 from smelt.loops.ir import (
-    Attention,
+    Attentions,
     Buffer,
     Contraction,
     Extern,
@@ -37,7 +37,7 @@ def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
     for node in graph.nodes:
         if isinstance(node.body, Extern):
             calls.append(node.body)
-        elif isinstance(node.body, Attention):  # it may be ATen's as well
+        elif isinstance(node.body, Attentions):  # it may be ATen's as well
             calls.append(node.body.call)
         if not isinstance(node.body, (Pointwise, Reduction, Contraction)):
             found |= {name for name in node.outputs if name is not None}

@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.loops.dependencies import Read, analyze
 from smelt.loops.ir import (
-    Attention,
+    Attentions,
     Contraction,
     Fold,
     Graph,
@@ -51,7 +51,7 @@ def prepare(graph: Graph) -> Work:
             _analyze(work, item)
         if isinstance(item.body, Contraction):  # operands are read many times over
             work.inlined_never |= {read.buffer for read in item.reads}
-        if isinstance(item.body, Attention):
+        if isinstance(item.body, Attentions):
             work.inlined_never |= _computed(work, item)
     _drop_unused(work)
     inline(work)
@@ -73,7 +73,7 @@ def _item(node: Node) -> Item:
         return Item(node, rows, tuple(range(len(rows))), len(rows), node.outputs, reads)
     sizes = tuple(body.shape)
     outer = len(sizes)
-    if isinstance(body, (Reduction, Contraction, Attention)):
+    if isinstance(body, (Reduction, Contraction, Attentions)):
         sizes = (*sizes, *body.reduce_shape)
     elif isinstance(body, Fold):
         sizes = (*sizes, body.turns)
@@ -130,7 +130,7 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Contraction, Attention, Host, Scatter, Sort)):
+    if isinstance(item.body, (Contraction, Attentions, Host, Scatter, Sort)):
         return
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)

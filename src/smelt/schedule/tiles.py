@@ -208,8 +208,8 @@ class TileWriter:
         inner = Block((*stmts, Store(*into(term, column), value)))
         lanes: list[Stmt] = [For(column, ZERO, end, inner, LoopKind.VECTOR, self.lanes, independent=True)]
         if not even:
-            zero = Let("z", F32, "constant", (0.0,))
-            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(*into(term, rest), "z")]))
+            zero = Let(f"zero_{column}", F32, "constant", (0.0,))  # it may be moved to where others are
+            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
         return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
 
     def _pack_turned(

@@ -11,7 +11,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, Unsupported
-from smelt.loops.ir import Attention, Bind, Check, Extern, Graph, Node, StridedView
+from smelt.loops.ir import Attentions, Bind, Check, Extern, Graph, Node, StridedView
 from smelt.mlir.arrays.bodies import evaluate_arrays
 from smelt.mlir.arrays.complexes import CALLS as COMPLEX
 from smelt.mlir.arrays.complexes import Complex, Complexes, Either, each_part
@@ -141,7 +141,7 @@ class Evaluation:
     # -- nodes --------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        body = node.body.call if isinstance(node.body, Attention) else node.body
+        body = node.body.call if isinstance(node.body, Attentions) else node.body
         if isinstance(body, Check):
             return
         if isinstance(body, Bind):

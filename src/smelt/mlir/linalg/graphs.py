@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 from smelt.errors import Problem, Unsupported
 from smelt.loops.dependencies import variables, views_in
 from smelt.loops.ir import (
-    Attention,
+    Attentions,
     Bind,
     Body,
     Check,
@@ -151,7 +151,7 @@ class Evaluation:
     # -- nodes -------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        body = node.body.call if isinstance(node.body, Attention) else node.body
+        body = node.body.call if isinstance(node.body, Attentions) else node.body
         sizes = self.writer.sizes
         self.bodies.origin = node.origin
         if isinstance(body, Check):
