@@ -216,7 +216,7 @@ def test_between_linear_layers_nothing_is_copied() -> None:
 
 
 def test_gradients() -> None:
-    """The backward is ATen's call: it needs the result and the logarithms as ATen's forward lays them out."""
+    """Both are ours: the backward takes the result and the logarithms as the forward lays them out."""
     torch._dynamo.reset()
     smelt.reset()
     grads: list[list[Tensor]] = []
@@ -234,7 +234,7 @@ def test_gradients() -> None:
         assert_close(got, eager, exact)
     forward, backward = smelt.reports()
     assert ATTENTION not in forward.externs and KERNEL in forward.kernel_names
-    assert backward.externs["aten._scaled_dot_product_flash_attention_for_cpu_backward.default"] == 1
+    assert not any("attention" in name for name in backward.externs)
 
 
 def test_logarithms_of_the_sums() -> None:

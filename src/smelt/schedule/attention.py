@@ -53,7 +53,7 @@ def _run_all(body: Attentions, recorder: Recorder) -> list[Any]:
     product = RecordedValue("product", F32)
     recorder.adopt(product)
     index, rindex = variables("i", len(body.shape)), variables("r", 2)
-    return list(recorder.run(attention_values, body, index, rindex, product))
+    return list(recorder.run(lambda: attention_values(body, index, rindex, product)))
 
 
 class AttentionKernels:

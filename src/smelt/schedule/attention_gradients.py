@@ -20,8 +20,9 @@ Sizes may be symbols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -43,8 +44,8 @@ QUERY_TILES = 16
 """Register tiles in a block of queries."""
 KEY_BLOCK = 256
 """Keys in a block: what is packed and summed for a pair of blocks stays in the second cache."""
-ENOUGH_HEADS = 4
-"""With fewer heads of keys it is two nests, each with more to share between threads."""
+ENOUGH_HEADS = 2
+"""With fewer heads of keys it is two nests: more work, but more for threads to share."""
 
 
 class GradientsBuilder:
@@ -125,7 +126,7 @@ class _Sweep:
             self.key_block = writer.variable(self.key_blocks.count)
             loops.append(self.key_block)
             sizes.append(self.key_blocks.count)
-            body = self._keys()
+            body: Iterable[Stmt] = self._keys()
         elif self.of_keys:
             body = self._each_key_block(self.key_blocks.count)
         else:
@@ -176,19 +177,21 @@ class _Sweep:
             return
         if self.by_query is not None:
             size = self.queries.size
-            yield from self._each_member(lambda: self.writer.over(size, lambda row: [self._nothing_yet(row)]))
+            yield from self._each_member(
+                lambda: [self.writer.over(size, lambda row: [self._nothing_yet(row)])]
+            )
         self.key_block = self.writer.variable()
         yield For(self.key_block, ZERO, count, Block(tuple(self._keys())))
 
-    def _each_member(self, body: Callable[[], Stmt]) -> Iterator[Stmt]:
+    def _each_member(self, body: Callable[[], Iterable[Stmt]]) -> Iterator[Stmt]:
         """For each head of queries that shares the keys."""
         first, group = self.head, self.builder.group
         if group == 1:
-            yield body()
+            yield from body()
             return
         member = self.writer.variable(group)
         self.head = first + member
-        yield For(member, ZERO, group, Block((body(),)))
+        yield For(member, ZERO, group, Block(tuple(body())))
         self.head = first
 
     def _one_query_block(self, loops: list[Any], sizes: list[Expr]) -> list[Stmt]:
@@ -237,20 +240,17 @@ class _Sweep:
             yield self._cleared(local, size)
         yield from self._each_member(self._each_query_block)
         for local, name, size in wanted:
-            yield self.writer.over(
-                self.length,
-                lambda key, local=local, name=name, size=size: [self._given(local, name, size, key)],
-            )
+            yield self.writer.over(self.length, partial(self._given, local, name, size))
 
-    def _each_query_block(self) -> Stmt:
+    def _each_query_block(self) -> Iterable[Stmt]:
         count = self.queries.count
-        begin: Expr = ZERO
-        if self.ahead is not None and count is not None:
+        if count is None:
+            return self._pair()
+        begin = ZERO
+        if self.ahead is not None:
             begin = FloorDiv(self._first(ZERO), sympy.Integer(self.queries.block))
         self.query_block = self.writer.variable()
-        return For(
-            self.query_block, begin, sympy.Integer(1) if count is None else count, Block(tuple(self._pair()))
-        )
+        return [For(self.query_block, begin, count, Block(tuple(self._pair())))]
 
     def _first(self, key: Expr) -> Expr:
         """The first query that sees a key of the block."""
@@ -265,14 +265,14 @@ class _Sweep:
             lambda key: [self.writer.vector(ZERO, across, lambda at: [Store(local, (key, at), "none")])],
         )
 
-    def _given(self, local: str, name: str, size: Expr, key: Expr) -> Stmt:
+    def _given(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
         """What was summed for a key goes where it belongs."""
         at = (*self.outer, self.shared, self.begin + key)
 
         def element(place: Expr) -> list[Stmt]:
             return [Let("e", F32, "load", (local, (key, place))), self._store(name, (*at, place), "e")]
 
-        return self.writer.vector(ZERO, size, element)
+        return [self.writer.vector(ZERO, size, element)]
 
     def _pack_keys(self) -> Iterator[Stmt]:
         writer, builder, of = self.writer, self.builder, self.body.attention
@@ -347,9 +347,7 @@ class _Sweep:
         for into, wanted, factor, packed, size, width in kinds:
             if wanted is not None:
                 tile = _KeyTile(self, number * self.rows, begin, into, factor, packed, width)
-                yield self.writer.over(
-                    ceiling(size, width), lambda panel, tile=tile: [tile.statement(panel, length - begin)]
-                )
+                yield self.writer.over(ceiling(size, width), partial(tile.statements, length - begin))
 
     def _store(self, name: str | None, at: Sequence[Expr], value: str) -> Store:
         assert name is not None
@@ -369,7 +367,7 @@ class _KeyTile:
     packed: str
     width: int
 
-    def statement(self, panel: Expr, queries: Expr) -> Stmt:
+    def statements(self, queries: Expr, panel: Expr) -> list[Stmt]:
         """``into[key, column] += sum over queries of factor[query, key] * packed[query, column]``."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
@@ -383,7 +381,7 @@ class _KeyTile:
             before = Let("before", F32, "load", (self.into, place))
             return [before, Let("after", F32, "add", ("before", made)), Store(self.into, place, "after")]
 
-        return self.sweep.writer.tile(self.sweep.rows, self.width, (queries,), left, right, finish)
+        return [self.sweep.writer.tile(self.sweep.rows, self.width, (queries,), left, right, finish)]
 
 
 class _QueryTile:
