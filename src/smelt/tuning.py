@@ -33,10 +33,11 @@ from smelt.runtime.cache import Cache, key_of
 from smelt.runtime.plan import Plan
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Target, schedule
+from smelt.schedule.apart import product_of
 from smelt.schedule.choice import contractions, described
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.contractions import has_nest, is_matrix_product, worth_it
-from smelt.schedule.operands import Product, as_product
+from smelt.schedule.operands import Product
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.05
@@ -89,7 +90,7 @@ class Tuning:
             if found is not None:
                 self.known[key] = found
                 continue
-            product = as_product(node.body, own)
+            product = product_of(node.body, own)
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
                 wanted[key] = _Trial(node, own, product, self.frozen(own))
         if not wanted:
@@ -214,14 +215,14 @@ class _Trial:
         """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels
         side by side, and so does the result.
         """
-        body = self.product.body
+        body = self.product.whole
         views = views_in([list(body.call.args), dict(body.call.kwargs)])
         reads = analyze(self.node).reads
         names = dict.fromkeys([*(read.buffer for read in reads), *(view.buffer for view in views)])
         buffers = {name: self.whole.buffers[name] for name in names}
         result = self.whole.buffers[str(self.node.outputs[0])]
         if native and not is_matrix_product(self.product):
-            result = replace(result, strides=self.product.strides)
+            result = replace(result, strides=self.product.whole_strides)
             for name in names:
                 if name not in self.frozen:
                     buffers[name] = _channels_last(buffers[name], len(body.shape))

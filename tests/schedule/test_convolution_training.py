@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import smelt
-from tests.schedule.test_products import assert_close, draw
+from tests.schedule.test_products import assert_close, assert_gradients, draw
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
 CASES: dict[str, Case] = {
@@ -133,3 +133,9 @@ def test_long_columns_are_summed_in_parts() -> None:
         torch._dynamo.reset()
         fast = torch.compile(lambda x: (x * x).sum(0), backend="smelt")
         assert_close(fast(x), (x * x).sum(0), (x.double() * x.double()).sum(0))
+
+
+def test_what_is_packed_lies_as_the_kernel_reads_it() -> None:
+    """It was laid out as the gradient that it was packed from, and read beyond its end."""
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 48, 3, padding=1))
+    assert_gradients(model, draw(2, 3, 20, 20))

@@ -9,9 +9,9 @@ from sympy import Expr
 
 from smelt.config import Config
 from smelt.loops.ir import Contraction, Extern, Graph, Node, StridedView
+from smelt.schedule.apart import product_of
 from smelt.schedule.contractions import has_nest, worth_it
 from smelt.schedule.loops import Target
-from smelt.schedule.operands import as_product
 from smelt.schedule.scales import fold_scales
 from smelt.symbolic import contiguous_strides, same, size_hint
 
@@ -57,7 +57,7 @@ def rule(body: Contraction, graph: Graph, config: Config, target: Target, native
     """What the rule says of a contraction, and why; ``native``: it runs in a kernel of ours."""
     if not config.contractions:
         return "the option contractions is off"
-    product = as_product(body, graph)
+    product = product_of(body, graph)
     if product is None:
         return "no product of plain float32 operands"
     if not native and not has_nest(product, graph, target):

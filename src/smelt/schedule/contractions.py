@@ -25,6 +25,7 @@ from smelt.loops.ir import (
 )
 from smelt.lowering.dims import convert
 from smelt.ops import ops
+from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_pays
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
@@ -32,7 +33,6 @@ from smelt.schedule.loops import Target
 from smelt.schedule.operands import (
     Place,
     Product,
-    as_product,
     box,
     is_plain,
     is_windowed,
@@ -96,7 +96,7 @@ def _products(
     products: dict[int, Product] = {}
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
-        product = as_product(node.body, graph)
+        product = product_of(node.body, graph)
         if product is not None and choose(product, graph, target):
             products[id(node)] = product
     while True:
@@ -118,7 +118,8 @@ def _products(
 def _lies_so(product: Product, result: Buffer) -> bool:
     """Whether the columns of a product's result lie side by side in the buffer that it shall go to."""
     dims = [d for d, size in enumerate(result.shape) if size != 1]
-    wanted = sorted(dims, key=lambda d: size_hint(product.strides[d], {}))
+    strides = product.whole_strides
+    wanted = sorted(dims, key=lambda d: size_hint(strides[d], {}))
     found = sorted(dims, key=lambda d: size_hint(result.strides[d], {}))
     return wanted == found
 
@@ -147,7 +148,7 @@ def has_nest(product: Product, graph: Graph, target: Target) -> bool:
         return False
     if is_matrix_product(product):
         return True
-    if product.batch or box(product, graph) is None:
+    if (product.batch and product.apart is None) or box(product, graph) is None:
         return False
     if product.shared:
         width, lanes = product.extents[-1], target.vector_bytes // 4
@@ -209,13 +210,19 @@ class _Native:
         elif not _is_plain_rhs(body, self.graph):
             body = yield from self._boxed(body, "rhs")
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
-        yield replace(self.node, body=Pointwise(body.shape, body.dtype, _Ending(body, sums)))
+        whole = self.product.whole
+        result = str(self.node.outputs[0])
+        if self.product.apart is not None and result not in self.layouts.fixed:
+            self.layouts.place(result, self.product.whole_strides)
+        yield replace(self.node, body=Pointwise(whole.shape, whole.dtype, _Ending(self.product, sums)))
 
     def _packs_ahead(self) -> bool:
         """Whether all of rhs is packed before the product begins: what is the same at every call, and what
         every thread needs; the kernel packs a panel at a time where it has more columns than rows.
         """
         body = self.product.body
+        if self.product.apart is not None:
+            return True
         if {name for name, _ in loads_of(operand_code(body.rhs, body, self.graph))} <= self.frozen:
             return True
         if is_matrix_product(self.product):
@@ -230,6 +237,7 @@ class _Native:
         while name in self.graph.buffers:
             name += "_"
         self.graph.buffers[name] = Buffer(name, self.within, tuple(shape), contiguous_strides(shape))
+        self.layouts.fixed.add(name)  # it lies as the kernel reads it
         return name
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
@@ -266,15 +274,15 @@ class _Native:
 class _Ending:
     """A loop function: the sum, the start added, rounded."""
 
-    body: Contraction
+    product: Product
     sums: str
 
     def __call__(self, index: Index) -> Value:
-        within = accumulator(self.body.dtype)
-        total = ops.load(self.sums, tuple(index))
-        if self.body.start is not None:
-            total = ops.add(total, self.body.start(index))
-        return convert(total, within, self.body.dtype)
+        body, apart = self.product.whole, self.product.apart
+        total = ops.load(self.sums, tuple(index) if apart is None else apart.index(index))
+        if body.start is not None:
+            total = ops.add(total, body.start(index))
+        return convert(total, accumulator(body.dtype), body.dtype)
 
 
 @dataclass(frozen=True, slots=True)

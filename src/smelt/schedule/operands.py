@@ -13,13 +13,14 @@ from typing import Literal
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
-from smelt.symbolic import flatten, free_symbols, numel, same, simplify, size_hint
+from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, numel, same, simplify, size_hint
 from smelt.symbolic.affine import expand, linear, replaced
 from smelt.symbolic.bounds import bounds
 
@@ -42,6 +43,7 @@ class Product:
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     shared: bool = False
+    apart: Apart | None = None
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)
@@ -56,9 +58,97 @@ class Product:
         return numel(self.body.reduce_shape)
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions as a result's memory has them: the batch, rows, columns side by side. Pieces of one
+        dimension lie together.
+        """
+        order = (*self.batch, *self.rows, *self.columns)
+        return order if self.apart is None else self.apart.together(order, self.batch)
+
+    @property
     def strides(self) -> tuple[Expr, ...]:
-        """Strides of a result in which columns lie side by side, then rows, then the batch."""
-        return strides_in_order(self.body.shape, (*self.batch, *self.rows, *self.columns))
+        """Strides of a result of the body's shape that lies in this order."""
+        return strides_in_order(self.body.shape, self.order)
+
+    @property
+    def whole(self) -> Contraction:
+        """The contraction as the graph has it, no dimension taken apart."""
+        return self.body if self.apart is None else self.apart.whole
+
+    @property
+    def whole_strides(self) -> tuple[Expr, ...]:
+        """`strides` of a result of the shape that the graph has."""
+        if self.apart is None:
+            return self.strides
+        order = dict.fromkeys(self.apart.source(dim) for dim in self.order)
+        return strides_in_order(self.whole.shape, tuple(order))
+
+    @property
+    def counts(self) -> dict[int, Expr]:
+        """How many of the first terms of a summed dimension count, where the phases decide."""
+        found: dict[int, Expr] = {}
+        for phase in () if self.apart is None else self.apart.phases:
+            if phase.count is not None:
+                found[phase.term] = Min(found.get(phase.term, phase.count), phase.count)
+        return found
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        """The dimensions of the batch whose turns are neighbours in a result."""
+        return () if self.apart is None else tuple(phase.dim for phase in self.apart.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Dimension ``dim`` of a body: the remainder of a position by a stride, which decides about taps.
+
+    lhs sees a position of its own that is ``shift`` further, over the body's variables, and at most ``most``
+    further; in the body's lhs that stands in place of the phase until it is laid out (`box`). Of the summed
+    dimension ``term`` the first ``count`` terms count; None: all of them.
+    """
+
+    dim: int
+    shift: Expr
+    most: int
+    term: int
+    count: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How the dimensions of ``whole`` were taken apart: where ``steps`` has a number, a dimension of the
+    result has become two, the quotient and the remainder by it.
+    """
+
+    whole: Contraction
+    steps: tuple[int | None, ...]
+    phases: tuple[Phase, ...] = ()
+
+    def pieces(self, dim: int) -> tuple[int, ...]:
+        """The body's dimensions that a dimension of the whole has become."""
+        first = dim + sum(step is not None for step in self.steps[:dim])
+        return (first,) if self.steps[dim] is None else (first, first + 1)
+
+    def source(self, piece: int) -> int:
+        """The dimension of the whole that a dimension of the body is a piece of."""
+        return next(dim for dim in range(len(self.steps)) if piece in self.pieces(dim))
+
+    def together(self, order: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
+        """``order``, the pieces of a dimension side by side: where the one is that is not of the batch."""
+        found: list[int] = []
+        for dim in order:
+            pieces = self.pieces(self.source(dim))
+            if dim not in batch or all(piece in batch for piece in pieces):
+                found += [piece for piece in pieces if piece not in found]
+        return tuple(found)
+
+    def index(self, index: Index) -> tuple[Expr, ...]:
+        """Where the body has the element at ``index`` of the whole."""
+        found: list[Expr] = []
+        for position, step in zip(index, self.steps, strict=True):
+            by = None if step is None else sympy.Integer(step)
+            found += [position] if by is None else [FloorDiv(position, by), Mod(position, by)]
+        return tuple(found)
 
 
 def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
@@ -76,19 +166,25 @@ def strides_in_order(shape: Sequence[Expr], order: Sequence[int]) -> tuple[Expr,
     return tuple(strides)
 
 
-def as_product(body: Contraction, graph: Graph) -> Product | None:
+def as_product(
+    body: Contraction, graph: Graph, apart: Apart | None = None, codes: Codes | None = None
+) -> Product | None:
     """The contraction as a matrix product in float32; None where it is none.
 
     Where it is rhs that sees windows, of what both have a batch of (the weight's gradient of a depthwise
     convolution) or of few columns side by side (of one of an image), the operands change places. Columns that
-    move a window come before those that lie side by side.
+    move a window come before those that lie side by side. ``apart``: how the body was made, its phases are a
+    batch. ``codes``: `operand_codes`, where known.
     """
     if accumulator(body.dtype) != torch.float32 or len(body.shape) < 2:
         return None
-    left, right = (operand_code(function, body, graph) for function in (body.lhs, body.rhs))
+    left, right = operand_codes(body, graph) if codes is None else codes
     of_left, of_right = symbols_of(left), symbols_of(right)
+    phases = () if apart is None else tuple(phase.dim for phase in apart.phases)
     dims: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
     for dim, (variable, size) in enumerate(zip(variables("i", len(body.shape)), body.shape)):
+        if dim in phases:
+            continue
         if variable in of_left:
             dims["batch" if variable in of_right else "rows"].append(dim)
         elif variable in of_right:
@@ -103,12 +199,13 @@ def as_product(body: Contraction, graph: Graph) -> Product | None:
     beside = numel([body.shape[d] for d in columns if _named([d])[0] not in moved])
     few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
     if windowed and (few if rows else batch):
-        return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph)
+        return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph, apart, (right, left))
     if not rows or not (columns or batch):
         return None
     if not columns:
-        return Product(body, (), rows, batch, shared=True)
-    return Product(body, batch, rows, tuple(sorted(columns, key=lambda d: _named([d])[0] not in moved)))
+        return Product(body, phases, rows, batch, shared=True, apart=apart)
+    columns = tuple(sorted(columns, key=lambda d: _named([d])[0] not in moved))
+    return Product(body, (*batch, *phases), rows, columns, apart=apart)
 
 
 def _named(dims: Iterable[int]) -> list[Symbol]:
@@ -121,6 +218,9 @@ def _moved_with(loads: Iterable[tuple[str, tuple[Expr, ...]]], terms: Sequence[S
     """The symbols that share a place of some load with a term: what moves a window."""
     places = [place.free_symbols for _, index in loads for place in index]
     return {symbol for place in places if place & set(terms) for symbol in place} - set(terms)
+
+
+Codes = tuple[list[Recordable], list[Recordable]]
 
 
 class _Dtypes(Mapping[str, torch.dtype]):
@@ -143,9 +243,16 @@ def operand_code(
     function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
 ) -> list[Recordable]:
     """What ``lhs`` or ``rhs`` does at ``variables``."""
-    recorder = Recorder(_Dtypes(graph.buffers), {})
-    recorder.run(function, variables("i", len(body.shape)), variables("r", len(body.reduce_shape)))
+    outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    extents = dict(zip((*outer, *terms), (*body.shape, *body.reduce_shape)))
+    recorder = Recorder(_Dtypes(graph.buffers), extents)
+    recorder.run(function, outer, terms)
     return list(recorder.instructions)
+
+
+def operand_codes(body: Contraction, graph: Graph) -> Codes:
+    """What ``lhs`` and ``rhs`` do at ``variables``."""
+    return operand_code(body.lhs, body, graph), operand_code(body.rhs, body, graph)
 
 
 def plain_code(steps: Sequence[Recordable]) -> list[Instruction]:
@@ -168,12 +275,12 @@ def looks_up(steps: Sequence[Recordable]) -> bool:
     )
 
 
-def _exprs(steps: Iterable[Recordable]) -> list[Expr]:
+def expressions(steps: Iterable[Recordable]) -> list[Expr]:
     """The index expressions of loads, and those that are computed with, inside masks too."""
     found: list[Expr] = []
     for step in steps:
         if isinstance(step, MaskedInstruction):
-            found += _exprs(step.body)
+            found += expressions(step.body)
         elif step.op == "load":
             found += step.args[1]
         elif step.op == "index_expr":
@@ -183,7 +290,7 @@ def _exprs(steps: Iterable[Recordable]) -> list[Expr]:
 
 def symbols_of(steps: Iterable[Recordable]) -> set[Symbol]:
     """The symbols that loads and index expressions depend on."""
-    return free_symbols(_exprs(steps))
+    return free_symbols(expressions(steps))
 
 
 def loads_of(steps: Iterable[Recordable]) -> set[tuple[str, tuple[Expr, ...]]]:
@@ -268,7 +375,7 @@ def lies_well(product: Product, graph: Graph) -> bool:
     """
     body = product.body
     place = lhs_place(body, graph)
-    if place is None:
+    if place is None or product.phases:
         return False
     terms = variables("r", len(body.reduce_shape))
     order = memory_order(place[1], terms, body.reduce_shape)
@@ -324,7 +431,11 @@ def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") 
     edges: both are functions of that position, so a padded copy has it at ``2*o + k``. What shall lie side by
     side comes last: columns in rhs, and in lhs where that has them, else terms.
     """
-    body = product.body
+    phases = () if product.apart is None else product.apart.phases
+    shape = list(product.body.shape)
+    for phase in phases:
+        shape[phase.dim] = sympy.Integer(phase.most + 1)
+    body = replace(product.body, shape=tuple(shape))
     function = body.lhs if operand == "lhs" else body.rhs
     steps = operand_code(function, body, graph)
     loads = loads_of(steps)
@@ -342,7 +453,7 @@ def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") 
         boxed.append(side)
     at = {side.variable: side.solved(place) for side, place in zip(boxed, places) if side.variable}
     wanted = set(symbols)
-    if any(expand(replaced(expr, at)).free_symbols & wanted for expr in set(_exprs(steps))):
+    if any(expand(replaced(expr, at)).free_symbols & wanted for expr in set(expressions(steps))):
         return None
     batch = {outer[d] for d in product.batch}
     in_columns = operand == "rhs" or product.shared
@@ -350,16 +461,18 @@ def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") 
 
     def rank(number: int) -> int:
         inside = {symbol for symbol in places[number].free_symbols & wanted if extents[symbol] != 1}
-        return 2 if inside and inside <= last else int(not inside & batch)
+        own = inside - batch
+        return 2 if own and own <= last else int(bool(own or not inside))
 
     order = sorted(range(len(places)), key=rank)
     sides = [boxed[number] for number in order]
-    shape = tuple(side.size for side in sides)
+    sizes = tuple(side.size for side in sides)
     fill = _Fill(
         body, function, tuple((side.variable, side.origin, side.step, side.factor) for side in sides)
     )
-    moved = (sympy.expand((places[n] - boxed[n].least) / boxed[n].step) for n in order)
-    return Boxed(shape, fill, tuple(moved), symbols)
+    shifts = {outer[phase.dim]: phase.shift for phase in phases}
+    moved = (replaced(sympy.expand((places[n] - boxed[n].least) / boxed[n].step), shifts) for n in order)
+    return Boxed(sizes, fill, tuple(moved), symbols)
 
 
 @dataclass(frozen=True, slots=True)

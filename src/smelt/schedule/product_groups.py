@@ -7,11 +7,12 @@ from typing import Any
 
 from smelt.loops.ir import Contraction, Pointwise
 from smelt.loops.straightline import canonical
+from smelt.schedule.apart import product_of
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel, KernelBuilder
-from smelt.schedule.operands import as_product, operand_code, plain_code
+from smelt.schedule.operands import operand_code, plain_code
 from smelt.schedule.products import ProductBuilder, over_elements
 
 
@@ -34,7 +35,7 @@ def attach(work: Work, groups: list[Group]) -> list[Group]:
         if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
             continue
         trial = KernelBuilder(work, reader, set(reader.writes)).build()
-        product = as_product(core.body, work.graph)
+        product = product_of(core.body, work.graph)
         if product is None or over_elements(trial, source, product) is None:
             continue
         reader.product = core

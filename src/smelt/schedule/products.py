@@ -32,11 +32,12 @@ from smelt.nest.primitives import (
     not_vector,
 )
 from smelt.nest.tree import loops, substitute, walk
+from smelt.schedule.apart import product_of
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.operands import Product, as_product, lhs_place, memory_order, together
+from smelt.schedule.operands import Product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import Coded, TileWriter, ceiling, clamped, is_short, panel_width
 from smelt.symbolic import (
@@ -74,8 +75,8 @@ def tile_rows(rows: Expr, registers: int) -> int:
 class _Panel:
     """Where a panel is: in the batch, beside which columns, and which one there."""
 
-    batch: Sequence[Expr]
-    aside: Sequence[Expr]
+    batch: Sequence[Symbol]
+    aside: Sequence[Symbol]
     panel: Symbol
 
 
@@ -89,7 +90,7 @@ class ProductBuilder:
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
         body = item.body
         assert isinstance(body, Contraction)
-        product, place = as_product(body, work.graph), lhs_place(body, work.graph)
+        product, place = product_of(body, work.graph), lhs_place(body, work.graph)
         assert product is not None and place is not None
         self.work, self.item, self.product, self.target = work, item, product, target
         self.source = str(item.writes[0])
@@ -112,11 +113,21 @@ class ProductBuilder:
         self.row_runs = [
             [product.rows[d] for d in run] for run in together(self.lhs_flat, row_symbols, row_sizes, own)
         ]
-        order = memory_order(self.lhs_flat, self.term_symbols, body.reduce_shape)
-        assert order is not None
-        self.term_runs = together(self.lhs_flat, self.term_symbols, body.reduce_shape, order)
+        self.term_runs = self._term_runs()
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
+
+    def _term_runs(self) -> list[list[int]]:
+        """The terms that are walked as one, outermost first; what phases count they count alone."""
+        sizes = self.product.body.reduce_shape
+        order = memory_order(self.lhs_flat, self.term_symbols, sizes)
+        assert order is not None
+        counted = self.product.counts
+        runs = [[term] for term in counted if term not in order]
+        for run in together(self.lhs_flat, self.term_symbols, sizes, order):
+            cut = any(term in counted for term in run)
+            runs += [[term] for term in run] if cut else [run]
+        return runs
 
     def build(self) -> BuiltKernel:
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
@@ -131,8 +142,10 @@ class ProductBuilder:
         panels = ceiling(self.columns, self.width)
         nest: Stmt = For(panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
         sizes = (*self.batch_sizes, *self.aside_sizes)
-        for variable, size in reversed(list(zip((*batch, *aside), sizes))):
-            nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
+        dims = (*self.product.batch, *self.aside)
+        for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
+            if dim not in self.product.phases:
+                nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
         name, origins = self.name_and_origins()
         kernel = writer.kernel(name, Block((nest,)), origins)
         return BuiltKernel(kernel, tuple(writer.params), arranged=True)
@@ -149,6 +162,9 @@ class ProductBuilder:
             self._tile(at, tile),
             *self._finish(epilogue, at, tile * self.height, self.height),
         ]
+        for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
+            if dim in self.product.phases:
+                inside = [For(variable, ZERO, size, Block(tuple(inside)), independent=True)]
         down = For(tile, ZERO, ceiling(self.rows, self.height), Block(tuple(inside)), independent=True)
         if self.panels is not None:
             down = replace(down, kind=LoopKind.PARALLEL)
@@ -234,8 +250,14 @@ class ProductBuilder:
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
 
-        terms = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
-        if is_short(numel(terms)):
+        most = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
+        where = {self.symbols[dim]: place for dim, place in zip(self.product.batch, at.batch)}
+        counted = self.product.counts
+        terms = [
+            counted[run[0]].xreplace(where) if run[0] in counted else size
+            for run, size in zip(self.term_runs, most)
+        ]
+        if is_short(numel(most)):
             return self.writer.tile(
                 self.height,
                 self.width,
@@ -294,9 +316,11 @@ class ProductBuilder:
         """
         row, column = self.writer.variable(), self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
-        place = (*at.batch, first + row, beside + at.panel * self.width + column)
+        pieces = pieces_in_order(self.product)
+        across = beside + at.panel * self.width + column
+        place = self._coordinates(pieces, at.batch, first + row, across)
         if epilogue is None:
-            flat = flatten(place, contiguous_strides(self.product.extents))
+            flat = flatten(place, contiguous_strides([size for _, size in pieces]))
             element = Block(
                 (
                     Let("e", torch.float32, "load", ("tile", (row, column))),
@@ -306,23 +330,37 @@ class ProductBuilder:
         else:
             element = self._on_tile(epilogue, place, row, column)
         down = self.rows if rows is None else _least(self.rows - first, rows, self.rows)
-        across = self.columns - at.panel * self.width
-        inner = For(column, ZERO, _least(across, self.width, self.columns), element, independent=True)
+        left = self.columns - at.panel * self.width
+        inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         return [For(row, ZERO, down, Block((inner,)), independent=True)]
+
+    def _coordinates(
+        self, pieces: Sequence[tuple[tuple[int, ...], Expr]], batch: Sequence[Expr], row: Expr, column: Expr
+    ) -> list[Expr]:
+        """Where the tile's element is in each piece of the result."""
+        product = self.product
+        where: dict[int, Expr] = dict(zip(product.batch, batch))
+        for dims, flat in ((product.rows, row), (product.columns, column)):
+            if (dims, numel(product.sizes(dims))) not in pieces:
+                where.update(zip(dims, unflatten(flat, product.sizes(dims))))
+        whole = {product.rows: row, product.columns: column}
+        return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
 
     def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
         """The epilogue's innermost block, its loop variables replaced, its source the tile."""
         chain = _chain(epilogue)
         assert self.epilogue is not None
         names = dict(zip((param.name for param in epilogue.params), self.epilogue.buffers))
-        groups = _grouped(chain, self.product.extents)
+        extents = [size for _, size in pieces_in_order(self.product)]
+        groups = _grouped(chain, extents)
         assert groups is not None
         where: dict[Symbol, Expr] = {}
-        for group, coordinate in zip(groups, at, strict=True):
-            sizes = [loop.end for loop in group]
-            where.update(zip((loop.var for loop in group), unflatten(coordinate, sizes)))
+        for group, pieces in groups:
+            strides = contiguous_strides([extents[piece] for piece in pieces])
+            flat = flatten([at[piece] for piece in pieces], strides)
+            where.update(zip((loop.var for loop in group), unflatten(flat, [loop.end for loop in group])))
         where.update({loop.var: self.writer.variable() for loop in loops(chain[-1].body)})
 
         def visit(block: Block) -> Block:
@@ -356,10 +394,10 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
     just the element that the loops are at; None where it is not of that kind.
     """
     kernel = flatten_accesses(built.kernel)
-    groups = _grouped(_chain(kernel), product.extents)
+    groups = _grouped(_chain(kernel), [size for _, size in pieces_in_order(product)])
     if groups is None or len(kernel.body.stmts) != 1:
         return None
-    for group in groups:
+    for group, _ in groups:
         for _ in group[1:]:
             outer = _chain(kernel)[[loop.var for loop in _chain(kernel)].index(group[0].var)]
             if merges_cleanly(kernel, outer.var):
@@ -381,20 +419,41 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
     return kernel
 
 
-def _grouped(chain: Sequence[For], extents: Sequence[Expr]) -> list[list[For]] | None:
-    """For each extent the loops, one after another, that run over it; None where they do not fit.
-
-    An extent of 1 has no loops; loops inside the last extent's are the epilogue's own.
+def pieces_in_order(product: Product) -> list[tuple[tuple[int, ...], Expr]]:
+    """(dimensions, size) of what a result's memory is made of, outermost first: a dimension of the batch, all
+    rows, all columns; rows with phases between them one by one.
     """
-    left = list(chain)
-    groups: list[list[For]] = []
-    for extent in extents:
-        group: list[For] = []
-        while not same(numel([loop.end for loop in group]), extent):
-            if not left:
-                return None
-            group.append(left.pop(0))
-        groups.append(group)
+    order = list(product.order)
+    pieces: list[tuple[int, ...]] = []
+    while order:
+        runs = (dims for dims in (product.rows, product.columns) if tuple(order[: len(dims)]) == dims)
+        pieces.append(next((dims for dims in runs if dims), (order[0],)))
+        del order[: len(pieces[-1])]
+    return [(dims, numel(product.sizes(dims))) for dims in pieces]
+
+
+def _grouped(chain: Sequence[For], extents: Sequence[Expr]) -> list[tuple[list[For], list[int]]] | None:
+    """(loops, numbers of extents) that run over the same, one after another; None where they do not fit.
+
+    Several loops over one extent, or one loop over several extents. An extent of 1 has no loops.
+    """
+    left, open_ = list(chain), list(range(len(extents)))
+    groups: list[tuple[list[For], list[int]]] = []
+    while open_:
+        first = extents[open_[0]]
+        ends = [loop.end for loop in left]
+        pairs = [(0, 1)] if first == 1 else []
+        pairs += [(count, 1) for count in range(1, len(left) + 1) if same(numel(ends[:count]), first)]
+        pairs += [
+            (1, count)
+            for count in range(2, len(open_) + 1)
+            if left and same(numel(extents[piece] for piece in open_[:count]), ends[0])
+        ]
+        if not pairs:
+            return None
+        loops_taken, taken = pairs[0]
+        groups.append((left[:loops_taken], open_[:taken]))
+        del left[:loops_taken], open_[:taken]
     return None if left else groups
 
 
