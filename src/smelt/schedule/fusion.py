@@ -80,13 +80,15 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
     written_at: dict[str, int] = {}
     read_at: dict[str, int] = {}
     bound_at: dict[str, int] = {}
+    readers = _readers(work)
     for item in work.items:
         earliest = max(_earliest(work, item, written_at, read_at), _symbols_known(item, bound_at))
         if isinstance(item.body, Host):
             position = len(groups)
             groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
         else:
-            position = _join(work, groups, item, max(earliest, 0)) if enabled else -1
+            partners = _read_beside(item, readers)
+            position = _join(work, groups, item, max(earliest, 0), partners) if enabled else -1
             if position < 0:
                 position = len(groups)
                 groups.append(_singleton(item))
@@ -97,6 +99,22 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
             read_at[name] = max(position, read_at.get(name, -1))
         bound_at.update((symbol.name, position) for symbol in settles(item))
     return groups
+
+
+def _readers(work: Work) -> dict[str, list[Item]]:
+    """Buffer → the items that read it."""
+    readers: dict[str, list[Item]] = {}
+    for item in work.items:
+        for name in dict.fromkeys(read.buffer for read in item.reads):
+            readers.setdefault(name, []).append(item)
+    return readers
+
+
+def _read_beside(item: Item, readers: dict[str, list[Item]]) -> set[str]:
+    """What else those read that read what the item writes, and may share a nest."""
+    found = (reader for name in item.writes if name is not None for reader in readers.get(name, ()))
+    partners = [reader for reader in found if not isinstance(reader.body, (*_ALONE, Host))]
+    return {read.buffer for reader in partners for read in reader.reads}
 
 
 def settles(item: Item) -> Iterable[Symbol]:
@@ -150,9 +168,12 @@ _ALONE = (Attentions, Contraction, Scatter, Sort)
 """Bodies that share their nest with no other."""
 
 
-def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
+def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: set[str]) -> int:
     """Put the item into the best group at or after ``earliest``; its position, or -1 where none will
     have it.
+
+    Where it has nothing in common with any, that is one that writes some of ``partners``: those who read
+    both can join too.
     """
     best, best_score, best_plan = -1, 0.0, None
     if isinstance(item.body, _ALONE):
@@ -162,7 +183,7 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int) -> int:
         group = groups[position]
         if group.is_extern or any(isinstance(member.body, _ALONE) for member in group.items):
             continue
-        score = _benefit(work, group, item)
+        score = _benefit(work, group, item) or 0.5 * (len(partners & set(group.writes)) > 0)
         if score <= best_score:
             continue
         plan = placement(work, group, item)

@@ -59,7 +59,27 @@ def prepare(graph: Graph) -> Work:
         if any(read.buffer in work.inlined for read in item.reads):
             _analyze(work, item)
         _order(work, item)
+    work.items = _numbers_first(work)
     return work
+
+
+def _numbers_first(work: Work) -> list[Item]:
+    """The items, single numbers that are made of inputs, or of what ATen gives, as early as they can be.
+
+    The keys of random numbers, say: what reads one may join what comes before only where its number does too.
+    """
+    known = {name: -1 for name in (*work.graph.inputs, *work.graph.constants) if isinstance(name, str)}
+    places: list[tuple[int, bool, Item]] = []
+    for position, item in enumerate(work.items):
+        place = (position, False, item)
+        if isinstance(item.body, Pointwise) and not item.order:
+            ready = [known.get(read.buffer, position) for read in item.reads]
+            if all(each < position for each in ready):
+                place = (max(ready, default=-1), True, item)
+        if isinstance(item.body, Host) or place[1]:
+            known.update((name, place[0]) for name in item.writes if name is not None)
+        places.append(place)
+    return [item for _, _, item in sorted(places, key=lambda place: place[:2])]
 
 
 def _item(node: Node) -> Item:
