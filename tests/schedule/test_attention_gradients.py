@@ -211,3 +211,20 @@ def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -
     found, eager = (gradients(each, inputs, ()) for each in (fast, attend))
     assert all(torch.equal(a, b) for a, b in zip(found, eager, strict=True))
     assert smelt.reports()[-1].externs == {ATTENTION: 1}
+
+
+def test_dropout() -> None:
+    """PyTorch takes attention with dropout apart: it is drawn where the softmax is computed, and kept."""
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(lambda q, k, v: attend(q, k, v, dropout_p=0.5), backend="smelt", fullgraph=True)
+    query, key, value = (x.requires_grad_() for x in operands(2, 2, 64, 64, 64))
+    out = fast(query, key, value)
+    out.square().sum().backward()
+    assert value.grad is not None
+    torch.testing.assert_close((value.grad * value).sum(), 2 * out.square().sum())  # linear in the values
+    assert not torch.allclose(out, attend(query, key, value), atol=0.1)
+    forward, backward = smelt.reports()
+    assert any("softmax" in name and "native_dropout" in name for name in forward.kernel_names)
+    assert [name.startswith("bmm") for name in forward.kernel_names].count(True) == 2
+    assert forward.externs == {"aten.randint.low": 1} and not backward.externs
