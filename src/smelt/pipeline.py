@@ -293,7 +293,7 @@ def _choices(
             continue
         timing = tuning.known.get(what) if tuning is not None else None
         native = kernel == "native"
-        why = rule(node.body, own, config, target, native) if timing is None else "measured"
+        why = rule(node.body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
         times = (None, None) if timing is None else (timing.native, timing.aten)
         found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
     return list(found.values())

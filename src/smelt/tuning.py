@@ -90,7 +90,7 @@ class Tuning:
             if found is not None:
                 self.known[key] = found
                 continue
-            product = product_of(node.body, own)
+            product = product_of(node.body, own, self.frozen(own))
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
                 wanted[key] = _Trial(node, own, product, self.frozen(own))
         if not wanted:

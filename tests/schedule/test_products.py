@@ -180,3 +180,34 @@ def test_equal_products_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built.clear()
     schedule(graph, Config(), Target(32))
     assert len(built) == 2
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 31])
+def test_few_rows_of_weights_that_are_packed_ahead(rows: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(300, 77), torch.nn.GELU()).eval()
+    exact = torch.nn.Sequential(torch.nn.Linear(300, 77), torch.nn.GELU()).double().eval()
+    exact.load_state_dict(model.state_dict())
+    x = draw(rows, 300)
+    for freezing in (True, False):
+        torch._dynamo.reset()
+        smelt.reset()
+        fast = torch.compile(model, backend="smelt", options={"freezing": freezing, "verify": True})
+        with torch.no_grad():
+            assert_close(fast(x), model(x), exact(x.double()))
+        assert bool(smelt.reports()[-1].externs) is not freezing
+
+
+def test_one_compile_for_few_rows_and_many() -> None:
+    model = torch.nn.Linear(64, 80).eval()
+    exact = torch.nn.Linear(64, 80).double().eval()
+    exact.load_state_dict(model.state_dict())
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(model, backend="smelt", options={"freezing": True})
+    with torch.no_grad():
+        for rows in (3, 50, 7, 1000):
+            x = draw(rows, 64)
+            torch._dynamo.mark_dynamic(x, 0)
+            assert_close(fast(x), model(x), exact(x.double()))
+    (report,) = smelt.reports()
+    assert not report.externs

@@ -10,7 +10,7 @@ one is multiplied with. Both show in the loop functions; no operator is asked fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -29,6 +29,7 @@ from smelt.schedule.operands import (
     affine,
     as_product,
     expressions,
+    loads_of,
     operand_code,
     operand_codes,
     symbols_of,
@@ -40,10 +41,21 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _TAP = loop_var("tap")
 
 
-def product_of(body: Contraction, graph: Graph) -> Product | None:
-    """The contraction as a matrix product (`as_product`), its groups and phases taken apart."""
+def product_of(body: Contraction, graph: Graph, frozen: Collection[str] = ()) -> Product | None:
+    """The contraction as a matrix product (`as_product`), its groups and phases taken apart.
+
+    ``frozen``: the buffers that are the same at every call.
+    """
     if isinstance(body.rhs, Panels):
         return replace(body.rhs.product, body=body)
+    product = _product(body, graph)
+    if product is None or not frozen:
+        return product
+    read = {buffer for buffer, _ in loads_of(operand_code(product.body.rhs, product.body, graph))}
+    return replace(product, frozen=bool(read) and all(buffer in frozen for buffer in read))
+
+
+def _product(body: Contraction, graph: Graph) -> Product | None:
     codes = operand_codes(body, graph)
     found = _take_apart(body, graph, codes)
     product = None if found is None else as_product(found[0], graph, found[1])

@@ -53,11 +53,13 @@ def described(body: Contraction, graph: Graph, frozen: Collection[str]) -> str:
     return f"{call.target.removeprefix('aten.').removesuffix('.default')}({', '.join(parts)}){result}"
 
 
-def rule(body: Contraction, graph: Graph, config: Config, target: Target, native: bool) -> str:
+def rule(
+    body: Contraction, graph: Graph, frozen: Collection[str], config: Config, target: Target, native: bool
+) -> str:
     """What the rule says of a contraction, and why; ``native``: it runs in a kernel of ours."""
     if not config.contractions:
         return "the option contractions is off"
-    product = product_of(body, graph)
+    product = product_of(body, graph, frozen)
     if product is None:
         return "no product of plain float32 operands"
     if not native and not has_nest(product, graph, target):

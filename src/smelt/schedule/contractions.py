@@ -38,7 +38,6 @@ from smelt.schedule.operands import (
     is_windowed,
     lhs_place,
     lies_well,
-    loads_of,
     memory_order,
     operand_code,
 )
@@ -50,7 +49,9 @@ Choose = Callable[[Product, Graph, Target], bool]
 """Whether a product of a graph runs in a kernel of our own; only where it `has_nest`."""
 
 FEWEST_ROWS, FEWEST = 32, 64
-"""Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay."""
+"""Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay. What is
+packed ahead may have any number of rows.
+"""
 FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
 """The same for the columns and terms of a convolution, and for what is fewer in a depthwise one, rows or
 terms.
@@ -68,16 +69,16 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
     that does, channels side by side.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
-    products, fixed = _products(graph, config, target, choose or worth_it)
-    layouts = Layouts(fixed, chosen)
     frozen = frozen_buffers(graph)
+    products, fixed = _products(graph, config, target, choose or worth_it, frozen)
+    layouts = Layouts(fixed, chosen)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
             chosen.nodes.append(_without_kernel(node, graph, config, target, choose))
             layouts.follow(chosen.nodes[-1])
             continue
-        for each in _Native(node, product, chosen, frozen, layouts, target).nodes():
+        for each in _Native(node, product, chosen, layouts, target).nodes():
             chosen.nodes.append(each)
             layouts.follow(each)
     chosen.outputs = layouts.outputs()
@@ -85,7 +86,7 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
 
 
 def _products(
-    graph: Graph, config: Config, target: Target, choose: Choose
+    graph: Graph, config: Config, target: Target, choose: Choose, frozen: frozenset[str]
 ) -> tuple[dict[int, Product], set[str]]:
     """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
 
@@ -96,7 +97,7 @@ def _products(
     products: dict[int, Product] = {}
     for node in contractions if config.contractions else ():
         assert isinstance(node.body, Contraction)
-        product = product_of(node.body, graph)
+        product = product_of(node.body, graph, frozen)
         if product is not None and choose(product, graph, target):
             products[id(node)] = product
     while True:
@@ -162,7 +163,7 @@ def worth_it(product: Product, graph: Graph, target: Target) -> bool:
         return False
     rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
     if is_matrix_product(product):
-        return rows >= FEWEST_ROWS and min(columns, depth) >= FEWEST
+        return (product.frozen or rows >= FEWEST_ROWS) and min(columns, depth) >= FEWEST
     if product.shared:
         return max(rows, depth) >= FEWEST_ROWS and min(rows, depth) >= FEWEST_TAPS
     return max(rows, depth) >= FEWEST_ROWS and min(rows, columns, depth) >= FEWEST_CHANNELS
@@ -187,13 +188,11 @@ class _Native:
         node: Node,
         product: Product,
         graph: Graph,
-        frozen: frozenset[str],
         layouts: Layouts,
         target: Target,
     ) -> None:
-        """``frozen``: the buffers that are the same at every call."""
         self.node, self.product, self.graph = node, product, graph
-        self.frozen, self.layouts = frozen, layouts
+        self.layouts = layouts
         self.lanes = target.vector_bytes // 4
         self.within = accumulator(product.body.dtype)
 
@@ -220,10 +219,7 @@ class _Native:
         """Whether all of rhs is packed before the product begins: what is the same at every call, and what
         every thread needs; the kernel packs a panel at a time where it has more columns than rows.
         """
-        body = self.product.body
-        if self.product.apart is not None:
-            return True
-        if {name for name, _ in loads_of(operand_code(body.rhs, body, self.graph))} <= self.frozen:
+        if self.product.frozen or self.product.apart is not None:
             return True
         if is_matrix_product(self.product):
             return False

@@ -35,7 +35,8 @@ class Product:
 
     ``batch``, ``rows`` and ``columns`` are numbers of dimensions of the contraction's shape: what both
     operands depend on, only lhs, only rhs. Where nothing is rhs's alone, the batch is the columns: then lhs
-    depends on these too (``shared``), as a depthwise convolution's does.
+    depends on these too (``shared``), as a depthwise convolution's does. ``apart``: how the body was made of
+    the contraction that the graph has. ``frozen``: rhs is the same at every call, and is packed ahead.
     """
 
     body: Contraction
@@ -44,6 +45,7 @@ class Product:
     columns: tuple[int, ...]
     shared: bool = False
     apart: Apart | None = None
+    frozen: bool = False
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)

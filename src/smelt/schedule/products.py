@@ -61,14 +61,15 @@ FEWEST_ROWS = 4
 def tile_rows(rows: Expr, registers: int) -> int:
     """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused.
 
-    >>> [tile_rows(sympy.Integer(rows), 2) for rows in (128, 49, 197)]
-    [6, 5, 6]
+    >>> [tile_rows(sympy.Integer(rows), 2) for rows in (128, 49, 197, 1)]
+    [6, 5, 6, 1]
     """
     most = ACCUMULATORS // registers
     if not rows.is_Integer:
         return most
     count = int(rows)
-    return min(range(most, FEWEST_ROWS - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
+    least = max(1, min(FEWEST_ROWS, count))
+    return min(range(most, least - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
 
 
 @dataclass(frozen=True, slots=True)
