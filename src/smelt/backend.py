@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from smelt import config as configuration
 from smelt import logs
-from smelt.capture import Compiled, CompileProgram, Program, capture_aot
+from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once, capture_aot
 from smelt.config import Config
 from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
@@ -60,13 +60,15 @@ def compile_graph(
     """`smelt` with the pipeline as an argument."""
     name = f"graph {next(_numbers)}"
     try:
-        return capture_aot(
+        call = capture_aot(
             graph_module, example_inputs, _guarded(compile_program, config), decompositions(), name
         )
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
         return graph_module.forward
+    ask_modules_at_once()
+    return call
 
 
 class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)

@@ -40,6 +40,7 @@ from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
 from smelt.schedule.choice import by_aten, contractions, described, rule
 from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.scales import fold_scales
 from smelt.symbolic import size_hint
 from smelt.tuning import Tuning
 
@@ -130,7 +131,8 @@ def _compile(program: Program, config: Config) -> Compiled:
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     plan = replace(unit.plan, notes=_notes(unit, constants), orders=_orders(graph, unit.graph))
     tell_orders(program, plan.orders)
-    plan.notes["choices"] = _choices(graph, unit.graph, config, target, tuning)
+    with report.phase("schedule"):
+        plan.notes["choices"] = _choices(graph, unit.graph, config, target, tuning)
     if config.clocks:
         plan.notes["clocks"] = _work(unit)
     _fill_report(report, plan.notes)
@@ -148,7 +150,7 @@ def _compile(program: Program, config: Config) -> Compiled:
 
 def _lowered(program: Program, config: Config) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
-    return lower(program.graph_module, config.fallback_random, frozen, program.saved_outputs)
+    return fold_scales(lower(program.graph_module, config.fallback_random, frozen, program.saved_outputs))
 
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:

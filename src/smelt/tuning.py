@@ -18,7 +18,7 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt import logs
@@ -37,7 +37,7 @@ from smelt.schedule.apart import product_of
 from smelt.schedule.choice import contractions, described
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.contractions import has_nest, is_matrix_product, worth_it
-from smelt.schedule.operands import Product
+from smelt.schedule.operands import Product, strides_in_order
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.05
@@ -244,12 +244,7 @@ def _channels_last(buffer: Buffer, rank: int) -> Buffer:
     """(N, C, *) with C side by side; others as they are."""
     if len(buffer.shape) != rank or rank < 3:
         return buffer
-    strides: list[Expr] = [sympy.Integer(1)] * rank
-    step: Expr = sympy.Integer(1)
-    for dim in (1, *reversed(range(2, rank)), 0):
-        strides[dim] = step
-        step = step * buffer.shape[dim]
-    return replace(buffer, strides=tuple(strides))
+    return replace(buffer, strides=strides_in_order(buffer.shape, (0, *range(2, rank), 1)))
 
 
 def _operands(graph: Graph) -> list[Any]:

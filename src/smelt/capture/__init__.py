@@ -3,6 +3,7 @@
 from smelt.capture.aot import Compiled, CompileProgram, capture_aot, tell_orders
 from smelt.capture.export import capture_export, export
 from smelt.capture.function import capture_function
+from smelt.capture.guards import ask_modules_at_once
 from smelt.capture.program import Input, Program, shape_env_of
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Compiled",
     "Input",
     "Program",
+    "ask_modules_at_once",
     "capture_aot",
     "capture_export",
     "capture_function",

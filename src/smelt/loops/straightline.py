@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,24 @@ def _rename(arg: Any, names: Mapping[Any, Any]) -> Any:
         local = {old: new for old, new in names.items() if isinstance(old, Symbol)}
         return arg.xreplace(local) if local else arg
     return repr(arg) if isinstance(arg, float) else (type(arg), arg)
+
+
+def with_buffers(steps: Iterable[Recordable], name_of: Callable[[str], str]) -> list[Recordable]:
+    """The code with other names of the buffers that it loads from, asked for in the order of the loads.
+
+    >>> load = Instruction("v0", torch.float32, "load", ("weight", ()))
+    >>> with_buffers([load], lambda name: f"a {name}")[0].args
+    ('a weight', ())
+    """
+    found: list[Recordable] = []
+    for step in steps:
+        if isinstance(step, MaskedInstruction):
+            found.append(replace(step, body=tuple(with_buffers(step.body, name_of))))
+        elif step.op == "load":
+            found.append(replace(step, args=(name_of(step.args[0]), *step.args[1:])))
+        else:
+            found.append(step)
+    return found
 
 
 def used_names(step: Recordable) -> set[str]:

@@ -48,6 +48,7 @@ struct Method { const char* name; void* function; int flags; const char* doc; };
 extern "C" {
 int64 PyLong_AsLongLong(PyObject*);
 PyObject* PyLong_FromLongLong(int64);
+PyObject* PyBool_FromLong(long);
 PyObject* PyList_GetItem(PyObject*, long);
 PyObject* PyCFunction_NewEx(Method*, PyObject*, PyObject*);
 }
@@ -72,10 +73,34 @@ static PyObject* watch(PyObject* self, PyObject* arguments) {
   return PyLong_FromLongLong(smelt_probe(table.places, table.places_count));
 }
 
-static const int ONE_ARGUMENT = 8;
-static Method method = {"watch", (void*)watch, ONE_ARGUMENT, 0};
+static const int ONE_ARGUMENT = 8, NO_ARGUMENT = 4;
+static Method watch_method = {"watch", (void*)watch, ONE_ARGUMENT, 0};
 extern "C" __attribute__((visibility("default"))) PyObject* smelt_watch(PyObject* table) {
-  return PyCFunction_NewEx(&method, table, 0);
+  return PyCFunction_NewEx(&watch_method, table, 0);
+}
+
+// For `smelt.runtime.unchanged`: whether places hold the words that they held, in this order.
+struct Place { int64 address, count; };
+struct Places { int64 count; const int64* words; Place at[]; };
+static PyObject* unchanged(PyObject* self, PyObject*) {
+  const Places& places = *(const Places*)PyLong_AsLongLong(self);
+  const int64* expected = places.words;
+  for (const Place* each = places.at; each < places.at + places.count; each++) {
+    const int64* soon = (const int64*)each[16].address;
+    __builtin_prefetch(soon);
+    __builtin_prefetch(soon + 8);
+    __builtin_prefetch(soon + each[16].count);
+    const int64* found = (const int64*)each->address;
+    for (int64 i = 0; i < each->count; i++) {
+      if (found[i] != *expected++) return PyBool_FromLong(0);
+    }
+  }
+  return PyBool_FromLong(1);
+}
+
+static Method unchanged_method = {"unchanged", (void*)unchanged, NO_ARGUMENT, 0};
+extern "C" __attribute__((visibility("default"))) PyObject* smelt_unchanged(PyObject* places) {
+  return PyCFunction_NewEx(&unchanged_method, places, 0);
 }
 """
 

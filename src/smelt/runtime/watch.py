@@ -118,13 +118,13 @@ class Layout:
 
     def fields(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """(TensorImpl, storage, storage offset, version counter or 0, version) of a tensor."""
-        own = _words(id(tensor) + self.tensor, 1)[0]
-        counter = _words(own + self.counter, 1)[0]
+        own = words_at(id(tensor) + self.tensor, 1)[0]
+        counter = words_at(own + self.counter, 1)[0]
         version = ctypes.c_uint32.from_address(counter + self.version).value if counter else 0
-        return own, _words(own + self.storage, 1)[0], _words(own + self.offset, 1)[0], counter, version
+        return own, words_at(own + self.storage, 1)[0], words_at(own + self.offset, 1)[0], counter, version
 
 
-_SCANNED = 20
+SCANNED = 20
 """How many words of a TensorImpl are looked through (it has more)."""
 
 
@@ -141,18 +141,18 @@ def _layout() -> Layout | None:
 def _measured_layout() -> Layout:
     first = torch.zeros(20011)[12347:12447]
     alias, apart = first.detach(), first.data  # share a version counter; share none
-    in_object = _words(id(first), torch._C.TensorBase.__basicsize__ // 8)
-    tensor = 8 * _only(place for place, word in enumerate(in_object) if word == first._cdata)
-    own, other, third = (_words(each._cdata, _SCANNED) for each in (first, alias, apart))
-    storage = 8 * _only(at for at, word in enumerate(own) if word == first.untyped_storage()._cdata)
-    offset = 8 * _only(at for at, word in enumerate(own) if word == 12347)
-    counter = 8 * _only(at for at, word in enumerate(own) if word == other[at] != third[at])
+    in_object = words_at(id(first), torch._C.TensorBase.__basicsize__ // 8)
+    tensor = 8 * only(place for place, word in enumerate(in_object) if word == first._cdata)
+    own, other, third = (words_at(each._cdata, SCANNED) for each in (first, alias, apart))
+    storage = 8 * only(at for at, word in enumerate(own) if word == first.untyped_storage()._cdata)
+    offset = 8 * only(at for at, word in enumerate(own) if word == 12347)
+    counter = 8 * only(at for at, word in enumerate(own) if word == other[at] != third[at])
     counts = [_count_words(own[counter // 8])]
     for _ in range(3):
         first.add_(1)
         counts.append(_count_words(own[counter // 8]))
     versions = [first._version - 3 + turn for turn in range(4)]
-    version = 4 * _only(at for at in range(6) if [each[at] for each in counts] == versions)
+    version = 4 * only(at for at in range(6) if [each[at] for each in counts] == versions)
     found = Layout(tensor, storage, offset, counter, version)
     second = torch.nn.Parameter(torch.zeros(7, 5)[2:])
     second.mul_(2)
@@ -162,7 +162,8 @@ def _measured_layout() -> Layout:
     return found
 
 
-def _words(address: int, count: int) -> list[int]:
+def words_at(address: int, count: int) -> list[int]:
+    """What is in memory."""
     return list((ctypes.c_int64 * count).from_address(address))
 
 
@@ -170,7 +171,12 @@ def _count_words(counter: int) -> list[int]:
     return list((ctypes.c_uint32 * 6).from_address(counter))
 
 
-def _only(places: Iterable[int]) -> int:
+def only(places: Iterable[int]) -> int:
+    """The only one of them.
+
+    Raises:
+        LookupError: there is none, or more.
+    """
     found = list(places)
     if len(found) != 1:
         raise LookupError

@@ -15,7 +15,6 @@ from smelt.schedule.loops import Target
 from smelt.schedule.merging import merge
 from smelt.schedule.prepare import prepare
 from smelt.schedule.product_groups import attach
-from smelt.schedule.scales import fold_scales
 
 AHEAD = "ahead"
 """Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
@@ -26,12 +25,12 @@ def schedule(
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
-    What scales a contraction goes into its weight where that is frozen; every contraction gets its kernel;
-    what depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
+    Every contraction gets its kernel (what scales it is in its weight already, `smelt.schedule.scales`); what
+    depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
     runs; ``choose`` says which products run in kernels of our own (None: a rule).
     """
-    whole, parts = split_constants(choose_kernels(fold_scales(graph), config, target, choose))
+    whole, parts = split_constants(choose_kernels(graph, config, target, choose))
     scheduled = _schedule(whole, config, target, prefix)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):

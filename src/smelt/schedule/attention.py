@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
-from smelt.loops.straightline import Instruction, canonical
+from smelt.loops.straightline import Instruction, canonical, with_buffers
 from smelt.schedule.attention_gradients import GradientsBuilder
 from smelt.schedule.attention_nest import AttentionBuilder
 from smelt.schedule.items import Item, Work
@@ -87,12 +87,7 @@ class AttentionKernels:
         numbers: dict[str, int] = {}
         recorder = Recorder(self.work.dtypes, {}, through)
         results = [value.name for value in _run_all(body, recorder)]
-        steps = [
-            replace(step, args=(f"#{numbers.setdefault(step.args[0], len(numbers))}", *step.args[1:]))
-            if step.op == "load"
-            else step
-            for step in recorder.instructions
-        ]
+        steps = with_buffers(recorder.instructions, lambda name: f"#{numbers.setdefault(name, len(numbers))}")
         code = [canonical(steps, result) for result in results]
         written = [None if name is None else numbers.setdefault(name, len(numbers)) for name in outputs]
         of = body if isinstance(body, Attention) else body.attention

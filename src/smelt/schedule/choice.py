@@ -12,13 +12,12 @@ from smelt.loops.ir import Contraction, Extern, Graph, Node, StridedView
 from smelt.schedule.apart import product_of
 from smelt.schedule.contractions import has_nest, worth_it
 from smelt.schedule.loops import Target
-from smelt.schedule.scales import fold_scales
 from smelt.symbolic import contiguous_strides, same, size_hint
 
 
 def contractions(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """The contractions of a graph and of its bodies as the schedule sees them, each with its graph."""
-    for each in fold_scales(graph).with_bodies():
+    """The contractions of a graph and of its bodies, each with its graph."""
+    for each in graph.with_bodies():
         yield from ((node, each) for node in each.nodes if isinstance(node.body, Contraction))
 
 

@@ -33,7 +33,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.loops.record import Recorder
-from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, canonical
+from smelt.loops.straightline import canonical, with_buffers
 from smelt.runtime.externs import gives_fresh_memory, resolve
 from smelt.symbolic import free_symbols, numel
 
@@ -338,16 +338,8 @@ class _Digest:
         extents = {v: size for index, shape in zip(indices, shapes) for v, size in zip(index, shape)}
         recorder = Recorder(self.dtypes, extents)
         value = recorder.run(function, *indices)
-        return repr(canonical(self._renamed(recorder.instructions), value.name))
-
-    def _renamed(self, steps: Iterable[Recordable]) -> Iterable[Recordable]:
-        for step in steps:
-            if isinstance(step, MaskedInstruction):
-                yield replace(step, body=tuple(self._renamed(step.body)))
-            elif isinstance(step, Instruction) and step.op == "load":
-                yield replace(step, args=(f"buffer {self.names[step.args[0]]}", *step.args[1:]))
-            else:
-                yield step
+        steps = with_buffers(recorder.instructions, lambda name: f"buffer {self.names[name]}")
+        return repr(canonical(steps, value.name))
 
     def _value(self, value: Any) -> str:
         if isinstance(value, StridedView):

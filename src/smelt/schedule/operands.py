@@ -257,13 +257,6 @@ def operand_codes(body: Contraction, graph: Graph) -> Codes:
     return operand_code(body.lhs, body, graph), operand_code(body.rhs, body, graph)
 
 
-def plain_code(steps: Sequence[Recordable]) -> list[Instruction]:
-    """Code that is known to mask nothing."""
-    found = [step for step in steps if isinstance(step, Instruction)]
-    assert len(found) == len(steps)
-    return found
-
-
 def is_plain(steps: Sequence[Recordable]) -> bool:
     """Whether code masks nothing and looks nothing up."""
     return all(isinstance(step, Instruction) and step.index is None for step in steps)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from smelt.loops.ir import Contraction, Pointwise
-from smelt.loops.straightline import canonical
+from smelt.loops.straightline import canonical, with_buffers
 from smelt.schedule.apart import product_of
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel, KernelBuilder
-from smelt.schedule.operands import operand_code, plain_code
+from smelt.schedule.operands import operand_code
 from smelt.schedule.products import ProductBuilder, over_elements
 
 
@@ -85,14 +85,8 @@ class ProductKernels:
         body = builder.product.body
         operands = []
         for function in (body.lhs, body.rhs):
-            code = plain_code(operand_code(function, body, self.work.graph))
-            named = [
-                replace(step, args=(f"#{number(step.args[0])}", *step.args[1:]))
-                if step.op == "load"
-                else step
-                for step in code
-            ]
-            operands.append(canonical(named, ""))
+            code = operand_code(function, body, self.work.graph)
+            operands.append(canonical(with_buffers(code, lambda name: f"#{number(name)}"), ""))
         source = number(builder.source)
         after: tuple[Any, ...] = ()
         if builder.epilogue is not None:
