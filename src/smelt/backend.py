@@ -14,7 +14,7 @@ from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once
 from smelt.config import Config
 from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
-from smelt.pipeline import compile_program
+from smelt.pipeline import compile_program, garbage_waits
 from smelt.reporting import LOG, CompileReport
 
 NO_TOOLCHAIN = "SM0201"
@@ -42,7 +42,8 @@ def smelt(
             its bugs are not hidden.
     """
     config = config_from(mode, {**(options or {}), **more})
-    return compile_graph(graph_module, example_inputs, config, compile_program)
+    with garbage_waits():
+        return compile_graph(graph_module, example_inputs, config, compile_program)
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:

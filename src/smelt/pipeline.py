@@ -76,14 +76,17 @@ def compile_program(program: Program, config: Config) -> Compiled:
         ToolchainError: SM0201, there is no C++ compiler.
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
-    with _garbage_waits():
+    with garbage_waits():
         return _compile(program, config)
 
 
 @contextlib.contextmanager
-def _garbage_waits() -> Iterator[None]:
+def garbage_waits() -> Iterator[None]:
     """No garbage collection meanwhile: compiling leaves little, and looking through a model's whole heap for
     it takes a third of the time.
+
+    What was made meanwhile is old afterwards: or else looking for what is left of it would come next, in the
+    middle of what Dynamo still has to do, for half a second.
     """
     wanted = gc.isenabled()
     gc.disable()
@@ -91,6 +94,9 @@ def _garbage_waits() -> Iterator[None]:
         yield
     finally:
         if wanted:
+            if gc.get_freeze_count() == 0:
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -68,7 +68,7 @@ def ask_modules_at_once() -> None:
     probe.start()  # compiles meanwhile, the first time on a machine
     ids = {id(guard) for guard in moved}
     guards.inner = type(guards.inner)(guard for guard in guards.inner if id(guard) not in ids)
-    guards.add(Guard(GlobalStateSource(), functools.partial(_create, sorted(moved))))
+    guards.add(Guard(GlobalStateSource(), functools.partial(_create, sorted(moved, key=Guard.sort_key))))
 
 
 def _begins_with_a_module(guard: Guard) -> bool:
