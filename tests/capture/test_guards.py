@@ -287,6 +287,18 @@ def test_few_guards_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(smelt.compile(layer)(X), layer(X))
 
 
+def test_another_dynamo(monkeypatch: pytest.MonkeyPatch, asked: list[bool]) -> None:
+    monkeypatch.setattr(guards, "NEEDED", ("something else",))
+    model = Model().eval()
+    fast = smelt.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
+        block(model).switch = True
+        torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
+    assert not asked
+
+
 def test_nothing_to_ask_natively(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unchanged, "watched", lambda *args: None)
     model = Model().eval()

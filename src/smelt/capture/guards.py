@@ -38,6 +38,8 @@ from smelt.runtime.unchanged import Asked, Tree
 
 FEWEST = 64
 """Guards below which it does not pay."""
+NEEDED = ("_cached_guard_managers", "object_aliasing_guard_codes", "add_python_lambda_leaf_guard_to_root")
+"""What Dynamo's builder of guards has to have: none of it is public."""
 MOST_MODULES = 32
 """How many modules a compiled graph remembers an answer for (equal layers may share one)."""
 
@@ -59,7 +61,8 @@ Path = tuple[Any, ...]
 def ask_modules_at_once() -> None:
     """Do so for the graph that Dynamo compiles at the moment; a backend calls it."""
     context = TracingContext.try_get()
-    if context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
+    known = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+    if not known or context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
         return
     guards = context.guards_context.dynamo_guards
     moved = [guard for guard in guards if guard.create_fn_name() in _KINDS and _begins_with_a_module(guard)]
@@ -85,7 +88,7 @@ def _create(moved: list[Guard], builder: GuardBuilder, _: Guard) -> None:
     reached = _Reached(builder)
     groups: dict[NNModuleSource, tuple[Tree, list[Guard]]] = {}
     for guard in moved:
-        found = reached.covered(guard)
+        found = reached.covered(guard) if all(hasattr(builder, each) for each in NEEDED) else None
         if found is None:
             guard.create(builder)
             continue
