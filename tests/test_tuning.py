@@ -232,3 +232,26 @@ def test_what_the_rule_says_stays_where_it_is_about_as_fast(
     decide(monkeypatch, native, aten)
     (few,), (enough,) = (compiled(layer, torch.randn(64, 64), mode="max")[1] for layer in layers)
     assert (few.kernel, enough.kernel) == ("ATen", "native")
+
+
+@pytest.mark.parametrize(("native", "aten", "winner"), [(1e-6, 2e-6, "native"), (2e-6, 1e-6, "ATen")])
+def test_attention_and_its_gradients_are_measured_too(
+    monkeypatch: pytest.MonkeyPatch, native: float, aten: float, winner: str
+) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    races = decide(monkeypatch, native, aten)
+    smelt.reset()
+    torch._dynamo.reset()
+    inputs = [torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3)]
+    found, eager = (
+        torch.autograd.grad(each(*inputs).square().sum(), inputs)
+        for each in (smelt.compile(function, mode="max"), function)
+    )
+    torch.testing.assert_close(found, eager)
+    assert races == [1, 1]
+    for compiled_graph, name in zip(smelt.reports(), ("_cpu(f32", "_cpu_backward(f32"), strict=True):
+        (choice,) = compiled_graph.choices
+        assert name in choice.what and (choice.kernel, choice.why) == (winner, "measured")
+        assert len(compiled_graph.externs) == (winner == "ATen")

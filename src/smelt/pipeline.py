@@ -23,7 +23,7 @@ from smelt.contract import contract, graph_key
 from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
 from smelt.loops.dependencies import bound_symbols
-from smelt.loops.ir import Contraction, Extern, Graph, StridedView
+from smelt.loops.ir import Attentions, Contraction, Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
@@ -286,16 +286,16 @@ def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
 def _choices(
     graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
 ) -> list[list[Any]]:
-    """Who computes each contraction, as `smelt.reporting.Choice` has it; equal ones are counted."""
+    """Who computes each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
     called = by_aten(scheduled)
     found: dict[tuple[str, str], list[Any]] = {}
     frozen: dict[int, frozenset[str]] = {}
     for node, own in contractions(graph):
-        assert isinstance(node.body, Contraction)
+        assert isinstance(node.body, (Contraction, Attentions))
         if id(own) not in frozen:
             frozen[id(own)] = frozen_buffers(own)
         what = described(node.body, own, frozen[id(own)])
-        kernel = "ATen" if node.outputs[0] in called else "native"
+        kernel = "native" if called.isdisjoint(node.outputs) else "ATen"
         if (what, kernel) in found:
             found[what, kernel][3] += 1
             continue

@@ -1,6 +1,6 @@
-"""Mode ``max``: who computes a contraction is measured once, and remembered in the cache.
+"""Mode ``max``: who computes a contraction or an attention is measured once, and remembered in the cache.
 
-Each contraction that a kernel of our own could compute is scheduled alone, natively and as ATen's call, and
+Each one that a kernel of our own could compute is scheduled alone, natively and as ATen's call, and
 both are run on random operands, in turns; all contractions of a graph take turns too, so that their operands
 come from where they come from in a model. An entry of the cache (`smelt.runtime.cache`) holds both times, by
 machine, compiler, torch, smelt, number of threads and the call's description.
@@ -26,7 +26,7 @@ from smelt.codegen.cpp import print_unit
 from smelt.config import Config
 from smelt.errors import CacheError
 from smelt.loops.dependencies import analyze, views_in
-from smelt.loops.ir import Buffer, Contraction, Graph, Node, StridedView
+from smelt.loops.ir import Attentions, Buffer, Contraction, Graph, Node, StridedView
 from smelt.nest.ir import Run
 from smelt.runtime import executor, library
 from smelt.runtime.cache import Cache, key_of
@@ -79,10 +79,10 @@ class Tuning:
         self._frozen: tuple[Graph, frozenset[str]] | None = None
 
     def measure(self, graph: Graph) -> None:
-        """Know every contraction of the graph for which there is a choice."""
+        """Know every contraction and attention of the graph for which there is a choice."""
         wanted: dict[str, _Trial] = {}
         for node, own in contractions(graph):
-            assert isinstance(node.body, Contraction)
+            assert isinstance(node.body, (Contraction, Attentions))
             key = described(node.body, own, self.frozen(own))
             if key in self.known or key in wanted:
                 continue
@@ -90,7 +90,11 @@ class Tuning:
             if found is not None:
                 self.known[key] = found
                 continue
-            product = product_of(node.body, own, self.frozen(own))
+            product = (
+                node.body
+                if isinstance(node.body, Attentions)
+                else product_of(node.body, own, self.frozen(own))
+            )
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
                 wanted[key] = _Trial(node, own, product, self.frozen(own))
         if not wanted:
@@ -99,9 +103,12 @@ class Tuning:
             self.known[key] = timing
             self._remember(key, timing)
 
-    def choose(self, product: Product, graph: Graph, target: Target) -> bool:
-        """Whether a product runs in a kernel of our own: where that was faster, else as the rule says."""
-        timing = self.known.get(described(product.body, graph, self.frozen(graph)))
+    def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
+        """Whether a product or an attention runs in a kernel of our own: where that was faster, else as the
+        rule says.
+        """
+        body = product.body if isinstance(product, Product) else product
+        timing = self.known.get(described(body, graph, self.frozen(graph)))
         usual = worth_it(product, graph, target)
         if timing is None:
             return usual
@@ -197,8 +204,8 @@ def _always(native: bool) -> Choose:
     return lambda product, graph, target: native
 
 
-def _worth_measuring(product: Product, graph: Graph) -> bool:
-    body = product.body
+def _worth_measuring(product: Product | Attentions, graph: Graph) -> bool:
+    body = product.body if isinstance(product, Product) else product
     work = size_hint(numel((*body.shape, *body.reduce_shape)), graph.hints)
     views = views_in([list(body.call.args), dict(body.call.kwargs)])
     size = sum(size_hint(numel(view.shape), graph.hints) for view in views) * body.dtype.itemsize
@@ -206,35 +213,37 @@ def _worth_measuring(product: Product, graph: Graph) -> bool:
 
 
 class _Trial:
-    """A contraction alone, as a graph of its own."""
+    """A contraction or an attention alone, as a graph of its own."""
 
-    def __init__(self, node: Node, graph: Graph, product: Product, frozen: Iterable[str]) -> None:
+    def __init__(
+        self, node: Node, graph: Graph, product: Product | Attentions, frozen: Iterable[str]
+    ) -> None:
         self.node, self.whole, self.product, self.frozen = node, graph, product, frozenset(frozen)
 
     def graph(self, native: bool) -> Graph:
         """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels
         side by side, and so does the result.
         """
-        body = self.product.whole
+        body = self.product.whole if isinstance(self.product, Product) else self.product
         views = views_in([list(body.call.args), dict(body.call.kwargs)])
         reads = analyze(self.node).reads
         names = dict.fromkeys([*(read.buffer for read in reads), *(view.buffer for view in views)])
         buffers = {name: self.whole.buffers[name] for name in names}
-        result = self.whole.buffers[str(self.node.outputs[0])]
-        if native and not is_matrix_product(self.product):
-            result = replace(result, strides=self.product.whole_strides)
+        results = [self.whole.buffers[name] for name in self.node.outputs if name is not None]
+        if native and isinstance(self.product, Product) and not is_matrix_product(self.product):
+            results = [replace(result, strides=self.product.whole_strides) for result in results]
             for name in names:
                 if name not in self.frozen:
                     buffers[name] = _channels_last(buffers[name], len(body.shape))
-        buffers[result.name] = result
+        buffers.update({result.name: result for result in results})
         sizes = [expr for each in buffers.values() for expr in (*each.shape, *each.strides)]
         symbols = sorted(free_symbols([*sizes, *body.shape, *body.reduce_shape]), key=str)
-        view = StridedView(result.name, result.shape, result.strides, sympy.Integer(0))
+        zero = sympy.Integer(0)
         return Graph(
             buffers,
             [self.node],
             [*symbols, *names],
-            outputs=[view],
+            outputs=[StridedView(each.name, each.shape, each.strides, zero) for each in results],
             hints=self.whole.hints,
             frozen=self.frozen & names.keys(),
         )

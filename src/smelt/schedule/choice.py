@@ -1,4 +1,4 @@
-"""Contractions by name, and why the rule gives one to ATen or to a kernel of our own."""
+"""Contractions and attentions by name, and why the rule gives one to ATen or to a kernel of our own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 from sympy import Expr
 
 from smelt.config import Config
-from smelt.loops.ir import Contraction, Extern, Graph, Node, StridedView
+from smelt.loops.ir import Attentions, Contraction, Extern, Graph, Node, StridedView
 from smelt.schedule.apart import product_of
+from smelt.schedule.attention import attention_sizes, described_sizes, why_atens
 from smelt.schedule.contractions import has_nest, worth_it
 from smelt.schedule.loops import Target
 from smelt.symbolic import contiguous_strides, same, size_hint
 
 
 def contractions(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """The contractions of a graph and of its bodies, each with its graph."""
+    """The contractions and attentions of a graph and of its bodies, each with its graph."""
     for each in graph.with_bodies():
-        yield from ((node, each) for node in each.nodes if isinstance(node.body, Contraction))
+        yield from ((node, each) for node in each.nodes if isinstance(node.body, (Contraction, Attentions)))
 
 
-def described(body: Contraction, graph: Graph, frozen: Collection[str]) -> str:
+def described(body: Contraction | Attentions, graph: Graph, frozen: Collection[str]) -> str:
     """ATen's call with its operands' dtypes, sizes and strides: equal for contractions that cost the same.
 
     ``addmm(f32[768]*, f32[128, 768], f32[768, 3072]@(1, 768)*)``: strides where they are not row-major, ``*``
@@ -48,16 +49,23 @@ def described(body: Contraction, graph: Graph, frozen: Collection[str]) -> str:
 
     call = body.call
     parts = [*map(text, call.args), *(f"{name}={text(value)}" for name, value in call.kwargs.items())]
-    result = f" result {body.result}" if body.results > 1 else ""
+    result = f" result {body.result}" if isinstance(body, Contraction) and body.results > 1 else ""
     return f"{call.target.removeprefix('aten.').removesuffix('.default')}({', '.join(parts)}){result}"
 
 
 def rule(
-    body: Contraction, graph: Graph, frozen: Collection[str], config: Config, target: Target, native: bool
+    body: Contraction | Attentions,
+    graph: Graph,
+    frozen: Collection[str],
+    config: Config,
+    target: Target,
+    native: bool,
 ) -> str:
-    """What the rule says of a contraction, and why; ``native``: it runs in a kernel of ours."""
+    """What the rule says of a contraction or attention, and why; ``native``: it runs in a kernel of ours."""
     if not config.contractions:
         return "the option contractions is off"
+    if not isinstance(body, Contraction):
+        return why_atens(body, graph) or f"{described_sizes(attention_sizes(body, graph))}: enough"
     product = product_of(body, graph, frozen)
     if product is None:
         return "no product of plain float32 operands"

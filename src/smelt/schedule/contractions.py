@@ -26,7 +26,7 @@ from smelt.loops.ir import (
 from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.schedule.apart import product_of
-from smelt.schedule.attention import attention_pays
+from smelt.schedule.attention import attention_pays, has_attention_nest
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
@@ -45,8 +45,8 @@ from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width
 from smelt.symbolic import contiguous_strides, size_hint
 
-Choose = Callable[[Product, Graph, Target], bool]
-"""Whether a product of a graph runs in a kernel of our own; only where it `has_nest`."""
+Choose = Callable[[Product | Attentions, Graph, Target], bool]
+"""Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
 
 FEWEST_ROWS, FEWEST = 32, 64
 """Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay. What is
@@ -129,8 +129,8 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, ch
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
     if isinstance(body, Attentions):
-        pays = config.contractions and attention_pays(body, graph)
-        return node if pays else replace(node, body=body.call)
+        native = config.contractions and (choose or worth_it)(body, graph, target)
+        return node if native else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, config, target, choose) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))
@@ -141,8 +141,10 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, ch
     return node
 
 
-def has_nest(product: Product, graph: Graph, target: Target) -> bool:
-    """Whether `smelt.schedule.products` has a nest for a product."""
+def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether `smelt.schedule.products` has a nest for a product, or there is one for an attention."""
+    if not isinstance(product, Product):
+        return has_attention_nest(product, graph)
     if product.body.dtype.itemsize != 4:
         return False
     if not _is_plain_rhs(product.body, graph) and box(product, graph, "rhs") is None:
@@ -157,8 +159,10 @@ def has_nest(product: Product, graph: Graph, target: Target) -> bool:
     return True
 
 
-def worth_it(product: Product, graph: Graph, target: Target) -> bool:
-    """Whether there is a nest for a product, and it is so large that this pays: a rule."""
+def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether there is a nest for a product or an attention, and it is so large that this pays: a rule."""
+    if not isinstance(product, Product):
+        return attention_pays(product, graph)
     if not has_nest(product, graph, target):
         return False
     rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
