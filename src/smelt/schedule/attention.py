@@ -24,6 +24,8 @@ FEWEST_QUERIES, FEWEST_TERMS = 8, 8
 """With fewer, register tiles would be half empty: ATen's kernel is called."""
 KEYS_A_QUERY = 16
 """With more keys for each query, packing them would not pay."""
+FEWEST_FOR_GRADIENTS, ENOUGH_FOR_GRADIENTS, KEYS_A_QUERY_FOR_GRADIENTS = 16, 32, 4
+"""The same for gradients, where more is packed; that many queries are enough for any number of keys."""
 
 
 def attention_pays(body: Attentions, graph: Graph) -> bool:
@@ -42,7 +44,11 @@ def why_atens(body: Attentions, graph: Graph) -> str | None:
     Measured on two cores with AVX-512 for 1 to 1024 queries and 8 to 1024 keys, heads of 32 to 128.
     """
     queries, keys, terms = sizes = attention_sizes(body, graph)
-    if queries < max(FEWEST_QUERIES, keys / KEYS_A_QUERY) or terms < FEWEST_TERMS:
+    if isinstance(body, Attention):
+        fewest = max(FEWEST_QUERIES, keys / KEYS_A_QUERY)
+    else:
+        fewest = max(FEWEST_FOR_GRADIENTS, min(ENOUGH_FOR_GRADIENTS, keys / KEYS_A_QUERY_FOR_GRADIENTS))
+    if queries < fewest or terms < FEWEST_TERMS:
         return f"{described_sizes(sizes)}: too few"
     return why_no_nest(body, graph)
 

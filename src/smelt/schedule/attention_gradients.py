@@ -32,7 +32,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
-from smelt.schedule.attention_parts import REGISTERS, blocks, exp_below_one, tile_rows
+from smelt.schedule.attention_parts import blocks, exp_below_one, score_width, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -60,9 +60,9 @@ class GradientsBuilder:
         self.writer = TileWriter(work, item.node.origin, target.vector_bytes // 4)
         lanes = self.writer.lanes
         self.rows = tile_rows(target.vector_bytes)
-        self.wide = REGISTERS * lanes
         self.columns = self.body.shape[-1]
         self.keys, self.depth = self.body.reduce_shape
+        self.wide = score_width(self.keys, lanes)
         self.across, self.deep = panel_width(self.columns, lanes), panel_width(self.depth, lanes)
         self.queries = blocks(self.body.shape[-2], self.rows * QUERY_TILES, self.rows)
         self.key_blocks = blocks(self.keys, KEY_BLOCK, self.wide)

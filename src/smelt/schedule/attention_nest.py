@@ -27,7 +27,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.loops.ir import Attention
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
-from smelt.schedule.attention_parts import REGISTERS, blocks, exp_below_one, tile_rows
+from smelt.schedule.attention_parts import blocks, exp_below_one, score_width, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -51,8 +51,8 @@ class AttentionBuilder:
         self.writer = TileWriter(work, item.node.origin, target.vector_bytes // 4)
         lanes = self.writer.lanes
         self.rows = tile_rows(target.vector_bytes)
-        self.wide = REGISTERS * lanes
         self.keys, self.depth = self.body.reduce_shape
+        self.wide = score_width(self.keys, lanes)
         self.columns = self.body.shape[-1]
         self.across = panel_width(self.columns, lanes)
         self.panels = ceiling(self.columns, self.across)

@@ -63,6 +63,15 @@ def tile_rows(vector_bytes: int) -> int:
     return ROWS.get(vector_bytes, MORE_ROWS)
 
 
+def score_width(keys: Expr, lanes: int) -> int:
+    """Keys side by side in a tile of scores: as many as `REGISTERS` have, or one register where that will do.
+
+    >>> score_width(sympy.Integer(12), 16), score_width(sympy.Integer(17), 16)
+    (16, 32)
+    """
+    return lanes if keys.is_Integer and int(keys) <= lanes else REGISTERS * lanes
+
+
 def blocks(size: Expr, most: int, step: int) -> Blocks:
     """Blocks of at most ``most`` elements, of equal length as far as ``step`` lets them be."""
     if not size.is_Integer:
