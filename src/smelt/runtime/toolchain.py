@@ -55,7 +55,8 @@ class Toolchain:
     ``command``: the program and what ``$CXX`` adds; ``isa``: ``avx512``, ``avx2``, ``avx``, ``sse2``,
     ``neon`` or ``scalar``; ``vector_bytes``: the widest vector; ``openmp``: whether ``#pragma omp`` makes
     threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch has
-    none).
+    none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
+    itself.
     """
 
     command: tuple[str, ...]
@@ -67,6 +68,7 @@ class Toolchain:
     cpu: str
     openmp: bool
     openmp_runtime: str | None
+    dot_products: tuple[str, ...] = ()
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ class Toolchain:
     def identity(self) -> str:
         """All that decides what the compiler makes of a source: belongs in every cache key."""
         parts = (*self.command, self.family, self.version, *self.compile_flags, *LINK_FLAGS, *LIBRARIES)
-        return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}"))
+        return " ".join((*parts, Path(self.openmp_runtime or "").name, f"cpu:{self.cpu}", *self.dot_products))
 
     def build_command(self, source: str, output: str) -> list[str]:
         """The command line that makes the shared library ``output`` of the file ``source``."""
@@ -145,9 +147,8 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
         entry = cache.get(key)
         if entry is not None:
             fields = json.loads(entry.read("toolchain.json"))
-            return Toolchain(
-                **{**fields, "command": tuple(fields["command"]), "tuning": tuple(fields["tuning"])}
-            )
+            tuples = {name: tuple(fields[name]) for name in ("command", "tuning", "dot_products")}
+            return Toolchain(**{**fields, **tuples})
     except (CacheError, ValueError, KeyError, TypeError):
         return _probe(command, cpu)
     found = _probe(command, cpu)
@@ -186,6 +187,7 @@ def _describe(command: tuple[str, ...], tuning: tuple[str, ...], text: str, cpu:
         cpu=cpu,
         openmp=False,
         openmp_runtime=None,
+        dot_products=dot_products_of(set(macros)),
     )
 
 
@@ -206,6 +208,19 @@ def isa_of(macros: set[str]) -> tuple[str, int]:
         if macro in macros:
             return isa, width
     return "scalar", 8
+
+
+def dot_products_of(macros: set[str]) -> tuple[str, ...]:
+    """The 16-bit dtypes that the processor multiplies and adds itself, by a compiler's macros.
+
+    >>> dot_products_of({"__AVX512F__", "__AVX512BF16__"})
+    ('bfloat16',)
+    """
+    known = {
+        "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
+        "float16": {"__AVX512FP16__", "__AMX_FP16__", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC"},
+    }
+    return tuple(dtype for dtype, any_of in known.items() if any_of & macros)
 
 
 def openmp_runtime() -> str | None:

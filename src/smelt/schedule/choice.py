@@ -68,7 +68,7 @@ def rule(
         return why_atens(body, graph) or f"{described_sizes(attention_sizes(body, graph))}: enough"
     product = product_of(body, graph, frozen)
     if product is None:
-        return "no product of plain float32 operands"
+        return "no product in float32"
     if not native and not has_nest(product, graph, target):
         return "no nest for such a product"
     rows, columns, terms = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
@@ -77,6 +77,8 @@ def rule(
         return f"{size}: enough"
     if worth_it(product, graph, target):
         return f"{size}: too few for a result that ATen reads, and which has to lie otherwise"
+    if body.dtype in target.dot_products:
+        return f"{size}: the processor multiplies {str(body.dtype).removeprefix('torch.')} itself"
     return f"{size}: too few"
 
 

@@ -56,6 +56,10 @@ FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
 """The same for the columns and terms of a convolution, and for what is fewer in a depthwise one, rows or
 terms.
 """
+MOST_ROWS = 4
+"""Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
+float32.
+"""
 FEWEST_TO_TURN = 48
 """Terms from which on a product pays whose result has to be laid out anew."""
 
@@ -145,8 +149,6 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
     """Whether `smelt.schedule.products` has a nest for a product, or there is one for an attention."""
     if not isinstance(product, Product):
         return has_attention_nest(product, graph)
-    if product.body.dtype.itemsize != 4:
-        return False
     if not _is_plain_rhs(product.body, graph) and box(product, graph, "rhs") is None:
         return False
     if is_matrix_product(product):
@@ -166,6 +168,13 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if not has_nest(product, graph, target):
         return False
     rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
+    if product.body.dtype in target.dot_products:
+        return (
+            is_matrix_product(product)
+            and product.frozen
+            and rows <= MOST_ROWS
+            and min(columns, depth) >= FEWEST
+        )
     if is_matrix_product(product):
         return (product.frozen or rows >= FEWEST_ROWS) and min(columns, depth) >= FEWEST
     if product.shared:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from sympy import Expr, Symbol
 
 from smelt.config import Config
@@ -66,9 +67,12 @@ WIDE_TURNS = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the scheduler knows about the machine: bytes in a vector register."""
+    """What the scheduler knows about the machine: bytes in a vector register, and the 16-bit dtypes that it
+    multiplies and adds itself.
+    """
 
     vector_bytes: int
+    dot_products: tuple[torch.dtype, ...] = ()
 
 
 def arrange(kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> Kernel:
