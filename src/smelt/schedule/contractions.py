@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -49,9 +50,11 @@ Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
 
 FEWEST_ROWS, FEWEST = 32, 64
-"""Matrix products with fewer rows, or with fewer columns or terms, are ATen's: packing would not pay. What is
+"""Matrix products with fewer rows or terms, or with fewer columns, are ATen's: packing would not pay. What is
 packed ahead may have any number of rows.
 """
+FEWEST_PANELS = 8
+"""Panels from which on every thread has enough of its own, and packs them."""
 FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
 """The same for the columns and terms of a convolution, and for what is fewer in a depthwise one, rows or
 terms.
@@ -176,7 +179,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
             and min(columns, depth) >= FEWEST
         )
     if is_matrix_product(product):
-        return (product.frozen or rows >= FEWEST_ROWS) and min(columns, depth) >= FEWEST
+        few = rows < FEWEST_ROWS and not product.frozen
+        return not few and depth >= FEWEST_ROWS and columns >= FEWEST
     if product.shared:
         return max(rows, depth) >= FEWEST_ROWS and min(rows, depth) >= FEWEST_TAPS
     return max(rows, depth) >= FEWEST_ROWS and min(rows, columns, depth) >= FEWEST_CHANNELS
@@ -234,9 +238,11 @@ class _Native:
         """
         if self.product.frozen or self.product.apart is not None:
             return True
+        *batch, rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents)
         if is_matrix_product(self.product):
-            return False
-        rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents[-2:])
+            panels = math.prod(batch) * -(-columns // panel_width(self.product.extents[-1], self.lanes))
+            depth = size_hint(self.product.depth, self.graph.hints)
+            return panels < FEWEST_PANELS <= rows // self.lanes or rows >= 2 * depth
         beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
         few = beside < self.lanes or rows >= columns
         return few or self.product.shared or is_windowed(self.product, self.graph)

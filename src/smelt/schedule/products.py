@@ -50,21 +50,25 @@ from smelt.symbolic import (
     unflatten,
 )
 
-ACCUMULATORS = 12
-"""Registers of a tile: with the operands they fill 16."""
+ACCUMULATORS, MOST_ACCUMULATORS = 12, 16
+"""Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best."""
 DEEP = 2048
 """Terms from which on a panel has no room in the cache: they are gone through in blocks of `BLOCK`."""
 BLOCK = 512
+CACHED_BYTES = 1 << 17
+"""Of panels that are used together: they stay near while rows come and go."""
 FEWEST_ROWS = 4
 
 
-def tile_rows(rows: Expr, registers: int) -> int:
+def tile_rows(rows: Expr, registers: int, accumulators: int) -> int:
     """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused.
 
-    >>> [tile_rows(sympy.Integer(rows), 2) for rows in (128, 49, 197, 1)]
+    >>> [tile_rows(sympy.Integer(rows), 2, 12) for rows in (128, 49, 197, 1)]
     [6, 5, 6, 1]
+    >>> [tile_rows(sympy.Integer(rows), 2, 16) for rows in (128, 49, 197)]
+    [8, 7, 8]
     """
-    most = ACCUMULATORS // registers
+    most = accumulators // registers
     if not rows.is_Integer:
         return most
     count = int(rows)
@@ -104,7 +108,8 @@ class ProductBuilder:
         if self.aside:
             self.columns = product.body.shape[product.columns[-1]]
         self.width = self.panels.width if self.panels else panel_width(self.columns, self.lanes)
-        self.height = tile_rows(self.rows, self.width // self.lanes)
+        accumulators = MOST_ACCUMULATORS if target.vector_bytes >= 64 else ACCUMULATORS
+        self.height = tile_rows(self.rows, self.width // self.lanes, accumulators)
         self.lhs, self.lhs_flat = place
         self.symbols = variables("i", len(body.shape))
         self.term_symbols = variables("r", len(body.reduce_shape))
@@ -138,10 +143,7 @@ class ProductBuilder:
         aside = [writer.variable() for _ in self.aside]
         panel = writer.variable()
         at = _Panel(batch, aside, panel)
-        deep = self.panels is None and size_hint(self.product.depth, self.work.graph.hints) > DEEP
-        body = self._deep(epilogue, at) if deep else self._in_one(epilogue, at)
-        panels = ceiling(self.columns, self.width)
-        nest: Stmt = For(panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
+        nest = self._shared(epilogue, at) if self.panels else self._alone(epilogue, at)
         sizes = (*self.batch_sizes, *self.aside_sizes)
         dims = (*self.product.batch, *self.aside)
         for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
@@ -151,13 +153,46 @@ class ProductBuilder:
         kernel = writer.kernel(name, Block((nest,)), origins)
         return BuiltKernel(kernel, tuple(writer.params), arranged=True)
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
-        """What is done for a panel that holds all terms."""
-        tile = self.writer.variable()
-        body: list[Stmt] = []
-        if self.panels is None:
+    def _shared(self, epilogue: Kernel | None, at: _Panel) -> For:
+        """Over panels that are packed already. As many as fit the cache are gone through for a few rows, so
+        that the result is written along its memory, before the next rows come.
+        """
+        chunk, tile = self.writer.variable(), self.writer.variable()
+        panels = ceiling(self.columns, self.width)
+        hints = self.work.graph.hints
+        bytes_each = 4 * self.width * size_hint(self.product.depth, hints)
+        count = size_hint(panels, hints)
+        chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
+        side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
+        first = chunk * side
+        inside = Block(tuple(self._in_one(epilogue, at, tile)))
+        last = Min(panels, first + side)
+        across = For(at.panel, first, last, inside, independent=True)
+        down = For(
+            tile, ZERO, ceiling(self.rows, self.height), Block((across,)), LoopKind.PARALLEL, independent=True
+        )
+        return For(
+            chunk, ZERO, ceiling(panels, side), Block((down,)), LoopKind.PARALLEL, independent=True
+        )
+
+    def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
+        """Over panels of which each is packed by the one thread that uses it."""
+        if size_hint(self.product.depth, self.work.graph.hints) > DEEP:
+            body = self._deep(epilogue, at)
+        else:
+            tile = self.writer.variable()
             shape = (self.product.depth, sympy.Integer(self.width))
-            body = [Alloc("panel", torch.float32, shape), self._pack(at, ZERO, self.product.depth)]
+            inside = Block(tuple(self._in_one(epilogue, at, tile)))
+            body = [
+                Alloc("panel", torch.float32, shape),
+                self._pack(at, ZERO, self.product.depth),
+                For(tile, ZERO, ceiling(self.rows, self.height), inside, independent=True),
+            ]
+        panels = ceiling(self.columns, self.width)
+        return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
+
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: Symbol) -> list[Stmt]:
+        """A tile of a panel that holds all terms, in every phase."""
         inside: list[Stmt] = [
             Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
             self._tile(at, tile),
@@ -166,10 +201,7 @@ class ProductBuilder:
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
                 inside = [For(variable, ZERO, size, Block(tuple(inside)), independent=True)]
-        down = For(tile, ZERO, ceiling(self.rows, self.height), Block(tuple(inside)), independent=True)
-        if self.panels is not None:
-            down = replace(down, kind=LoopKind.PARALLEL)
-        return [*body, down]
+        return inside
 
     def _deep(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
         """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
