@@ -139,12 +139,21 @@ def test_the_nest_computes_it_too() -> None:
 
 
 def test_the_nest_is_a_register_tile() -> None:
-    graph = lowered(lambda x, w: x @ w.t(), draw(96, 64), draw(64, 64))
+    graph = lowered(lambda x, w: x @ w.t(), draw(42, 64), draw(64, 64))
     (run,) = schedule(graph, Config(), Target(32)).runs
     text = print_run(run)
     assert text.count("fma(") == 12
     assert "panel" in text and "tile" in text
     assert "store_turned" in print_unit([run]).text
+
+
+def test_what_every_thread_reads_is_packed_before() -> None:
+    """Many rows and few columns: the panels are a kernel's, and threads share the rows."""
+    graph = lowered(lambda x, w: x @ w.t(), draw(300, 100), draw(70, 100))
+    (run,) = schedule(graph, Config(), Target(32)).runs
+    assert [call.kernel.name for call in run.calls] == ["mm", "mm_tiled"]
+    for rows, columns, depth in ((300, 70, 100), (130, 400, 33), (257, 64, 40)):
+        compiled(lambda x, w: (x @ w.t()).relu(), draw(rows, depth), draw(columns, depth, seed=1))
 
 
 def test_a_product_of_a_product() -> None:
