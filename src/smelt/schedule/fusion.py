@@ -197,14 +197,24 @@ def _join(work: Work, groups: list[Group], item: Item, earliest: int, partners: 
 
 
 def _benefit(work: Work, group: Group, item: Item) -> float:
-    """Bytes that fusing saves: what the item reads that the group writes or, if more than a number, reads."""
+    """Bytes that fusing saves: what the item reads that the group writes or, if more than a number, reads in
+    loops like its own: where loops have to be split to agree, two read at different places.
+    """
     buffers, reads = work.buffers, {read.buffer for read in item.reads}
     alone = work.hint_product(item.sizes) == 1
-    also_read = {name for name in reads & group.reads if alone or work.hint_product(buffers[name].shape) > 1}
+    also_read = reads & group.reads if _loops_agree(group, item) else set()
+    also_read = {name for name in also_read if alone or work.hint_product(buffers[name].shape) > 1}
     shared = reads & set(group.writes) | also_read
     saved = sum(work.hint_product(buffers[name].shape) * buffers[name].dtype.itemsize for name in shared)
     targets = {name for name in item.writes if name in group.reads}
     return float(saved) + len(targets)
+
+
+def _loops_agree(group: Group, item: Item) -> bool:
+    """Whether the outer loops of one are those of the other, split at most."""
+    outer = item.ordered_sizes[: item.outer]
+    prefix, *rest = common_prefix(group.prefix, outer)
+    return len(prefix) + max(map(len, rest)) <= max(len(group.prefix), len(outer))
 
 
 Placement = tuple[tuple[Expr, ...], list[Segment]]

@@ -171,9 +171,7 @@ class ProductBuilder:
         down = For(
             tile, ZERO, ceiling(self.rows, self.height), Block((across,)), LoopKind.PARALLEL, independent=True
         )
-        return For(
-            chunk, ZERO, ceiling(panels, side), Block((down,)), LoopKind.PARALLEL, independent=True
-        )
+        return For(chunk, ZERO, ceiling(panels, side), Block((down,)), LoopKind.PARALLEL, independent=True)
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -14,6 +16,41 @@ from smelt.symbolic.affine import order_text
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
+
+
+class Names(dict[Symbol, str]):
+    """What symbols are called in C++. ``fixed``: those that stay the same throughout the kernel.
+
+    Division by what is made of these alone goes through a ``divider`` (``smelt_arithmetic.h``), which
+    multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
+    quotient, made of certain symbols, a name of its own.
+    """
+
+    def __init__(
+        self,
+        fixed: Mapping[Symbol, str] = MappingProxyType({}),
+        share: Callable[[str, frozenset[Symbol]], str] | None = None,
+    ) -> None:
+        super().__init__(fixed)
+        self.fixed = frozenset(fixed)
+        self.dividers: dict[str, str] = {}
+        self.share = share
+
+    def divided(self, number: Expr, divisor: Expr, rest: bool) -> str | None:
+        """The quotient, or the rest; None where the divisor is a number or changes."""
+        symbols = divisor.free_symbols
+        if not symbols or not symbols <= self.fixed:
+            return None
+        divider = self.dividers.setdefault(index_text(divisor, self), f"by{len(self.dividers)}")
+        text = f"{divider}.{'rest' if rest else 'quotient'}({index_text(number, self)})"
+        return text if self.share is None else self.share(text, frozenset(number.free_symbols) - self.fixed)
+
+    def in_lanes(self, texts: Mapping[Symbol, str]) -> Names:
+        """The same where some symbols differ by lane: nothing is shared outside of the lanes."""
+        names = copy(self)
+        names.update(texts)
+        names.share = None
+        return names
 
 
 def index_text(expr: Expr, names: Mapping[Symbol, str]) -> str:
@@ -87,6 +124,10 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
     plain = [index_text(arg, names) for arg in expr.args]
     positive = all(arg.is_nonnegative for arg in expr.args)
+    if kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod") and isinstance(names, Names):
+        divided = names.divided(expr.args[0], expr.args[1], "Mod" in kind)
+        if divided is not None:
+            return divided, _ATOM
     if kind in ("FloorDiv", "CleanDiv"):
         return (f"({args[0]}/{args[1]})", _ATOM) if positive else (f"floor_div({', '.join(plain)})", _ATOM)
     if kind in ("Mod", "PythonMod"):

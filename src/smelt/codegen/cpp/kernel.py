@@ -15,7 +15,7 @@ from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import Offset, flat_offset, index_text
+from smelt.codegen.cpp.index import Names, Offset, flat_offset, index_text
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
@@ -96,13 +96,22 @@ ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError":
 
 
 @dataclass(slots=True)
+class _Head:
+    """Where a loop's body begins: lines to be put there, and what they name."""
+
+    lines: list[str]
+    indent: int
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class KernelPrinter:
     """Prints one kernel; see `print_kernel`."""
 
     kernel: Kernel
     lines: list[str | list[str]] = field(default_factory=list)
     indent: int = 1
-    symbols: dict[Symbol, str] = field(default_factory=dict)
+    symbols: Names = field(default_factory=Names)
     memories: dict[str, Memory] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     definitions: dict[str, Let] = field(default_factory=dict)
@@ -112,6 +121,7 @@ class KernelPrinter:
     checked: bool = False
     needs: set[str] = field(default_factory=set)
     loops: list[For] = field(default_factory=list)
+    heads: dict[Symbol | None, _Head] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------ text
     def fresh(self, prefix: str) -> str:
@@ -130,6 +140,28 @@ class KernelPrinter:
         self.indent -= 1
         self.line("}")
 
+    @contextmanager
+    def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
+        """Here the body of loops over these variables begins (None: the kernel's)."""
+        head = _Head([], self.indent)
+        self.lines.append(head.lines)
+        self.heads.update(dict.fromkeys(variables, head))
+        yield
+        for variable in variables:
+            del self.heads[variable]
+
+    def shared(self, text: str, symbols: frozenset[Symbol]) -> str:
+        """A name for what an index computes, defined where the last of its symbols is: compilers do not move
+        what has branches. The text itself where one of them is no loop's, or a vector loop's.
+        """
+        if not symbols <= self.heads.keys():
+            return text
+        head = next(head for variable, head in reversed(self.heads.items()) if variable in symbols | {None})
+        if text not in head.names:
+            head.names[text] = self.fresh("q")
+            head.lines.append(f"{'  ' * head.indent}const i64 {head.names[text]} = {text};")
+        return head.names[text]
+
     def index(self, expr: Expr) -> str:
         return index_text(expr, self.symbols)
 
@@ -140,11 +172,13 @@ class KernelPrinter:
             self.memories[param.name] = Memory(name, param.dtype, param.strides, param.streamed)
             const = "" if param.written else "const "
             parameters.append(f"{const}{CPP_TYPES[param.dtype]}_buffer* {name}")
-        for position, symbol in enumerate(self.kernel.sizes):
-            self.symbols[symbol] = f"s{position}"
-            parameters.append(f"i64 s{position}")
-        self.statements(self.kernel.body, Scope())
+        sizes = {symbol: f"s{position}" for position, symbol in enumerate(self.kernel.sizes)}
+        self.symbols = Names(sizes, self.shared)
+        parameters += [f"i64 {name}" for name in self.symbols.values()]
+        with self.head([None]):
+            self.statements(self.kernel.body, Scope())
         body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
+        body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + body
         if "stream" in self.needs:
             body.append("  streamed();")
         if self.checked:
@@ -199,7 +233,7 @@ class KernelPrinter:
             extent = stmt.end - stmt.begin if stmt.kind is LoopKind.UNROLL else None
             if extent is not None and extent.is_Integer:
                 self.line(f"#pragma GCC unroll {max(1, min(int(extent), 64))}")
-            with self.block(self.loop_head(stmt, var)):
+            with self.block(self.loop_head(stmt, var)), self.head([stmt.var]):
                 self.statements(stmt.body, scope)
         self.loops.pop()
 
@@ -228,7 +262,8 @@ class KernelPrinter:
         for loop, name in nested:
             self.line(self.loop_head(loop, name) + " {")
             self.indent += 1
-        self.statements(body, replace(scope, parallel=scope.parallel + 1))
+        with self.head([each.var for each, _ in nested]):
+            self.statements(body, replace(scope, parallel=scope.parallel + 1))
         for _ in nested:
             self.indent -= 1
             self.line("}")
@@ -445,10 +480,11 @@ class KernelPrinter:
 
     def at_lane(self, offset: Offset, scope: Scope) -> str:
         """The offset in lane ``k``."""
-        names = dict(self.symbols)
-        for symbol in scope.varying:
-            names[symbol] = f"({names[symbol]} + k)" if symbol == scope.var else f"{names[symbol]}[k]"
-        return offset.text(names)
+        own = {
+            s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
+            for s in scope.varying
+        }
+        return offset.text(self.symbols.in_lanes(own))
 
     def index_expr(self, stmt: Let, scope: Scope) -> None:
         offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])

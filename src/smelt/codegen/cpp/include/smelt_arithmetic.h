@@ -28,6 +28,22 @@ template <int N> SMELT_INLINE vec<i64, N> iota(i64 base, i64 step) {
 }
 SMELT_INLINE i64 floor_mod(i64 a, i64 b) { i64 r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 SMELT_INLINE i64 floor_div(i64 a, i64 b) { return (a - floor_mod(a, b)) / b; }
+
+// Division, rounded down, by a number that stays the same. Where both are positive and below 2^32 it is a
+// multiplication with 2^64 / by, rounded up (Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019).
+struct divider {
+  i64 by;
+  u64 magic, limit;
+  explicit divider(i64 by) : by(by) {
+    bool small = by > 1 && by < i64(1) << 32;
+    magic = small ? ~u64(0) / u64(by) + 1 : 0;
+    limit = small ? u64(1) << 32 : 0;
+  }
+  i64 quotient(i64 n) const {
+    return u64(n) < limit ? i64(u64(((unsigned __int128)magic * u64(n)) >> 64)) : by ? floor_div(n, by) : 0;
+  }
+  i64 rest(i64 n) const { return n - quotient(n) * by; }
+};
 SMELT_INLINE i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
 SMELT_INLINE i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 
