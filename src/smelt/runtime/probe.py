@@ -122,7 +122,7 @@ class Probe:
     False
     """
 
-    __slots__ = ("address", "count", "look", "table", "tensors")
+    __slots__ = ("address", "count", "table", "tensors")
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = [each.detach() for each in tensors]
@@ -130,10 +130,9 @@ class Probe:
         self.count = len(places)
         self.table = (ctypes.c_int64 * (2 * self.count + 2 * _FETCHED))(*(n for each in places for n in each))
         self.address = ctypes.addressof(self.table)
-        self.look = _looker()
 
     def __call__(self) -> int:
-        return self.look(self.address, self.count)
+        return _looker()(self.address, self.count)  # here: it may wait for the compiler
 
 
 def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
