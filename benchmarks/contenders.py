@@ -1,4 +1,4 @@
-"""Who takes part: eager, smelt, Inductor in its modes, and, where installed, OpenVINO and ONNX Runtime."""
+"""Who takes part: eager, smelt, Inductor in its modes, and, where installed, OpenVINO, ONNX Runtime and TVM."""
 
 from __future__ import annotations
 
@@ -60,6 +60,12 @@ def _onnxruntime(program: Program, setup: Setup) -> Call:
     return peers.onnxruntime(program, torch.get_num_threads())
 
 
+def _tvm(program: Program, setup: Setup) -> Call:
+    import peers
+
+    return peers.tvm(program, torch.get_num_threads())
+
+
 _FREEZING = {"TORCHINDUCTOR_FREEZING": "1"}  # Dynamo reads it too: an option of torch.compile would not do
 _CONTENDERS = (
     Contender("eager", _by_name("eager")),
@@ -79,9 +85,11 @@ _CONTENDERS = (
     ),
     Contender("openvino", _openvino, ("openvino",), "inference only"),
     Contender("onnxruntime", _onnxruntime, ("onnxruntime", "onnx", "onnxscript"), "inference only"),
+    Contender("tvm", _tvm, ("tvm",), "inference only"),
 )
 CONTENDERS = {contender.name: contender for contender in _CONTENDERS}
-USUAL = tuple(name for name in CONTENDERS if name != "smelt-max")
+USUAL = tuple(name for name in CONTENDERS if name != "tvm")
+"""Who takes part unless contenders are named. TVM, not tuned, takes seconds for a call: only when asked for."""
 OURS = ("smelt", "smelt-max")
 PEERS = tuple(name for name in CONTENDERS if name not in ("eager", *OURS))
 

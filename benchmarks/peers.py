@@ -1,7 +1,8 @@
-"""Programs under OpenVINO and ONNX Runtime: exported once, float32, as many threads as everybody has."""
+"""Programs under OpenVINO, ONNX Runtime and TVM: exported once, float32, everybody's number of threads."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,36 @@ def onnxruntime(program: Program, threads: int) -> Callable[..., Any]:
         return [torch.from_numpy(array) for array in session.run(None, inputs)]
 
     return _caller(flat, infer)
+
+
+def tvm(program: Program, threads: int) -> Callable[..., Any]:
+    """TVM's Relax, built for this processor with its default pipeline; not tuned, which takes hours."""
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    import tvm as tvm_package
+    from tvm import relax
+    from tvm.relax.frontend.torch import from_exported_program
+
+    flat = Flat(program).eval()
+    with torch.no_grad():
+        exported = torch.export.export(flat, flat.tensors(), strict=False)
+    target = tvm_package.target.Target(
+        {"kind": "llvm", "mcpu": _processor(tvm_package), "num-cores": threads}
+    )
+    pipeline = relax.get_default_pipeline(target)
+    built = tvm_package.compile(from_exported_program(exported), target, relax_pipeline=pipeline)
+    machine = relax.VirtualMachine(built, tvm_package.cpu())
+
+    def infer(tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        found = machine["main"](*(tvm_package.runtime.from_dlpack(tensor) for tensor in tensors))
+        return [torch.from_dlpack(each) for each in found]
+
+    return _caller(flat, infer)
+
+
+def _processor(tvm_package: Any) -> str:
+    """LLVM's name of this processor, as the LLVM in TVM knows it."""
+    name = tvm_package.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
+    return str(name()) if name is not None else "native"
 
 
 def _caller(

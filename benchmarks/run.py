@@ -36,7 +36,7 @@ from team import FailedError, Member, race
 SCHEMA = 2
 """Version of results.json: raised when a key changes its meaning."""
 PROGRAMS = (*zoo.MODELS, *zoo.MICRO)
-VERSIONS = ("torch", "transformers", "openvino", "onnxruntime", "onnx")
+VERSIONS = ("torch", "transformers", "openvino", "onnxruntime", "onnx", "apache-tvm")
 PEAK_SECONDS = 2.0
 TOLD = (
     "compile_seconds",
