@@ -1,4 +1,4 @@
-"""Who takes part: eager, smelt, Inductor in its modes, and, where installed, OpenVINO, ONNX Runtime and TVM."""
+"""Who takes part: eager, smelt, Inductor in its modes; where installed, OpenVINO, ONNX Runtime and TVM."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _CONTENDERS = (
 )
 CONTENDERS = {contender.name: contender for contender in _CONTENDERS}
 USUAL = tuple(name for name in CONTENDERS if name != "tvm")
-"""Who takes part unless contenders are named. TVM, not tuned, takes seconds for a call: only when asked for."""
+"""Who takes part unless contenders are named. TVM, not tuned, takes seconds a call: only when asked for."""
 OURS = ("smelt", "smelt-max")
 PEERS = tuple(name for name in CONTENDERS if name not in ("eager", *OURS))
 
