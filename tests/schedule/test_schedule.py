@@ -114,3 +114,34 @@ def test_equal_elements_do_not_deviate(value: float) -> None:
     got_mean, got_m2 = simulate(graph, schedule(graph, Config(), TARGET), [constant])
     assert torch.equal(got_mean, constant[:, 0])
     assert torch.equal(got_m2, torch.zeros(5))
+
+
+def test_a_number_that_changes_is_read_before() -> None:
+    """Numbers are computed early; what an input becomes is stored when everybody has read what it was."""
+
+    def function(count: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x, -1) * count
+        count.add_(1)
+        return y
+
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="smelt", fullgraph=True)
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    ours, eager = torch.tensor(3.0), torch.tensor(3.0)
+    for _ in range(2):
+        torch.testing.assert_close(fast(ours, x), function(eager, x))
+        assert torch.equal(ours, eager)
+
+
+def test_a_number_waits_for_the_sizes_that_it_is_made_of() -> None:
+    def function(count: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero().shape[0]
+        return torch.softmax(x, -1) * (torch.sin(count * found) + count)
+
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).relu()
+    count = torch.tensor(0.25)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        fast = torch.compile(function, backend="smelt", fullgraph=True)
+        for each in (x, x * (x > 1)):
+            torch.testing.assert_close(fast(count, each), function(count, each))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import sympy
 from sympy import Expr
 
-from smelt.loops.dependencies import Read, analyze
+from smelt.loops.dependencies import Read, analyze, bound_symbols
 from smelt.loops.ir import (
     Attentions,
     Contraction,
@@ -27,7 +27,7 @@ from smelt.loops.ranges import contents_of
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies
-from smelt.symbolic import flatten, simplify
+from smelt.symbolic import flatten, free_symbols, simplify
 from smelt.symbolic.affine import linear
 
 
@@ -67,12 +67,16 @@ def _numbers_first(work: Work) -> list[Item]:
     """The items, single numbers that are made of inputs, or of what ATen gives, as early as they can be.
 
     The keys of random numbers, say: what reads one may join what comes before only where its number does too.
+    What an input is at the end is stored where it was: others may have to read before what it is now.
     """
     known = {name: -1 for name in (*work.graph.inputs, *work.graph.constants) if isinstance(name, str)}
+    late = {symbol for item in work.items for symbol in bound_symbols(item.node)}
     places: list[tuple[int, bool, Item]] = []
     for position, item in enumerate(work.items):
         place = (position, False, item)
-        if isinstance(item.body, Pointwise) and not item.order:
+        mutates = any(name in work.graph.inputs for name in item.writes)
+        waits = not late.isdisjoint(free_symbols(item.exprs))
+        if isinstance(item.body, Pointwise) and not (item.order or mutates or waits):
             ready = [known.get(read.buffer, position) for read in item.reads]
             if all(each < position for each in ready):
                 place = (max(ready, default=-1), True, item)
