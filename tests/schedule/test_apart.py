@@ -60,6 +60,10 @@ PHASES: dict[str, Case] = {
         lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2, padding=1, output_padding=1),
         [(1, 32, 9, 8), (32, 48, 3, 3)],
     ),
+    "dilated by the stride one way": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=(2, 1), padding=1),
+        [(1, 32, 7, 8), (32, 48, 2, 4)],
+    ),
     "dilated by a part of the stride": (
         lambda x, w: F.conv_transpose2d(x, w, stride=4, dilation=2, padding=1, output_padding=1),
         [(1, 32, 9, 8), (32, 48, 3, 3)],

@@ -93,6 +93,10 @@ def _take_apart(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contract
     for each in strided.values():
         if each.factor != 0:
             terms[each.term] = sympy.Integer(-(-each.taps // each.turn))
+    strided = {
+        dim: replace(each, taps=int(terms[each.term])) if each.factor == 0 else each
+        for dim, each in strided.items()
+    }
     symbols = variables("i", len(shape))
     pieces = {dim: apart.pieces(dim)[1] for dim in strided}
     phases = tuple(each.phase(pieces[dim], symbols[pieces[dim]]) for dim, each in sorted(strided.items()))
