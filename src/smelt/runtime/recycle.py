@@ -67,7 +67,7 @@ class Recycler:
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[int, torch.dtype], list[_Block]] = defaultdict(list)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may run compiled code in between
         self._looked = time.monotonic()
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
