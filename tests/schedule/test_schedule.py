@@ -116,6 +116,17 @@ def test_equal_elements_do_not_deviate(value: float) -> None:
     assert torch.equal(got_m2, torch.zeros(5))
 
 
+def test_a_number_that_is_written_again_is_read_when_it_is_done() -> None:
+    """A scatter of one element, in place: its sum is rounded after it, not when the buffer has its zero."""
+
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.float16).scatter_add(0, i, x)
+
+    torch._dynamo.reset()
+    x, i = torch.full((1,), 2.5, dtype=torch.float16), torch.zeros(1, dtype=torch.int64)
+    assert torch.equal(torch.compile(function, backend="smelt", fullgraph=True)(x, i), x)
+
+
 def test_a_number_that_changes_is_read_before() -> None:
     """Numbers are computed early; what an input becomes is stored when everybody has read what it was."""
 

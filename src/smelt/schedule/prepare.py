@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -67,21 +68,24 @@ def _numbers_first(work: Work) -> list[Item]:
     """The items, single numbers that are made of inputs, or of what ATen gives, as early as they can be.
 
     The keys of random numbers, say: what reads one may join what comes before only where its number does too.
-    What an input is at the end is stored where it was: others may have to read before what it is now.
+    What an input is at the end is stored where it was: others may have to read before what it is now. So with
+    all that is written again (by a scatter in place).
     """
+    writers = Counter(name for item in work.items for name in item.writes)
+    again = {name for name, count in writers.items() if count > 1} | set(work.graph.inputs)
     known = {name: -1 for name in (*work.graph.inputs, *work.graph.constants) if isinstance(name, str)}
     late = {symbol for item in work.items for symbol in bound_symbols(item.node)}
     places: list[tuple[int, bool, Item]] = []
     for position, item in enumerate(work.items):
         place = (position, False, item)
-        mutates = any(name in work.graph.inputs for name in item.writes)
+        mutates = any(name in again for name in item.writes)
         waits = not late.isdisjoint(free_symbols(item.exprs))
         if isinstance(item.body, Pointwise) and not (item.order or mutates or waits):
             ready = [known.get(read.buffer, position) for read in item.reads]
             if all(each < position for each in ready):
                 place = (max(ready, default=-1), True, item)
         if isinstance(item.body, Host) or place[1]:
-            known.update((name, place[0]) for name in item.writes if name is not None)
+            known.update((name, place[0]) for name in item.writes if name is not None and name not in again)
         places.append(place)
     return [item for _, _, item in sorted(places, key=lambda place: place[:2])]
 
