@@ -134,8 +134,8 @@ def test_threads_change_nothing() -> None:
 
 def test_the_nest_computes_it_too() -> None:
     """Run by the nest's interpreter, before and after the loop decisions."""
-    graph = lowered(lambda x, y: (x @ y).relu(), draw(64, 66), draw(66, 64))
-    simulated(graph, [draw(64, 66) / 8, draw(66, 64, seed=1) / 8], Config(parallel_grain=1))
+    graph = lowered(lambda x, y: (x @ y).relu(), draw(33, 34), draw(34, 64))
+    simulated(graph, [draw(33, 34) / 8, draw(34, 64, seed=1) / 8], Config(parallel_grain=1))
 
 
 def test_the_nest_is_a_register_tile() -> None:
