@@ -73,6 +73,8 @@ class Worker:
         }
         own, report = _told(self.contender.name, before)
         eager, exact = torch.load(file, weights_only=False)
+        if train:  # steps have moved the parameters; the factories are seeded
+            accuracy.restore(made, accuracy.state_of(_made(program, setup)))
         verdict = accuracy.compare(eager, accuracy.run_once(made, call, setup), exact).as_dict()
         del verdict["differences"]
         self.runs[program] = run

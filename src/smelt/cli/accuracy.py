@@ -101,7 +101,7 @@ class Verdict:
 
 def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int = workload.SEED) -> Values:
     """One run from the state the model is in; that state (parameters, statistics) is put back afterwards."""
-    state = _state(program)
+    state = state_of(program)
     workload.clear_gradients(program)
     torch.manual_seed(seed)
     try:
@@ -117,7 +117,7 @@ def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int
         return Values({name: tensor.detach().clone() for name, tensor in named.items()})
     finally:
         workload.clear_gradients(program)
-        _restore(program, state)
+        restore(program, state)
 
 
 def run_eager(program: Program, setup: Setup) -> Values:
@@ -129,13 +129,13 @@ def run_eager(program: Program, setup: Setup) -> Values:
     values = run_once(program, program.call, setup)
     if not setup.train:
         return values
-    state, draw, nearby = _state(program), torch.Generator().manual_seed(workload.SEED), []
+    state, draw, nearby = state_of(program), torch.Generator().manual_seed(workload.SEED), []
     for _ in range(NEARBY_RUNS):
         moved = {name: _moved(tensor, draw) for name, tensor in state.items()}
         args, kwargs = tree_map(lambda leaf: _moved(leaf, draw), (program.args, program.kwargs))
-        _restore(program, moved)
+        restore(program, moved)
         nearby.append(run_once(Program(program.call, args, kwargs), program.call, setup).tensors)
-    _restore(program, state)
+    restore(program, state)
     return replace(values, nearby=tuple(nearby))
 
 
@@ -247,14 +247,16 @@ def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() > 0 and bool((a - b).abs().max() > 1e-4 * a.abs().max())
 
 
-def _state(program: Program) -> dict[str, torch.Tensor]:
+def state_of(program: Program) -> dict[str, torch.Tensor]:
+    """A copy of a model's parameters and buffers; of a plain function nothing."""
     if not isinstance(program.call, torch.nn.Module):
         return {}
     named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}
     return {name: tensor.detach().clone() for name, tensor in named.items()}
 
 
-def _restore(program: Program, state: dict[str, torch.Tensor]) -> None:
+def restore(program: Program, state: dict[str, torch.Tensor]) -> None:
+    """Put into a model's parameters and buffers what they were."""
     if not isinstance(program.call, torch.nn.Module):
         return
     named = {**dict(program.call.named_parameters()), **dict(program.call.named_buffers())}
