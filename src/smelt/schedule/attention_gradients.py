@@ -37,7 +37,7 @@ from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
+from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, added, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, numel, same, size_hint
 
 QUERY_TILES = 16
@@ -260,10 +260,7 @@ class _Sweep:
     def _cleared(self, local: str, size: Expr) -> Stmt:
         width = panel_width(size, self.writer.lanes)
         across = ceiling(size, width) * width
-        return self.writer.over(
-            ceiling(self.length, self.rows) * self.rows,
-            lambda key: [self.writer.vector(ZERO, across, lambda at: [Store(local, (key, at), "none")])],
-        )
+        return self.writer.filled(local, ceiling(self.length, self.rows) * self.rows, across, "none")
 
     def _given(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
         """What was summed for a key goes where it belongs."""
@@ -377,9 +374,7 @@ class _KeyTile:
             return self.packed, (panel, self.begin + terms[0], column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            place = (self.key + row, panel * self.width + column)
-            before = Let("before", F32, "load", (self.into, place))
-            return [before, Let("after", F32, "add", ("before", made)), Store(self.into, place, "after")]
+            return added(self.into, (self.key + row, panel * self.width + column), made)
 
         return [self.sweep.writer.tile(self.sweep.rows, self.width, (queries,), left, right, finish)]
 

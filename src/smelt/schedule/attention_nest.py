@@ -111,9 +111,7 @@ class AttentionBuilder:
             return
         yield self.writer.vector(ZERO, block, lambda row: [Store("largest", (row,), "lowest")])
         yield self.writer.vector(ZERO, block, lambda row: [Store("sums", (row,), "none")])
-        yield self.writer.over(
-            block, lambda row: [self.writer.vector(ZERO, width, lambda c: [Store("found", (row, c), "none")])]
-        )
+        yield self.writer.filled("found", block, width, "none")
         assert self.key_blocks.count is not None
         ends = self.key_blocks.count
         self.key_block = self.writer.variable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import sympy
 from sympy import Expr
@@ -32,6 +31,7 @@ from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import (
+    Boxed,
     Place,
     Product,
     box,
@@ -224,7 +224,10 @@ class _Native:
         if ahead:
             body = yield from self._packed(body)
         elif not _is_plain_rhs(body, self.graph):
-            body = yield from self._boxed(body, "rhs")
+            found = box(self.product, self.graph, "rhs")
+            assert found is not None
+            name = yield from self._boxed("rhs", found)
+            body = replace(body, rhs=found.load(name))
         yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
         whole = self.product.whole
         result = str(self.node.outputs[0])
@@ -256,21 +259,21 @@ class _Native:
         return name
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
-        if box(self.product, self.graph) is not None:
-            return (yield from self._boxed(body, "lhs"))
+        found = box(self.product, self.graph)
+        if found is not None:
+            name = yield from self._boxed("lhs", found)
+            return replace(body, lhs=found.load(name))
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
         yield Node((name,), Pointwise(shape, self.within, _Rows(body)), self.node.origin)
         outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
 
-    def _boxed(self, body: Contraction, operand: Literal["lhs", "rhs"]) -> Generator[Node, None, Contraction]:
-        found = box(self.product, self.graph, operand)
-        assert found is not None
+    def _boxed(self, operand: str, found: Boxed) -> Generator[Node, None, str]:
+        """The node that lays an operand out in its box; the buffer that has it."""
         name = self._buffer(operand, found.shape)
         yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
-        load = found.load(name)
-        return replace(body, lhs=load) if operand == "lhs" else replace(body, rhs=load)
+        return name
 
     def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
         place = lhs_place(body, self.graph)

@@ -202,8 +202,9 @@ def _benefit(work: Work, group: Group, item: Item) -> float:
     """
     buffers, reads = work.buffers, {read.buffer for read in item.reads}
     alone = work.hint_product(item.sizes) == 1
-    also_read = reads & group.reads if _loops_agree(group, item) else set()
-    also_read = {name for name in also_read if alone or work.hint_product(buffers[name].shape) > 1}
+    also_read = {name for name in reads & group.reads if alone or work.hint_product(buffers[name].shape) > 1}
+    if also_read and not _loops_agree(group, item):
+        also_read.clear()
     shared = reads & set(group.writes) | also_read
     saved = sum(work.hint_product(buffers[name].shape) * buffers[name].dtype.itemsize for name in shared)
     targets = {name for name in item.writes if name in group.reads}

@@ -59,6 +59,13 @@ class Product:
     def depth(self) -> Expr:
         return numel(self.body.reduce_shape)
 
+    def rhs_at(self, index: Mapping[int, Expr], terms: Mapping[int, Expr]) -> Value:
+        """rhs by the numbers of dimensions, of the result and summed ones; 0 where none is given."""
+        return self.body.rhs(
+            tuple(index.get(d, ZERO) for d in range(len(self.body.shape))),
+            tuple(terms.get(d, ZERO) for d in range(len(self.body.reduce_shape))),
+        )
+
     @property
     def order(self) -> tuple[int, ...]:
         """The dimensions as a result's memory has them: the batch, rows, columns side by side. Pieces of one
@@ -184,7 +191,8 @@ def as_product(
     of_left, of_right = symbols_of(left), symbols_of(right)
     phases = () if apart is None else tuple(phase.dim for phase in apart.phases)
     dims: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
-    for dim, (variable, size) in enumerate(zip(variables("i", len(body.shape)), body.shape)):
+    outer = variables("i", len(body.shape))
+    for dim, (variable, size) in enumerate(zip(outer, body.shape)):
         if dim in phases:
             continue
         if variable in of_left:
@@ -197,8 +205,8 @@ def as_product(
             return None
     batch, rows, columns = (tuple(found) for found in dims.values())
     moved = _moved_with(loads_of(right), variables("r", len(body.reduce_shape)))
-    windowed = any(variable in moved for variable in _named(columns))
-    beside = numel([body.shape[d] for d in columns if _named([d])[0] not in moved])
+    windowed = any(outer[d] in moved for d in columns)
+    beside = numel([body.shape[d] for d in columns if outer[d] not in moved])
     few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
     if windowed and (few if rows else batch):
         return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph, apart, (right, left))
@@ -206,14 +214,8 @@ def as_product(
         return None
     if not columns:
         return Product(body, phases, rows, batch, shared=True, apart=apart)
-    columns = tuple(sorted(columns, key=lambda d: _named([d])[0] not in moved))
+    columns = tuple(sorted(columns, key=lambda d: outer[d] not in moved))
     return Product(body, (*batch, *phases), rows, columns, apart=apart)
-
-
-def _named(dims: Iterable[int]) -> list[Symbol]:
-    """The variables of these dimensions of the result."""
-    chosen = list(dims)
-    return [variables("i", max(chosen, default=0) + 1)[dim] for dim in chosen]
 
 
 def _moved_with(loads: Iterable[tuple[str, tuple[Expr, ...]]], terms: Sequence[Symbol]) -> set[Symbol]:
@@ -306,7 +308,8 @@ def is_windowed(product: Product, graph: Graph) -> bool:
     """Whether lhs sees windows, which rows move and terms go through."""
     body = product.body
     moved = _moved_with(loads_of(operand_code(body.lhs, body, graph)), variables("r", len(body.reduce_shape)))
-    return any(variable in moved for variable in _named(product.rows))
+    outer = variables("i", len(body.shape))
+    return any(outer[d] in moved for d in product.rows)
 
 
 def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:

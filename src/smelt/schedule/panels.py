@@ -56,12 +56,6 @@ class Panels:
         count = len(product.batch)
         batch, panel, terms, inside = index[:count], index[count], index[count + 1 : -1], index[-1]
         column = clamped(panel * self.width + inside, product.extents[-1], self.width)
-        place: list[Expr] = [sympy.Integer(0)] * len(product.body.shape)
-        for dim, at in zip(product.batch, batch):
-            place[dim] = at
-        for dim, at in zip(product.columns, unflatten(column, product.sizes(product.columns))):
-            place[dim] = at
-        rindex: list[Expr] = list(terms)
-        for position, term in enumerate(self.terms):
-            rindex[term] = terms[position]
-        return product.body.rhs(tuple(place), tuple(rindex))
+        where = dict(zip(product.batch, batch))
+        where.update(zip(product.columns, unflatten(column, product.sizes(product.columns))))
+        return product.rhs_at(where, dict(zip(self.terms, terms)))

@@ -39,7 +39,7 @@ from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import Coded, TileWriter, ceiling, clamped, is_short, panel_width
+from smelt.schedule.tiles import Coded, TileWriter, added, ceiling, clamped, is_short, panel_width
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
@@ -120,6 +120,7 @@ class ProductBuilder:
             [product.rows[d] for d in run] for run in together(self.lhs_flat, row_symbols, row_sizes, own)
         ]
         self.term_runs = self._term_runs()
+        self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
 
@@ -212,33 +213,21 @@ class ProductBuilder:
         terms = Min(sympy.Integer(BLOCK), self.product.depth - first)
 
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
-            sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
-            return self._left(at, tile * self.height + row, unflatten(first + over[0], sizes), column)
+            each = unflatten(first + over[0], self.run_sizes)
+            return self._left(at, tile * self.height + row, each, column)
 
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
-            place = (tile * self.height + row, column)
-            return [
-                Let("before", torch.float32, "load", ("tile", place)),
-                Let("after", torch.float32, "add", ("before", name)),
-                Store("tile", place, "after"),
-            ]
+            return added("tile", (tile * self.height + row, column), name)
 
         sums = writer.tile(
             self.height, self.width, [terms], left, lambda over, column: ("panel", (over[0], column)), add
         )
         down = For(tile, ZERO, rows, Block((sums,)), independent=True)
-        nothing = Let("nothing", torch.float32, "constant", (0.0,))
         return [
             Alloc("panel", torch.float32, (sympy.Integer(BLOCK), width)),
             Alloc("tile", torch.float32, (rows * self.height, width)),
-            writer.over(
-                rows * self.height,
-                lambda row: [
-                    writer.vector(
-                        ZERO, width, lambda column: [nothing, Store("tile", (row, column), "nothing")]
-                    )
-                ],
-            ),
+            Let("nothing", torch.float32, "constant", (0.0,)),
+            writer.filled("tile", rows * self.height, width, "nothing"),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
             *self._finish(epilogue, at, ZERO, None),
         ]
@@ -252,16 +241,10 @@ class ProductBuilder:
         sizes = [product.body.reduce_shape[d] for d in order]
 
         def element(column: Expr, term: Expr) -> Any:
-            index: list[Expr] = [ZERO] * len(product.body.shape)
-            for dim, place in zip((*product.batch, *self.aside), (*at.batch, *at.aside)):
-                index[dim] = place
+            where: dict[int, Expr] = dict(zip((*product.batch, *self.aside), (*at.batch, *at.aside)))
             inner = product.columns[len(self.aside) :]
-            for dim, place in zip(inner, unflatten(column, product.sizes(inner))):
-                index[dim] = place
-            rindex: list[Expr] = [ZERO] * len(product.body.reduce_shape)
-            for dim, place in zip(order, unflatten(first + term, sizes)):
-                rindex[dim] = place
-            return product.body.rhs(tuple(index), tuple(rindex))
+            where.update(zip(inner, unflatten(column, product.sizes(inner))))
+            return product.rhs_at(where, dict(zip(order, unflatten(first + term, sizes))))
 
         return self.writer.pack_panel(
             lambda term, column: ("panel", (term, column)),
@@ -281,14 +264,13 @@ class ProductBuilder:
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
 
-        most = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
         where = {self.symbols[dim]: place for dim, place in zip(self.product.batch, at.batch)}
         counted = self.product.counts
         terms = [
             counted[run[0]].xreplace(where) if run[0] in counted else size
-            for run, size in zip(self.term_runs, most)
+            for run, size in zip(self.term_runs, self.run_sizes)
         ]
-        if is_short(numel(most)):
+        if is_short(numel(self.run_sizes)):
             return self.writer.tile(
                 self.height,
                 self.width,
@@ -323,8 +305,7 @@ class ProductBuilder:
     def _panel_place(self, at: _Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
         """The element of a panel at a term of each run: what a load takes."""
         if self.panels is None:
-            sizes = [numel([self.product.body.reduce_shape[d] for d in run]) for run in self.term_runs]
-            return "panel", (flatten(terms, contiguous_strides(sizes)), column)
+            return "panel", (flatten(terms, contiguous_strides(self.run_sizes)), column)
         where: list[Expr] = [ZERO] * len(self.term_symbols)
         for run, term in zip(self.term_runs, terms):
             where[run[-1]] = term

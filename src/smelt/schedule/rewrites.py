@@ -30,9 +30,9 @@ SPLIT_ELEMENTS = 32768
 """A reduction of at least this many elements with few results is split, for threads and for accuracy."""
 
 FEW_RESULTS = 8
-COLUMN_TERMS = 256
-"""Terms that one accumulator takes where lanes are results side by side: without partial sums in the lanes,
-rounding errors would pile up sooner.
+COLUMN_CHUNK = 256
+"""Terms of a chunk where lanes are results side by side: without partial sums in the lanes, rounding errors
+would pile up sooner.
 """
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 _IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
@@ -139,9 +139,8 @@ def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
 def _rereadable(node: Node, rewriter: Rewriter) -> bool:
     body = node.body
     assert isinstance(body, Reduction)
-    if _walks_columns(node, rewriter):
-        return True
-    return rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
+    few = rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
+    return few or _walks_columns(node, rewriter)
 
 
 def single_term(node: Node, rewriter: Rewriter) -> list[Node] | None:
@@ -174,13 +173,13 @@ def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
         return None
     body = _without_ones(body)
     total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
-    columns = total >= 2 * COLUMN_TERMS and _walks_columns(node, rewriter)
+    columns = total >= 2 * COLUMN_CHUNK and _walks_columns(node, rewriter)
     if not columns:
         if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
             return None
         if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
             return None
-    split = _leading_dims(body.reduce_shape, rewriter, COLUMN_TERMS if columns else None)
+    split = _leading_dims(body.reduce_shape, rewriter, COLUMN_CHUNK if columns else None)
     if split is not None:
         chunks, rest = body.reduce_shape[:split], body.reduce_shape[split:]
 
@@ -278,10 +277,10 @@ def _chunk(body: Reduction, rewriter: Rewriter, columns: bool) -> tuple[Expr, Ex
     first = body.reduce_shape[0]
     rest = rewriter.hint(body.reduce_shape[1:])
     if not first.is_Integer:
-        length = max(1, COLUMN_TERMS // rest)
+        length = max(1, COLUMN_CHUNK // rest)
         return (ceiling(first, length), sympy.Integer(length), False) if columns else None
     size = int(first)
-    wanted = max(8, min(1024, size * rest // (COLUMN_TERMS if columns else 16384)))
+    wanted = max(8, min(1024, size * rest // (COLUMN_CHUNK if columns else 16384)))
     if size < 16:
         return None
     divisors = [k for k in range(8, min(size, 4096) + 1) if size % k == 0]

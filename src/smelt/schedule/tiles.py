@@ -75,6 +75,15 @@ def span(buffer: Buffer) -> Expr:
     return sympy.expand(sympy.Add(ONE, *reach))
 
 
+def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
+    """``into[place] += value``."""
+    return [
+        Let("before", F32, "load", (into, place)),
+        Let("after", F32, "add", ("before", value)),
+        Store(into, place, "after"),
+    ]
+
+
 @dataclass(slots=True)
 class TileWriter:
     """Writes the statements of one kernel; keeps its parameters, loop variables and loops to be jammed.
@@ -172,6 +181,14 @@ class TileWriter:
         variable = self.variable()
         inside = Block(tuple(body(variable)))
         return For(variable, begin, end, inside, LoopKind.VECTOR, self.lanes, independent=True)
+
+    def filled(self, into: str, rows: Expr, width: Expr, value: str) -> For:
+        """``into[row, column] = value`` for all rows and columns."""
+
+        def fill(row: Symbol) -> list[Stmt]:
+            return [self.vector(ZERO, width, lambda column: [Store(into, (row, column), value)])]
+
+        return self.over(rows, fill)
 
     # -- panels ---------------------------------------------------------------------------------------------
 
@@ -286,9 +303,7 @@ class TileWriter:
                 Carry("total", F32, 0.0),
                 For(over[-1], begin, end, Block(self._turn(left(row, over, column), panel(over, column)))),
                 Let("part", F32, "read", ("total", 0)),
-                Let("before", F32, "load", (into, place)),
-                Let("after", F32, "add", ("before", "part")),
-                Store(into, place, "after"),
+                *added(into, place, "part"),
             )
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)

@@ -121,13 +121,13 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if isinstance(expr, sympy.Piecewise):
         return _piecewise(expr, names), _ATOM
     kind = expr.func.__name__
-    args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
-    plain = [index_text(arg, names) for arg in expr.args]
-    positive = all(arg.is_nonnegative for arg in expr.args)
     if kind in ("FloorDiv", "CleanDiv", "Mod", "PythonMod") and isinstance(names, Names):
         divided = names.divided(expr.args[0], expr.args[1], "Mod" in kind)
         if divided is not None:
             return divided, _ATOM
+    args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
+    plain = [index_text(arg, names) for arg in expr.args]
+    positive = all(arg.is_nonnegative for arg in expr.args)
     if kind in ("FloorDiv", "CleanDiv"):
         return (f"({args[0]}/{args[1]})", _ATOM) if positive else (f"floor_div({', '.join(plain)})", _ATOM)
     if kind in ("Mod", "PythonMod"):
