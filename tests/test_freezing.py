@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -584,3 +585,55 @@ def test_a_cached_program_makes_its_constants_itself(tmp_path: Path, monkeypatch
         assert report().cache_hit == hit
         assert report().folded > 0
         assert report().folded_bytes > 0
+
+
+# -- products that meet in an attention ---------------------------------------------------------------------
+
+
+class SelfAttention(nn.Module):
+    """Attention with ``heads`` for queries and ``shared`` for keys and values, and a gated MLP."""
+
+    def __init__(self, heads: int, shared: int, bias: bool) -> None:
+        super().__init__()
+        self.q = nn.Linear(24, heads * 8, bias=bias)
+        self.k, self.v = (nn.Linear(24, shared * 8, bias=bias) for _ in range(2))
+        self.gate, self.up = (nn.Linear(heads * 8, 20, bias=bias) for _ in range(2))
+        self.register_buffer("angles", torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (each(x).unflatten(-1, (-1, 8)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        angles = torch.arange(x.shape[1])[:, None] * self.angles
+        q, k = (each * angles.cos() + each.roll(4, -1) * angles.sin() for each in (q, k))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        y = y.transpose(1, 2).flatten(2)
+        return nn.functional.silu(self.gate(y)) * self.up(y)
+
+
+def product_columns() -> list[tuple[int, int]]:
+    """How many products there are with how many columns."""
+    found = [(each.what, each.count) for each in report().choices]
+    widths = [(re.findall(r"f32\[\w+, (\d+)\]", what), n) for what, n in found if "mm(" in what]
+    return sorted((int(sizes[-1]), n) for sizes, n in widths)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (4, 2)])
+def test_q_k_and_v_are_one_product(heads: int, shared: int, bias: bool) -> None:
+    model = SelfAttention(heads, shared, bias).eval()
+    other = SelfAttention(heads, shared, bias)
+    run = frozen(model, dynamic=True)
+    for length in (7, 12):
+        agrees(run, model, torch.randn(2, length, 24))
+    assert product_columns() == [(20, 2), (8 * (heads + 2 * shared), 1)]
+    model.load_state_dict(other.state_dict())
+    agrees(run, model, torch.randn(3, 9, 24))
+    with torch.no_grad():
+        model.k.weight.mul_(2)
+    agrees(run, model, torch.randn(2, 5, 24))
+    assert len(smelt.reports()) == 1
+
+
+def test_without_freezing_products_stay_apart() -> None:
+    model = SelfAttention(4, 2, True).eval()
+    agrees(frozen(model, freezing=False), model, torch.randn(2, 7, 24))
+    assert product_columns() == [(16, 2), (20, 2), (32, 1)]

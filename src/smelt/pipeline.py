@@ -19,7 +19,7 @@ from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
 from smelt.codegen.cpp import CLOCKS, CppUnit, print_unit
 from smelt.config import Config
-from smelt.contract import contract, graph_key
+from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
 from smelt.loops.dependencies import bound_symbols
@@ -156,6 +156,8 @@ def _compile(program: Program, config: Config) -> Compiled:
 
 def _lowered(program: Program, config: Config) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
+    if frozen:
+        program = join_siblings(program)
     return fold_scales(lower(program.graph_module, config.fallback_random, frozen, program.saved_outputs))
 
 

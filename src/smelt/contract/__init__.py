@@ -3,6 +3,7 @@
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
 from smelt.contract.graph import contract
 from smelt.contract.key import graph_key
+from smelt.contract.siblings import join_siblings
 from smelt.contract.verify import verify
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "decompositions",
     "export_decompositions",
     "graph_key",
+    "join_siblings",
     "portable_decompositions",
     "verify",
 ]
