@@ -23,7 +23,7 @@ def simulate(
     sizes = {each: value for each, value in zip(graph.inputs, inputs) if isinstance(each, Symbol)}
     names = {symbol.name: value for symbol, value in sizes.items()}
     tensors = {name: value for name, value in zip(graph.inputs, inputs) if isinstance(name, str)}
-    arena = torch.zeros(evaluate(scheduled.arena_size, sizes) + 64, dtype=torch.uint8)
+    arena = torch.full((evaluate(scheduled.arena_size, sizes) + 64,), 0x7F, dtype=torch.uint8)
     before = dict(zip(scheduled.kernels, scheduled.plain))
     for step in scheduled.plan.steps:
         if isinstance(step, AllocStep):
@@ -38,19 +38,14 @@ def simulate(
             for call in run.calls:
                 kernel = before[call.kernel] if plain else call.kernel
                 verify(kernel)
-                memory = {}
+                memory, first = {}, {}
                 for param, arg in zip(kernel.params, call.args):
                     if isinstance(arg, InArena):
-                        start = evaluate(arg.offset, sizes)
-                        count = 1
-                        for size in call.kernel.params[kernel.params.index(param)].shape:
-                            count *= evaluate(size, sizes)
-                        memory[param.name] = arena[start : start + count * param.dtype.itemsize].view(
-                            param.dtype
-                        )
+                        memory[param.name] = arena.view(param.dtype)
+                        first[param.name] = evaluate(arg.offset, sizes) // param.dtype.itemsize
                     else:
                         memory[param.name] = _flat(tensors[run.arguments[arg.position]])
-                run_kernel(kernel, memory, sizes)
+                run_kernel(kernel, memory, sizes, first)
         else:
             raise AssertionError(f"a schedule without ATen calls has no {type(step).__name__}")
     results = []

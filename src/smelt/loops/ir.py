@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
@@ -35,12 +36,31 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A named, typed, shaped piece of memory; strides are in elements."""
+    """A named, typed, shaped piece of memory; strides are in elements.
+
+    ``border``: how many zeros lie before and after each dimension, which may be loaded but not stored; ()
+    for none.
+    """
 
     name: str
     dtype: torch.dtype
     shape: Shape
     strides: Shape
+    border: tuple[tuple[Expr, Expr], ...] = ()
+
+    @property
+    def whole_shape(self) -> Shape:
+        """The shape with the border."""
+        if not self.border:
+            return self.shape
+        return tuple(
+            before + size + after for size, (before, after) in zip(self.shape, self.border, strict=True)
+        )
+
+    @property
+    def first(self) -> Expr:
+        """How many elements of the border lie before the buffer's first one."""
+        return sympy.Add(*(before * step for (before, _), step in zip(self.border, self.strides)))
 
 
 @dataclass(frozen=True, slots=True)

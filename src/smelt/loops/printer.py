@@ -53,7 +53,7 @@ def index_text(index: Iterable[Any]) -> str:
 
 
 def buffer_text(buffer: Any) -> str:
-    """``name: f32[2, 3]``, with the strides where they are not row-major.
+    """``name: f32[2, 3]``, with the strides where they are not row-major, and the border where there is one.
 
     >>> import sympy
     >>> from smelt.loops.ir import Buffer
@@ -66,7 +66,9 @@ def buffer_text(buffer: Any) -> str:
     plain = all(
         size == 1 or same(stride, want) for size, stride, want in zip(buffer.shape, buffer.strides, expected)
     )
-    return text if plain else f"{text} strides ({index_text(buffer.strides)})"
+    text = text if plain else f"{text} strides ({index_text(buffer.strides)})"
+    sides = (f"{before}+{after}" for before, after in buffer.border)
+    return f"{text} border ({', '.join(sides)})" if buffer.border else text
 
 
 def print_graph(graph: Graph) -> str:

@@ -169,7 +169,10 @@ class Geometry:
         return position + self.padding[dim] - tap * self.dilation[dim]
 
 
-def _geometry(rank: int, stride: Any, padding: Any, dilation: Any) -> Geometry:
+def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> Geometry:
+    if not isinstance(groups, int):
+        raise Unsupported("a convolution whose groups depend on sizes")
+
     def spread(values: Sequence[Any]) -> tuple[int, ...]:
         if not all(isinstance(value, int) for value in values):
             raise Unsupported("a convolution whose geometry depends on sizes")
@@ -228,7 +231,7 @@ def convolution(
     rank, dtype = len(weight.shape) - 2, ctx.dtype
     if len(x.shape) != rank + 2:
         raise Unsupported("a convolution without a batch dimension")
-    lie = _geometry(rank, stride, padding, dilation)
+    lie = _geometry(rank, stride, padding, dilation, groups)
     taps = weight.shape[2:]
     start = None if bias is None else (lambda index: _load(bias, (index[1],), dtype))
     if transposed:
@@ -284,7 +287,7 @@ def _keep_gradients(
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise Unsupported("a convolution without a batch dimension")
-    lie = _geometry(rank, stride, padding, dilation)
+    lie = _geometry(rank, stride, padding, dilation, groups)
     sums = (
         _input_gradient(grad, weight, lie, transposed, groups),
         _weight_gradient(grad, x, weight, lie, transposed, groups),

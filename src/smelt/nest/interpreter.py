@@ -34,9 +34,13 @@ from smelt.symbolic import contiguous_strides, evaluate, flatten
 
 
 def run_kernel(
-    kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None
+    kernel: Kernel,
+    memory: Mapping[str, torch.Tensor],
+    sizes: Mapping[Symbol, int] | None = None,
+    first: Mapping[str, int] | None = None,
 ) -> None:
-    """Run ``kernel`` on 1-d tensors, one for each parameter, in place.
+    """Run ``kernel`` on 1-d tensors, one for each parameter, in place. ``first``: where a parameter's element
+    0 is in its tensor, if not at 0.
 
     Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
     nest that adds in another order gives the same here up to one rounding.
@@ -44,7 +48,7 @@ def run_kernel(
     Raises:
         IndexError: an indirect index is out of range.
     """
-    _Machine(kernel, dict(memory), dict(sizes or {})).run()
+    _Machine(kernel, dict(memory), dict(sizes or {}), first or {}).run()
 
 
 @dataclass(slots=True)
@@ -55,8 +59,14 @@ class _Accumulator:
 
 
 class _Machine:
-    def __init__(self, kernel: Kernel, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
-        self.kernel, self.memory = kernel, memory
+    def __init__(
+        self,
+        kernel: Kernel,
+        memory: dict[str, torch.Tensor],
+        sizes: dict[Symbol, int],
+        first: Mapping[str, int],
+    ) -> None:
+        self.kernel, self.memory, self.first = kernel, memory, first
         self.symbols: dict[Symbol, int] = sizes
         self.values: dict[str, torch.Tensor] = {}
         self.accumulators: dict[str, _Accumulator] = {}
@@ -164,7 +174,10 @@ class _Machine:
         return reduce(accumulator.kind, values)[output]
 
     def _place(self, buffer: str, index: tuple[Expr, ...]) -> int:
-        return self._number(flatten(index, self.strides[buffer]))
+        place: int = self._number(flatten(index, self.strides[buffer])) + self.first.get(buffer, 0)
+        if place < 0:
+            raise IndexError(f"{buffer} is read {-place} elements before its memory")
+        return place
 
     def _number(self, expr: Expr) -> Any:
         return evaluate(expr, self.symbols)

@@ -34,6 +34,7 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 from smelt.schedule.attention import AttentionKernels
+from smelt.schedule.borders import with_zeros
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
@@ -113,6 +114,8 @@ class Assembler:
         self.homes = self._homes()
         self._reuse()
         self._stream()
+        for position, built in self.built.items():
+            self.built[position] = with_zeros(built, self.work.buffers, self.target)
         self.arena = self._place()
         arranged: dict[Kernel, Kernel] = {}
         scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
@@ -268,6 +271,8 @@ class Assembler:
 
             def may_overwrite(result: str, source: str, position: int = position) -> bool:
                 root = self._root(source)
+                if not self._alike(result, root):
+                    return False
                 if last[root] != position or root in self.outputs or self.homes[result] == "given":
                     return False
                 if first[result] != position:  # it holds something already, as what a scatter writes into
@@ -284,6 +289,11 @@ class Assembler:
                 last[root] = last.pop(result)
                 if result in self.outputs:
                     self.outputs.add(root)
+
+    def _alike(self, left: str, right: str) -> bool:
+        """Whether two buffers have the same border, if any: around one and the same shape."""
+        a, b = self.work.buffers[left], self.work.buffers[right]
+        return not (a.border or b.border) or (a.shape, a.strides, a.border) == (b.shape, b.strides, b.border)
 
     def _stream(self) -> None:
         """Have kernels store large results past the caches, where nothing in the graph reads them again."""
@@ -328,9 +338,14 @@ class Assembler:
         lifetimes = []
         for name, start in first.items():
             buffer = self.work.buffers[name]
-            size = sympy.expand(numel(buffer.shape) * buffer.dtype.itemsize)
+            size = sympy.expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
             lifetimes.append(Lifetime(name, size, start, last[name]))
         return plan_arena(lifetimes)
+
+    def _place_of(self, name: str) -> Expr:
+        """Where in the arena a buffer's first element is, in bytes: behind what its border has before it."""
+        buffer = self.work.buffers[name]
+        return sympy.expand(self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize)
 
     # -- steps
     # ------------------------------------------------------------------------------------------------
@@ -401,7 +416,7 @@ class Assembler:
             args: list[InArena | Argument] = []
             for buffer in map(self._root, built.buffers):
                 if self.homes[buffer] == "arena":
-                    args.append(InArena(self.arena.offsets[buffer]))
+                    args.append(InArena(self._place_of(buffer)))
                     continue
                 if buffer not in arguments:
                     arguments.append(buffer)
@@ -483,7 +498,7 @@ class Assembler:
                 tuple(_size(s) for s in view.shape),
                 tuple(_size(s) for s in view.strides),
             )
-            offset = self.arena.offsets[view.buffer] + view.offset * buffer.dtype.itemsize
+            offset = self._place_of(view.buffer) + view.offset * buffer.dtype.itemsize
             self.arena_tensors.append(ArenaTensor(spec, _size(sympy.expand(offset))))
         return self.arena_views[key]
 

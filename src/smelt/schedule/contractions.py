@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -27,6 +27,7 @@ from smelt.lowering.dims import convert
 from smelt.ops import ops
 from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_pays, has_attention_nest
+from smelt.schedule.borders import Borders
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
@@ -73,21 +74,23 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
     A product that pays (``choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
     What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
-    that does, channels side by side.
+    that does, channels side by side; what a convolution pads has its zeros around it in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
     layouts = Layouts(fixed, chosen)
+    borders = Borders(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            chosen.nodes.append(_without_kernel(node, graph, config, target, choose))
-            layouts.follow(chosen.nodes[-1])
-            continue
-        for each in _Native(node, product, chosen, layouts, target).nodes():
+            made: Iterable[Node] = [_without_kernel(node, graph, config, target, choose)]
+        else:
+            made = _Native(node, product, chosen, layouts, borders, target).nodes()
+        for each in made:
             chosen.nodes.append(each)
             layouts.follow(each)
+            borders.note(each)
     chosen.outputs = layouts.outputs()
     return chosen
 
@@ -206,20 +209,26 @@ class _Native:
         product: Product,
         graph: Graph,
         layouts: Layouts,
+        borders: Borders,
         target: Target,
     ) -> None:
         self.node, self.product, self.graph = node, product, graph
-        self.layouts = layouts
+        self.layouts, self.borders = layouts, borders
         self.lanes = target.vector_bytes // 4
         self.within = accumulator(product.body.dtype)
 
     def nodes(self) -> Iterator[Node]:
-        """lhs laid out anew where it does not lie along terms, rhs packed; the sums; the result."""
+        """lhs laid out anew where it does not lie along terms and can't be read where it is, rhs packed; the
+        sums; the result.
+        """
         body = self.product.body
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
         ahead = self._packs_ahead()
-        if not lies_well(self.product, self.graph):
+        beyond = self.borders.read_beyond(self.product)
+        if beyond is not None:
+            body = beyond
+        elif not lies_well(self.product, self.graph):
             body = yield from self._laid_out(body)
         if ahead:
             body = yield from self._packed(body)

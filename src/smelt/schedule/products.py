@@ -294,7 +294,7 @@ class ProductBuilder:
         where: dict[Symbol, Expr] = dict.fromkeys((*self.symbols, *self.term_symbols), ZERO)
         where.update(zip((self.symbols[d] for d in self.product.batch), batch))
         sizes = [numel([body.shape[d] for d in run]) for run in self.row_runs]
-        for run, at in zip(self.row_runs, unflatten(row, sizes)):
+        for run, at in zip(self.row_runs, self._unflattened(row, sizes)):
             where[self.symbols[run[-1]]] = at
         for run, term in zip(self.term_runs, terms):
             where[self.term_symbols[run[-1]]] = term
@@ -326,7 +326,8 @@ class ProductBuilder:
         """What is done with ``tile``, which has ``rows`` rows from ``first`` on (None: all of them): the
         epilogue's statements, or the plain store.
         """
-        row, column = self.writer.variable(), self.writer.variable()
+        row = self.writer.variable(None if rows is None else sympy.Integer(rows))
+        column = self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
         across = beside + at.panel * self.width + column
@@ -348,6 +349,10 @@ class ProductBuilder:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         return [For(row, ZERO, down, Block((inner,)), independent=True)]
 
+    def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
+        """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
+        return [simplify(place, self.writer.extents) for place in unflatten(flat, sizes)]
+
     def _coordinates(
         self, pieces: Sequence[tuple[tuple[int, ...], Expr]], batch: Sequence[Expr], row: Expr, column: Expr
     ) -> list[Expr]:
@@ -356,7 +361,7 @@ class ProductBuilder:
         where: dict[int, Expr] = dict(zip(product.batch, batch))
         for dims, flat in ((product.rows, row), (product.columns, column)):
             if (dims, numel(product.sizes(dims))) not in pieces:
-                where.update(zip(dims, unflatten(flat, product.sizes(dims))))
+                where.update(zip(dims, self._unflattened(flat, product.sizes(dims))))
         whole = {product.rows: row, product.columns: column}
         return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
 
@@ -372,7 +377,9 @@ class ProductBuilder:
         for group, pieces in groups:
             strides = contiguous_strides([extents[piece] for piece in pieces])
             flat = flatten([at[piece] for piece in pieces], strides)
-            where.update(zip((loop.var for loop in group), unflatten(flat, [loop.end for loop in group])))
+            where.update(
+                zip((loop.var for loop in group), self._unflattened(flat, [loop.end for loop in group]))
+            )
         where.update({loop.var: self.writer.variable() for loop in loops(chain[-1].body)})
 
         def visit(block: Block) -> Block:

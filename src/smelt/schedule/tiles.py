@@ -324,7 +324,7 @@ class TileWriter:
 
     def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
         """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
-        lane, row, side = self.variable(), self.variable(), self.variable()
+        lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
         self.jammed += [side, row]
         body = Block(tuple(one(row, side * self.lanes + lane)))
         across = For(side, ZERO, sympy.Integer(width // self.lanes), body, independent=True)

@@ -1,0 +1,146 @@
+"""Padding without a copy: zeros around buffers that depthwise convolutions read beyond their edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import smelt
+from smelt.config import Config
+from smelt.loops.ir import Buffer
+from smelt.loops.printer import buffer_text
+from smelt.nest.interpreter import run_kernel
+from smelt.schedule.contractions import choose_kernels
+from smelt.schedule.loops import Target
+from tests.lowering.harness import lowered
+from tests.schedule.test_convolutions import compiled
+from tests.schedule.test_products import draw
+from tests.schedule.test_schedule import check as simulated
+
+F = torch.nn.functional
+Function = Callable[..., torch.Tensor]
+IMAGE, MIX, TAPS = (1, 32, 12, 11), (64, 32, 1, 1), (64, 1, 3, 3)
+
+
+def bordered(function: Function, *shapes: tuple[int, ...]) -> list[Buffer]:
+    graph = lowered(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    chosen = choose_kernels(graph, Config(), Target(32))
+    return [buffer for buffer in chosen.buffers.values() if buffer.border]
+
+
+def sides(buffer: Buffer) -> list[tuple[int, int]]:
+    return [(int(before), int(after)) for before, after in buffer.border]
+
+
+def depthwise(x: torch.Tensor, w: torch.Tensor, **how: int) -> torch.Tensor:
+    return F.conv2d(x, w, groups=w.shape[0], **how)
+
+
+def padded(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return depthwise(F.conv2d(x, v).relu(), w, padding=1).amax((2, 3))
+
+
+def padded_before(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """As models from TensorFlow do it: more behind than before."""
+    return depthwise(F.pad(F.conv2d(x, v).relu(), (0, 1, 0, 1)), w, stride=2).amax((2, 3))
+
+
+def twice(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """One buffer, seen through two windows."""
+    y = F.conv2d(x, v).relu()
+    return (depthwise(y, w, padding=1) + depthwise(y, w, padding=2, dilation=2)).amax((2, 3))
+
+
+def residual(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Sums take the place of what they are made of, borders and all."""
+    y = F.conv2d(x, v).relu()
+    for _ in range(3):
+        y = y + depthwise(y, w, padding=1).relu()
+    return y.amax((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (padded, [[(0, 0), (0, 0), (1, 1), (1, 1)]]),
+        (padded_before, [[(0, 0), (0, 0), (0, 1), (0, 1)]]),
+        (twice, [[(0, 0), (0, 0), (2, 2), (2, 2)]]),
+        (residual, [[(0, 0), (0, 0), (1, 1), (1, 1)]] * 3),
+    ],
+)
+def test_what_a_depthwise_convolution_pads_has_a_border(
+    function: Function, expected: list[list[tuple[int, int]]]
+) -> None:
+    shapes = [(1, 32, 12, 12), MIX, TAPS]
+    assert [sides(buffer) for buffer in bordered(function, *shapes)] == expected
+    _, report = compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    assert not report.fallbacks
+
+
+@pytest.mark.parametrize("function", [padded, residual])
+@pytest.mark.parametrize("image", [(2, 32, 7, 9), (1, 32, 1, 5)])
+def test_batches_and_short_sides(function: Function, image: tuple[int, ...]) -> None:
+    """A side of one element has no place in the order of memory: there a copy may be padded instead."""
+    assert bordered(function, image, MIX, TAPS) or 1 in image[2:]
+    compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate((image, MIX, TAPS))))
+
+
+def test_dynamic_sizes() -> None:
+    """Where the zeros are depends on the sizes. So may the number of groups: then the call is ATen's."""
+    v, w = draw(*MIX, seed=1), draw(*TAPS, seed=2)
+    fast, report = compiled(lambda x: padded(x, v.to(x.dtype), w.to(x.dtype)), draw(*IMAGE), dynamic=True)
+    assert not report.fallbacks
+    for shape in ((1, 32, 20, 9), (1, 32, 5, 6), IMAGE):
+        x = draw(*shape, seed=3)
+        torch.testing.assert_close(fast(x), padded(x, v, w), rtol=1e-4, atol=1e-4)
+    assert len(smelt.reports()) == 1
+    compiled(padded, draw(*IMAGE), v, w, dynamic=True)
+
+
+def test_who_gets_no_border() -> None:
+    """An input; what the graph gives out; what a convolution reads that is not depthwise."""
+
+    def given(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return depthwise(x, w, padding=1).amax((2, 3))
+
+    def given_out(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.conv2d(x, v).relu()
+        return depthwise(y, w, padding=1).amax((2, 3)), y
+
+    def dense(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(F.conv2d(x, v).relu(), w, padding=1).amax((2, 3))
+
+    assert not bordered(given, (1, 64, 12, 12), TAPS)
+    assert not bordered(given_out, IMAGE, MIX, TAPS)  # type: ignore[arg-type]
+    assert not bordered(dense, IMAGE, MIX, (64, 64, 3, 3))
+
+
+def test_the_nests_interpreter_agrees() -> None:
+    """The arena is not clear before: the zeros are the kernels' own."""
+    shapes = [(1, 32, 7, 5), (32, 32, 1, 1), (32, 1, 3, 3)]
+    inputs = [draw(*shape, seed=k) / 8 for k, shape in enumerate(shapes)]
+    simulated(lowered(padded, *inputs), inputs, Config(parallel_grain=1))
+
+
+def test_nothing_is_read_before_the_memory() -> None:
+    """The interpreter tells a border from a mistake."""
+    from sympy import Integer
+
+    from smelt.nest.ir import Block, Kernel, Let, Param, Store
+
+    steps = (Let("v", torch.float32, "load", ("p", (Integer(-1),))), Store("p", (Integer(0),), "v"))
+    kernel = Kernel(
+        "k", (Param("p", torch.float32, (Integer(4),), (Integer(1),), True),), (), Block(steps), ()
+    )
+    memory = {"p": torch.arange(4.0)}
+    with pytest.raises(IndexError, match="1 elements before"):
+        run_kernel(kernel, memory)
+    run_kernel(kernel, memory, first={"p": 2})
+    assert memory["p"].tolist() == [0, 1, 1, 3]
+
+
+def test_the_printed_border() -> None:
+    (buffer,) = bordered(padded, (1, 32, 12, 12), MIX, TAPS)
+    assert buffer_text(buffer).endswith("border (0+0, 0+0, 1+1, 1+1)")
