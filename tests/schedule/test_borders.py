@@ -87,16 +87,22 @@ def test_batches_and_short_sides(function: Function, image: tuple[int, ...]) -> 
     compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate((image, MIX, TAPS))))
 
 
-def test_dynamic_sizes() -> None:
-    """Where the zeros are depends on the sizes. So may the number of groups: then the call is ATen's."""
+@pytest.mark.parametrize("function", [padded, padded_before])
+def test_dynamic_sizes(function: Function) -> None:
+    """Where the zeros are depends on the sizes."""
     v, w = draw(*MIX, seed=1), draw(*TAPS, seed=2)
-    fast, report = compiled(lambda x: padded(x, v.to(x.dtype), w.to(x.dtype)), draw(*IMAGE), dynamic=True)
+    fast, report = compiled(lambda x: function(x, v.to(x.dtype), w.to(x.dtype)), draw(*IMAGE), dynamic=True)
     assert not report.fallbacks
+    assert not any("pad" in kernel for kernel in report.kernel_names)
     for shape in ((1, 32, 20, 9), (1, 32, 5, 6), IMAGE):
         x = draw(*shape, seed=3)
-        torch.testing.assert_close(fast(x), padded(x, v, w), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(fast(x), function(x, v, w), rtol=1e-4, atol=1e-4)
     assert len(smelt.reports()) == 1
-    compiled(padded, draw(*IMAGE), v, w, dynamic=True)
+
+
+def test_a_number_of_groups_that_is_a_size() -> None:
+    """Then the convolution is ATen's."""
+    compiled(padded, draw(*IMAGE), draw(*MIX, seed=1), draw(*TAPS, seed=2), dynamic=True)
 
 
 def test_who_gets_no_border() -> None:
@@ -114,7 +120,12 @@ def test_who_gets_no_border() -> None:
 
     assert not bordered(given, (1, 64, 12, 12), TAPS)
     assert not bordered(given_out, IMAGE, MIX, TAPS)  # type: ignore[arg-type]
+
+    def padded_twice(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return depthwise(F.pad(F.conv2d(x, v).relu(), (0, 1, 0, 1)), w, padding=1).amax((2, 3))
+
     assert not bordered(dense, IMAGE, MIX, (64, 64, 3, 3))
+    assert not bordered(padded_twice, IMAGE, MIX, TAPS)
 
 
 def test_the_nests_interpreter_agrees() -> None:

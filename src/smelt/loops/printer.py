@@ -15,6 +15,7 @@ from smelt.loops.ir import (
     Attention,
     Attentions,
     Bind,
+    Buffer,
     Check,
     Contraction,
     Extern,
@@ -67,8 +68,9 @@ def buffer_text(buffer: Any) -> str:
         size == 1 or same(stride, want) for size, stride, want in zip(buffer.shape, buffer.strides, expected)
     )
     text = text if plain else f"{text} strides ({index_text(buffer.strides)})"
-    sides = (f"{before}+{after}" for before, after in buffer.border)
-    return f"{text} border ({', '.join(sides)})" if buffer.border else text
+    if not isinstance(buffer, Buffer) or not buffer.border:
+        return text
+    return f"{text} border ({', '.join(f'{before}+{after}' for before, after in buffer.border)})"
 
 
 def print_graph(graph: Graph) -> str:

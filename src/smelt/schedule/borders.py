@@ -30,6 +30,8 @@ from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
 from smelt.symbolic.bounds import bounds
 
 ZERO = sympy.Integer(0)
+Sides = tuple[tuple[Expr, Expr], ...]
+"""How many elements before and after each dimension."""
 
 
 class Borders:
@@ -45,6 +47,8 @@ class Borders:
         self.sizes_are_late = any(bound_symbols(node) for node in nodes)
         """Then buffers are allocated one by one, not in the arena."""
         self.makers: dict[str, Node] = {}
+        self.padding: dict[str, Sides] = {}
+        """By buffer: how much the padded copy of it has that was seen through last."""
 
     def note(self, node: Node) -> None:
         """``node`` is in the graph now."""
@@ -59,14 +63,19 @@ class Borders:
             return None
         symbols = (*variables("i", len(body.shape)), *variables("r", len(body.reduce_shape)))
         extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
+        self.padding.clear()
         recorder = Recorder(self._dtypes(), extents, self._through_padding)
         last = recorder.run(body.lhs, symbols[: len(body.shape)], symbols[len(body.shape) :])
         seen = _padded_load(prune(recorder.instructions, [last.name]))
         if seen is None or not self._may_have_border(seen.buffer):
             return None
         before = self.graph.buffers[seen.buffer]
-        border = _border(seen, before, extents) if seen.is_of(before) else None
-        if border is None or not any(size != 0 for sides in border for size in sides):
+        border = _border(seen, before, extents) or self.padding.get(seen.buffer)
+        if (
+            border is None
+            or not seen.is_of(before)
+            or not any(size != 0 for sides in border for size in sides)
+        ):
             return None
         self.graph.buffers[seen.buffer] = _with_border(before, border)
         found = replace(body, lhs=Place(seen.buffer, seen.places, symbols))
@@ -93,8 +102,12 @@ class Borders:
         recorder = Recorder(self._dtypes(), dict(zip(outer, body.shape)))
         last = recorder.run(body.inner_fn, outer)
         seen = _padded_load(prune(recorder.instructions, [last.name]))
-        pads = seen is not None and seen.tests and seen.is_of(self.graph.buffers[seen.buffer])
-        return body.inner_fn(index) if pads else None
+        if seen is None or not seen.tests or not seen.is_of(self.graph.buffers[seen.buffer]):
+            return None
+        border = _border(seen, self.graph.buffers[seen.buffer], dict(zip(outer, body.shape)))
+        if border is not None:
+            self.padding[seen.buffer] = border
+        return body.inner_fn(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +157,7 @@ def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
     return _PaddedLoad(buffer, places, tuple(tests))
 
 
-def _border(
-    seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]
-) -> tuple[tuple[Expr, Expr], ...] | None:
+def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
     """How many elements before and after each dimension are seen; None where that depends on sizes."""
     found: list[tuple[Expr, Expr]] = []
     for place, size in zip(seen.places, buffer.shape):
@@ -160,7 +171,7 @@ def _border(
     return tuple(found)
 
 
-def _with_border(buffer: Buffer, border: tuple[tuple[Expr, Expr], ...]) -> Buffer:
+def _with_border(buffer: Buffer, border: Sides) -> Buffer:
     """The buffer with (at least) this border; its dimensions keep their order in memory."""
     if buffer.border:
         border = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(border, buffer.border))
