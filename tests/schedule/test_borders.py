@@ -87,16 +87,30 @@ def test_batches_and_short_sides(function: Function, image: tuple[int, ...]) -> 
     compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate((image, MIX, TAPS))))
 
 
+class Weighted(torch.nn.Module):
+    """A function of an image with weights of its own, whose sizes are known."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+        self.mix = torch.nn.Parameter(draw(*MIX, seed=1), requires_grad=False)
+        self.taps = torch.nn.Parameter(draw(*TAPS, seed=2), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.mix.to(x.dtype), self.taps.to(x.dtype))
+
+
 @pytest.mark.parametrize("function", [padded, padded_before])
 def test_dynamic_sizes(function: Function) -> None:
     """Where the zeros are depends on the sizes."""
-    v, w, image = draw(*MIX, seed=1), draw(*TAPS, seed=2), draw(1, 32, 15, 14)
-    fast, report = compiled(lambda x: function(x, v.to(x.dtype), w.to(x.dtype)), image, dynamic=True)
+    model = Weighted(function)
+    fast, report = compiled(model, draw(1, 32, 15, 14), dynamic=True)
     assert not report.fallbacks
     assert not any("pad" in kernel for kernel in report.kernel_names)
+    assert sum("tiled" in kernel for kernel in report.kernel_names) == 2
     for shape in ((1, 32, 20, 9), (1, 32, 5, 6), IMAGE):
         x = draw(*shape, seed=3)
-        torch.testing.assert_close(fast(x), function(x, v, w), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
     assert len(smelt.reports()) == 1
 
 
