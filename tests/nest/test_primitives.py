@@ -220,6 +220,14 @@ def test_hoist_keeps_a_load_of_what_the_loop_stores() -> None:
     assert hoist(kernel) == kernel
 
 
+def test_hoist_brings_what_two_loops_share_out_once() -> None:
+    zero = Let("zero", F32, "constant", (0.0,))
+    body = [loop(I0, 4, zero, Store("y", (I0 + 4 * k,), "zero")) for k in range(2)]
+    kernel = hoist(Kernel("k", (param("y", 8, written=True),), (), Block(tuple(body))))
+    verify(kernel)
+    assert kernel.body.stmts[0] == zero and len(kernel.body.stmts) == 3
+
+
 def test_vector_and_parallel_are_marks_on_the_loop() -> None:
     kernel = parallelize(vectorize(flatten_accesses(scaled()), I1, 4), I0)
     assert [each.kind for each in loops(kernel.body)] == [LoopKind.PARALLEL, LoopKind.VECTOR]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 import torch
 from sympy import Expr
@@ -59,3 +61,14 @@ def test_a_sum_counts_its_additions() -> None:
     params = (param("x", 4, 10), param("y", 4, written=True))
     kernel = Kernel("sums", params, (), Block((loop(I, 4, *body),)))
     assert work(kernel, {}) == Work(40, 4 * (40 + 4))
+
+
+def test_a_loop_that_turns_in_the_last_block_alone_counts_that() -> None:
+    """100 elements in blocks of 32: the first loop takes the whole blocks, the second one the four left."""
+    block, first = loop_var("i2"), 32 * J
+    (inner,) = scale(100).body.stmts
+    assert isinstance(inner, For)
+    whole = For(block, J, sympy.Min(J + 1, 3), Block((replace(inner, begin=first, end=first + 32),)))
+    rest = replace(inner, begin=number(96), end=sympy.Min(100, first + 32))
+    kernel = replace(scale(100), body=Block((loop(J, 4, whole, rest),)))
+    assert work(kernel, {}) == work(scale(100), {})

@@ -138,6 +138,44 @@ def test_the_nest_computes_it_too() -> None:
     simulated(graph, [draw(33, 34) / 8, draw(34, 64, seed=1) / 8], Config(parallel_grain=1))
 
 
+@pytest.mark.parametrize("rows", [40, 43, 301])
+def test_whole_tiles_and_the_rows_that_are_left(rows: int) -> None:
+    inputs = [draw(rows, 64), draw(64, 70, seed=1), draw(70, seed=2), draw(rows, 70, seed=3)]
+    report = compiled(lambda x, y, b, z: (x @ y + b).relu() * z, *inputs)
+    assert not report.externs
+
+
+@pytest.mark.parametrize(
+    "shared, depth, sizes", [(True, 64, (300, 301, 304, 307, 2, 5)), (False, 65, (40, 43, 48, 3, 300))]
+)
+def test_one_compile_for_whole_tiles_and_rests(shared: bool, depth: int, sizes: tuple[int, ...]) -> None:
+    """Panels that a kernel packs for all threads, and panels that each thread packs for itself."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (x @ w + b).relu() * 2
+
+    w, b = draw(depth, 400, seed=1), draw(400, seed=2)
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(function, backend="smelt", options={"verify": True})
+    for rows in sizes:
+        x = draw(rows, depth, seed=rows)
+        torch._dynamo.mark_dynamic(x, 0)
+        assert_close(fast(x, w, b), function(x, w, b), function(x.double(), w.double(), b.double()))
+    (report,) = smelt.reports()
+    assert not report.externs
+    assert ("mm" in report.kernel_names) is shared
+
+
+def test_the_last_tile_has_the_rows_that_are_left() -> None:
+    """43 are eight times five and three; no place is clamped."""
+    graph = lowered(lambda x, w: (x @ w.t()).relu(), draw(43, 64), draw(64, 64))
+    (run,) = schedule(graph, Config(), Target(32)).runs
+    text = print_run(run)
+    assert text.count("fma(") == 2 * (5 + 3)
+    assert "Min" not in text
+
+
 def test_the_nest_is_a_register_tile() -> None:
     graph = lowered(lambda x, w: x @ w.t(), draw(42, 64), draw(64, 64))
     (run,) = schedule(graph, Config(), Target(32)).runs

@@ -420,6 +420,7 @@ def hoist(kernel: Kernel) -> Kernel:
     for i: for j: v = sqrt(x[i]); y[i, j] = v   →   for i: v = sqrt(x[i]); for j: y[i, j] = v
 
     A load stays where the loop stores to the same buffer; checks and integer divisions stay where they are.
+    What comes out of two loops of a block under one name comes out once.
     """
     return with_body(kernel, _hoist_block(kernel.body))
 
@@ -435,7 +436,7 @@ def _hoist_block(block: Block) -> Block:
             continue
         loop = replace(stmt, body=_hoist_block(stmt.body))
         moved, kept = _invariant(loop)
-        stmts += moved
+        stmts += [each for each in moved if each not in stmts]
         stmts.append(replace(loop, body=Block(tuple(kept))) if moved else loop)
     return Block(tuple(stmts))
 

@@ -88,12 +88,12 @@ class _Counter:
     def _trips(self, loop: For, last: Mapping[Symbol, int]) -> float:
         """How often a loop turns on average: one whose end is cut off turns less in its last block."""
         extent = loop.end - loop.begin
-        first = self._value(extent, dict.fromkeys(last, 0))
+        first = max(self._value(extent, dict.fromkeys(last, 0)), 0)
         around = [symbol for symbol in last if extent.has(symbol)]
         if len(around) != 1:
-            return max(first, 0)
+            return first
         turns = last[around[0]] + 1
-        return max(((turns - 1) * first + self._value(extent, last)) / turns, 0)
+        return ((turns - 1) * first + max(self._value(extent, last), 0)) / turns
 
     def _value(self, expr: Expr, loops: Mapping[Symbol, int]) -> int:
         return size_hint(expr, {**self.hints, **loops})

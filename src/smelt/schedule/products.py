@@ -5,21 +5,21 @@
                   for each few rows:  T[rows, panel] = A[rows, :] panel;  the epilogue on T stores C
 
 Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. It is all
-`smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: the last tile
-computes some rows twice and stores them once. What lhs shares with the columns (a depthwise convolution's
+`smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: whole tiles, all
+alike, are followed by the rows that are left. What lhs shares with the columns (a depthwise convolution's
 channels) it loads side by side, instead of one number for all lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
+from torch.utils._sympy.functions import FloorDiv, Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
@@ -166,12 +166,14 @@ class ProductBuilder:
         chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
         first = chunk * side
-        inside = Block(tuple(self._in_one(epilogue, at, tile)))
-        last = Min(panels, first + side)
-        across = For(at.panel, first, last, inside, independent=True)
-        down = For(
-            tile, ZERO, ceiling(self.rows, self.height), Block((across,)), LoopKind.PARALLEL, independent=True
-        )
+
+        def across(row: Expr, height: int) -> Block:
+            here = replace(at, panel=self.writer.variable())
+            inside = Block(tuple(self._in_one(epilogue, here, row, height)))
+            return Block((For(here.panel, first, Min(panels, first + side), inside, independent=True),))
+
+        body = Block(tuple(self._tiles(tile, tile + 1, across)))
+        down = For(tile, ZERO, ceiling(self.rows, self.height), body, LoopKind.PARALLEL, independent=True)
         return For(chunk, ZERO, ceiling(panels, side), Block((down,)), LoopKind.PARALLEL, independent=True)
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
@@ -179,23 +181,46 @@ class ProductBuilder:
         if size_hint(self.product.depth, self.work.graph.hints) > DEEP:
             body = self._deep(epilogue, at)
         else:
-            tile = self.writer.variable()
             shape = (self.product.depth, sympy.Integer(self.width))
-            inside = Block(tuple(self._in_one(epilogue, at, tile)))
             body = [
                 Alloc("panel", torch.float32, shape),
                 self._pack(at, ZERO, self.product.depth),
-                For(tile, ZERO, ceiling(self.rows, self.height), inside, independent=True),
+                *self._tiles(
+                    ZERO,
+                    ceiling(self.rows, self.height),
+                    lambda row, height: Block(tuple(self._in_one(epilogue, at, row, height))),
+                ),
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: Symbol) -> list[Stmt]:
-        """A tile of a panel that holds all terms, in every phase."""
+    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[Expr, int], Block]) -> list[Stmt]:
+        """The tiles from number ``begin`` to ``end`` of those that cover all rows; ``inside(row, height)`` is
+        what is done for one from ``row`` on.
+
+        Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
+        alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
+        How many the last one has may not be known: then they are taken one by one.
+        """
+        height = self.height
+        full = FloorDiv(self.rows, sympy.Integer(height))
+        tile = self.writer.variable()
+        whole = For(tile, begin, Min(end, full), inside(tile * height, height), independent=True)
+        rest = self.rows % height if self.rows.is_Integer else sympy.Integer(1)
+        if rest == 0:
+            return [whole]
+        last = self.writer.variable()
+        if self.rows.is_Integer:
+            return [whole, For(last, full, end, inside(last * height, int(rest)), independent=True)]
+        stop = Min(self.rows, end * height)
+        return [whole, For(last, full * height, stop, inside(last, 1), independent=True)]
+
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, first: Expr, height: int) -> list[Stmt]:
+        """``height`` rows from ``first`` on of a panel that holds all terms, in every phase."""
         inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width))),
-            self._tile(at, tile),
-            *self._finish(epilogue, at, tile * self.height, self.height),
+            Alloc("tile", torch.float32, (sympy.Integer(height), sympy.Integer(self.width))),
+            self._tile(at, first, height),
+            *self._finish(epilogue, at, first, sympy.Integer(height)),
         ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
@@ -214,7 +239,8 @@ class ProductBuilder:
 
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
             each = unflatten(first + over[0], self.run_sizes)
-            return self._left(at, tile * self.height + row, each, column)
+            there = clamped(tile * self.height + row, self.rows, self.height)
+            return self._left(at, there, each, column)
 
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
             return added("tile", (tile * self.height + row, column), name)
@@ -229,7 +255,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows * self.height, width, "nothing"),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
-            *self._finish(epilogue, at, ZERO, None),
+            *self._finish(epilogue, at, ZERO, self.rows),
         ]
 
     # -- the operands ---------------------------------------------------------------------------------------
@@ -255,11 +281,11 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, tile: Symbol) -> Stmt:
-        """``T[r, c] = sum over k of A[height * tile + r, k] panel[k, c]``, all of it in registers."""
+    def _tile(self, at: _Panel, first: Expr, height: int) -> Stmt:
+        """``T[r, c] = sum over k of A[first + r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return self._left(at, tile * self.height + row, terms, column)
+            return self._left(at, first + row, terms, column)
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
@@ -272,18 +298,17 @@ class ProductBuilder:
         ]
         if is_short(numel(self.run_sizes)):
             return self.writer.tile(
-                self.height,
+                height,
                 self.width,
                 terms,
                 left,
                 right,
                 lambda row, column, name: [Store("tile", (row, column), name)],
             )
-        return self.writer.tile_in_parts(self.height, self.width, terms, left, right, "tile")
+        return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile")
 
     def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-        inside = clamped(row, self.rows, self.height)
-        place = self._lhs_place(at.batch, inside, terms, at.panel * self.width + column)
+        place = self._lhs_place(at.batch, row, terms, at.panel * self.width + column)
         return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
@@ -322,11 +347,11 @@ class ProductBuilder:
         assert kernel is not None
         return kernel
 
-    def _finish(self, epilogue: Kernel | None, at: _Panel, first: Expr, rows: int | None) -> list[Stmt]:
-        """What is done with ``tile``, which has ``rows`` rows from ``first`` on (None: all of them): the
-        epilogue's statements, or the plain store.
+    def _finish(self, epilogue: Kernel | None, at: _Panel, first: Expr, rows: Expr) -> list[Stmt]:
+        """What is done with ``tile``, with ``rows`` rows from ``first`` on: the epilogue's statements, or
+        the plain store.
         """
-        row = self.writer.variable(None if rows is None else sympy.Integer(rows))
+        row = self.writer.variable(rows)
         column = self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
@@ -342,12 +367,11 @@ class ProductBuilder:
             )
         else:
             element = self._on_tile(epilogue, place, row, column)
-        down = self.rows if rows is None else _least(self.rows - first, rows, self.rows)
         left = self.columns - at.panel * self.width
         inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
-        return [For(row, ZERO, down, Block((inner,)), independent=True)]
+        return [For(row, ZERO, rows, Block((inner,)), independent=True)]
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
