@@ -204,9 +204,9 @@ class ProductBuilder:
         """
         height = self.height
         full = FloorDiv(self.rows, sympy.Integer(height))
-        tile = self.writer.variable()
-        whole = For(tile, begin, Min(end, full), inside(tile * height, height), independent=True)
         rest = self.rows % height if self.rows.is_Integer else sympy.Integer(1)
+        tile, stop = self.writer.variable(), end if rest == 0 else Min(end, full)
+        whole = For(tile, begin, stop, inside(tile * height, height), independent=True)
         if rest == 0:
             return [whole]
         last = self.writer.variable()
