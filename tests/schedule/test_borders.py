@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sympy import Integer
 
 import smelt
 from smelt.config import Config
 from smelt.loops.ir import Buffer
 from smelt.loops.printer import buffer_text
 from smelt.nest.interpreter import run_kernel
+from smelt.nest.ir import Block, Kernel, Let, Param, Store
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from tests.lowering.harness import lowered
 from tests.schedule.test_convolutions import compiled
-from tests.schedule.test_products import draw
+from tests.schedule.test_products import assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated
 
 F = torch.nn.functional
@@ -114,6 +116,13 @@ def test_dynamic_sizes(function: Function) -> None:
     assert len(smelt.reports()) == 1
 
 
+def test_what_is_saved_for_the_backward_has_none() -> None:
+    """It is a tensor of its own, outside of the arena, however it lies."""
+    mix, last = torch.nn.Conv2d(16, 32, 1), torch.nn.Conv2d(32, 20, 1)
+    taps, norm = torch.nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False), torch.nn.BatchNorm2d(32)
+    assert_gradients(torch.nn.Sequential(mix, torch.nn.ReLU(), taps, norm, last), draw(2, 16, 29, 31))
+
+
 def test_a_number_of_groups_that_is_a_size() -> None:
     """Then the convolution is ATen's."""
     compiled(padded, draw(*IMAGE), draw(*MIX, seed=1), draw(*TAPS, seed=2), dynamic=True)
@@ -151,10 +160,6 @@ def test_the_nests_interpreter_agrees() -> None:
 
 def test_nothing_is_read_before_the_memory() -> None:
     """The interpreter tells a border from a mistake."""
-    from sympy import Integer
-
-    from smelt.nest.ir import Block, Kernel, Let, Param, Store
-
     steps = (Let("v", torch.float32, "load", ("p", (Integer(-1),))), Store("p", (Integer(0),), "v"))
     kernel = Kernel(
         "k", (Param("p", torch.float32, (Integer(4),), (Integer(1),), True),), (), Block(steps), ()

@@ -210,6 +210,7 @@ class Assembler:
                 for name in self.built[position].buffers:
                     if name in group.writes and name not in homes:
                         alone = name in self.outputs or name in self.late_buffers
+                        assert not (alone and self.work.buffers[name].border), f"{name} has no border here"
                         homes[name] = "fresh" if alone else "arena"
         return homes
 

@@ -18,14 +18,14 @@ import torch
 from sympy import Expr
 
 from smelt.loops.dependencies import bound_symbols, variables
-from smelt.loops.ir import Buffer, Contraction, Graph, Node, Pointwise
-from smelt.loops.record import Recorder
-from smelt.loops.straightline import MaskedInstruction, Recordable, prune
+from smelt.loops.ir import Buffer, Contraction, Graph, Node, Pointwise, StridedView
+from smelt.loops.record import record
+from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import Block, For, Let, LoopKind, Param, Stmt, Store
 from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.operands import Place, Product, lies_well, strides_in_order
+from smelt.schedule.operands import Dtypes, Place, Product, lies_well, operand_code, strides_in_order
 from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
 from smelt.symbolic.bounds import bounds
 
@@ -46,6 +46,8 @@ class Borders:
         self.graph, self.layouts, self.frozen = graph, layouts, frozen
         self.sizes_are_late = any(bound_symbols(node) for node in nodes)
         """Then buffers are allocated one by one, not in the arena."""
+        self.given_out = {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
+        """Neither are they, though those saved for the backward may lie as they like."""
         self.makers: dict[str, Node] = {}
         self.padding: dict[str, Sides] = {}
         """By buffer: how much the padded copy of it has that was seen through last."""
@@ -64,9 +66,7 @@ class Borders:
         symbols = (*variables("i", len(body.shape)), *variables("r", len(body.reduce_shape)))
         extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
         self.padding.clear()
-        recorder = Recorder(self._dtypes(), extents, self._through_padding)
-        last = recorder.run(body.lhs, symbols[: len(body.shape)], symbols[len(body.shape) :])
-        seen = _padded_load(prune(recorder.instructions, [last.name]))
+        seen = _padded_load(operand_code(body.lhs, body, self.graph, self._through_padding))
         if seen is None or not self._may_have_border(seen.buffer):
             return None
         before = self.graph.buffers[seen.buffer]
@@ -87,10 +87,7 @@ class Borders:
     def _may_have_border(self, name: str) -> bool:
         maker = self.makers.get(name)
         computed = maker is not None and isinstance(maker.body, Pointwise)
-        return computed and name not in self.layouts.fixed and name not in self.frozen
-
-    def _dtypes(self) -> dict[str, torch.dtype]:
-        return {name: buffer.dtype for name, buffer in self.graph.buffers.items()}
+        return computed and not (name in self.layouts.fixed or name in self.frozen or name in self.given_out)
 
     def _through_padding(self, buffer: str, index: tuple[Expr, ...]) -> Any:
         """What a padded copy has at ``index``; None for any other buffer."""
@@ -99,12 +96,11 @@ class Borders:
             return None
         body = maker.body
         outer = variables("i", len(body.shape))
-        recorder = Recorder(self._dtypes(), dict(zip(outer, body.shape)))
-        last = recorder.run(body.inner_fn, outer)
-        seen = _padded_load(prune(recorder.instructions, [last.name]))
+        extents = dict(zip(outer, body.shape))
+        seen = _padded_load(record(body.inner_fn, [outer], Dtypes(self.graph.buffers), extents).instructions)
         if seen is None or not seen.tests or not seen.is_of(self.graph.buffers[seen.buffer]):
             return None
-        border = _border(seen, self.graph.buffers[seen.buffer], dict(zip(outer, body.shape)))
+        border = _border(seen, self.graph.buffers[seen.buffer], extents)
         if border is not None:
             self.padding[seen.buffer] = border
         return body.inner_fn(index)
@@ -186,12 +182,11 @@ def _with_border(buffer: Buffer, border: Sides) -> Buffer:
 
 def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
     """The kernel, which fills the borders of what it writes as well."""
+    lanes = target.vector_bytes // 4 if built.arranged else 1
     stmts: list[Stmt] = []
     for param, name in zip(built.kernel.params, built.buffers):
         if param.written and buffers[name].border:
-            stmts += _zeros(
-                param, buffers[name], target.vector_bytes // 4 if built.arranged else 1, len(stmts)
-            )
+            stmts += _zeros(param, buffers[name], lanes, len(stmts))
     body = Block((*built.kernel.body.stmts, *stmts))
     return replace(built, kernel=replace(built.kernel, body=body)) if stmts else built
 

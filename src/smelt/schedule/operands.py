@@ -17,7 +17,7 @@ from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
-from smelt.loops.record import Recorder
+from smelt.loops.record import LoadHook, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, numel, same, simplify, size_hint
@@ -227,7 +227,7 @@ def _moved_with(loads: Iterable[tuple[str, tuple[Expr, ...]]], terms: Sequence[S
 Codes = tuple[list[Recordable], list[Recordable]]
 
 
-class _Dtypes(Mapping[str, torch.dtype]):
+class Dtypes(Mapping[str, torch.dtype]):
     """The dtypes of buffers."""
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
@@ -244,12 +244,15 @@ class _Dtypes(Mapping[str, torch.dtype]):
 
 
 def operand_code(
-    function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
+    function: Callable[[Index, Index], Value],
+    body: Contraction,
+    graph: Graph,
+    load_hook: LoadHook | None = None,
 ) -> list[Recordable]:
-    """What ``lhs`` or ``rhs`` does at ``variables``."""
+    """What ``lhs`` or ``rhs`` does at ``variables``; ``load_hook``: see `Recorder`."""
     outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
     extents = dict(zip((*outer, *terms), (*body.shape, *body.reduce_shape)))
-    recorder = Recorder(_Dtypes(graph.buffers), extents)
+    recorder = Recorder(Dtypes(graph.buffers), extents, load_hook)
     recorder.run(function, outer, terms)
     return list(recorder.instructions)
 
