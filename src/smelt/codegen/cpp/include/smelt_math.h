@@ -12,8 +12,8 @@
 //   log                               1                           1
 //   log2 log10 pow                    0.6  (through float64)      1     (libm)
 //   sin cos                           1.6                         1     (libm)
-//   tanh                              2.5                         2     (libm)
-//   erf                               1.2                         1     (libm)
+//   tanh                              2.5  (AVX-512: 1.2)         2     (libm)
+//   erf                               1.2  (AVX-512: 2.3)         1     (libm)
 //   sigmoid                           2.5  (0 below -88.7)        2     (0 below -709.7)
 //   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
 //                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
@@ -149,6 +149,22 @@ SMELT_DEFINE_ROUND(round, 8, rint)
 #endif
 SMELT_DEFINE1(rsqrt, return {T(1) / sqrt(x).v};)
 
+// The larger (smaller) of a and b; b where either is NaN or both are zeros: what x86's MAXPS (MINPS) does.
+template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
+template <class R> SMELT_INLINE R smaller(R a, R b) { return a < b ? a : b; }
+#if defined(__AVX__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 8> larger(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_maxps256(a, b); }
+SMELT_INLINE raw<f32, 8> smaller(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_minps256(a, b); }
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 16> larger(raw<f32, 16> a, raw<f32, 16> b) {
+  return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
+}
+SMELT_INLINE raw<f32, 16> smaller(raw<f32, 16> a, raw<f32, 16> b) {
+  return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
+}
+#endif
+
 template <class R, class T> SMELT_INLINE R horner(R, T c) { return R{} + c; }
 template <class R, class T, class... C> SMELT_INLINE R horner(R x, T c, C... rest) {
   return mad(x, horner(x, rest...), R{} + c);
@@ -171,6 +187,14 @@ template <class R, class M> SMELT_INLINE R pick(M m, R a, R b) { return m ? a : 
 // 2**n for -126 <= n <= 127 (float64: -1022 … 1023)
 template <int N> SMELT_INLINE raw<f32, N> power_of_2(raw<i32, N> n) { return (raw<f32, N>)((n + 127) << 23); }
 template <int N> SMELT_INLINE raw<f64, N> power_of_2(raw<i64, N> n) { return (raw<f64, N>)((n + 1023) << 52); }
+// p * 2**n for -252 <= n <= 254, n also as the integer k; denormal results are rounded once.
+template <int N> SMELT_INLINE raw<f32, N> times_power_of_2(raw<f32, N> p, raw<f32, N> n, raw<i32, N> k) {
+#if defined(SMELT_AVX512) && defined(SMELT_GCC_X86)
+  if constexpr (N == 16) return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4);
+#endif
+  raw<i32, N> half = k >> 1;
+  return p * power_of_2<N>(half) * power_of_2<N>(k - half);
+}
 
 // x = n * ln2 + r with n an integer (also as t's low bits); |r| <= ln2 / 2. For |x| < 2**20.
 template <int N, class F> SMELT_INLINE F split_ln2(F x, F& n, raw<i32, N>& k) {
@@ -182,27 +206,23 @@ template <int N, class F> SMELT_INLINE F split_ln2(F x, F& n, raw<i32, N>& k) {
 }
 SMELT_FLOAT(exp) {
   SMELT_FLOAT_TYPES
-  x = x < -104.5f ? F{} - 104.5f : x;
-  x = x > 89.0f ? F{} + 89.0f : x;
+  x = smaller(F{} + 89.0f, larger(F{} - 104.5f, x));
   F n;
   I k;
   F r = split_ln2<N>(x, n, k);
   F p = horner(r, 4.9999994e-01f, 1.666652e-01f, 4.1668396e-02f, 8.368786e-03f, 1.3814402e-03f);
   p = mad(r * r, p, r) + 1.0f;
-  I half = k >> 1;
-  return {p * power_of_2<N>(half) * power_of_2<N>(k - half)};
+  return {times_power_of_2<N>(p, n, k)};
 }
 SMELT_FLOAT(exp2) {
   SMELT_FLOAT_TYPES
-  x = x < -151.0f ? F{} - 151.0f : x;
-  x = x > 129.0f ? F{} + 129.0f : x;
+  x = smaller(F{} + 129.0f, larger(F{} - 151.0f, x));
   F t = x + 0x1.8p23f;
   I k = (I)t - 0x4b400000;
-  F r = x - (t - 0x1.8p23f);
+  F n = t - 0x1.8p23f, r = x - n;
   F p = horner(r, 6.931472e-01f, 2.4022648e-01f, 5.5503324e-02f, 9.618438e-03f, 1.3398903e-03f, 1.5353336e-04f);
   p = mad(r, p, F{} + 1.0f);
-  I half = k >> 1;
-  return {p * power_of_2<N>(half) * power_of_2<N>(k - half)};
+  return {times_power_of_2<N>(p, n, k)};
 }
 // e**x - 1 for -20 <= x <= 89
 template <int N, class F> SMELT_INLINE F expm1_core(F x) {
@@ -216,8 +236,7 @@ template <int N, class F> SMELT_INLINE F expm1_core(F x) {
 }
 SMELT_FLOAT(expm1) {
   SMELT_FLOAT_TYPES
-  F y = x < -20.0f ? F{} - 20.0f : x;
-  y = y > 89.0f ? F{} + 89.0f : y;
+  F y = smaller(F{} + 89.0f, larger(F{} - 20.0f, x));
   I small = abs(in).v < 1e-8f;
   return {small ? x : expm1_core<N>(y)};
 }
@@ -225,7 +244,7 @@ SMELT_FLOAT(sigmoid) { return {1.0f / (1.0f + exp(vec<f32, N>{-in.v}).v)}; }
 SMELT_FLOAT(tanh) {
   SMELT_FLOAT_TYPES
   F a = abs(in).v;
-  a = a > 10.0f ? F{} + 10.0f : a;
+  a = smaller(F{} + 10.0f, a);
   F t = expm1_core<N>(a + a);
   F y = a < 1e-4f ? a : t / (t + 2.0f);
   return copysign(vec<f32, N>{y}, in);
@@ -399,12 +418,73 @@ SMELT_FLOAT(erf) {
   F a = abs(in).v, z = x * x;
   F small = mad(x, horner(z, 1.2837917e-01f, -3.7612632e-01f, 1.1283664e-01f, -2.6857704e-02f, 5.1969513e-03f,
                           -8.097698e-04f, 8.185073e-05f), x);
-  F b = a > 4.0f ? F{} + 4.0f : a;
+  F b = smaller(F{} + 4.0f, a);
   F q = horner(b, -1.6920897e-04f, 1.1294885e+00f, 6.334008e-01f, 1.0822042e-01f, -2.5080638e-02f, 4.1562626e-03f,
                -4.3139514e-04f, 2.0828755e-05f);
   vec<f32, N> large{1.0f - exp(vec<f32, N>{-q}).v};
   return {a < 0.92f ? small : copysign(large, in).v};
 }
+
+// ---------------------------------------------------------------------------------------------- sixteen pieces
+// With AVX-512, a lookup among sixteen is one instruction: an odd function on x >= 0 is a polynomial around a center
+// of the lane's own (rows: centers, coefficients; tests/codegen/fit_pieces.py makes them). The lookup reads the low
+// four bits of `piece`.
+#if defined(SMELT_AVX512) && defined(SMELT_GCC_X86)
+#define SMELT_PIECES 1
+typedef i32 i16_ __attribute__((vector_size(64)));
+SMELT_INLINE f16_ in_pieces(const f16_ (&rows)[8], f16_ x, i16_ piece) {
+  f16_ t = x - __builtin_shuffle(rows[0], piece), y = __builtin_shuffle(rows[7], piece);
+#pragma GCC unroll 6
+  for (int k = 6; k > 0; --k) y = mad(y, t, __builtin_shuffle(rows[k], piece));
+  return y;
+}
+static const f16_ erf_pieces[8] = {
+    {0.f, .254740357f, .507455468f, .761053264f, 1.01567852f, 1.27104282f, 1.52337205f, 1.77595127f,
+     2.02990913f, 2.28554296f, 2.53804398f, 2.79193425f, 3.04814243f, 3.30085158f, 3.55667114f, 3.81057739f},
+    {0.f, .281345248f, .52702713f, .718203247f, .849107563f, .927747846f, .968789101f, .987980604f,
+     .995904684f, .998771787f, .999668479f, .999921322f, .999983728f, .99999696f, .999999523f, .99999994f},
+    {1.12837923f, 1.05748093f, .872206748f, .632281959f, .402194053f, .224300727f, .110816434f, .048160281f,
+     .0183202382f, .00607894314f, .00179835141f, .00046470188f, .000104075953f, 2.09193058e-05f, 3.61967705e-06f, 5.57549185e-07f},
+    {-3.0605527e-08f, -.269383073f, -.442606062f, -.481200248f, -.408499837f, -.285095811f, -.168814659f, -.0855303109f,
+     -.0371884219f, -.0138936862f, -.00456429459f, -.00129741675f, -.000317238329f, -6.90514789e-05f, -1.28740094e-05f, -2.12458644e-06f},
+    {-.376123577f, -.306742847f, -.141001195f, .0333826542f, .142536223f, .166812032f, .134506956f, .0852125362f,
+     .0442197658f, .0191434901f, .00712338183f, .00225987867f, .000609916402f, .000144958918f, 2.93125904e-05f, 5.20968069e-06f},
+    {-9.47173758e-05f, .128861845f, .183309406f, .147694603f, .0637808591f, -.0109797223f, -.0461796224f, -.0471551381f,
+     -.0324843116f, -.0172454808f, -.0075184945f, -.00272241328f, -.000823825423f, -.00021624926f, -4.7835314e-05f, -9.21755054e-06f},
+    {.114280201f, .0785117522f, .0052354373f, -.0545290411f, -.0683227405f, -.0443952456f, -.0123359747f, .00779331708f,
+     .0130379973f, .0100130327f, .00551041123f, .00237704092f, .000829767028f, .000245418545f, 6.03533408e-05f, 1.27747089e-05f},
+    {-.0101417722f, -.0407479182f, -.0494927838f, -.0253185872f, .00611635577f, .0216075275f, .0184653159f, .00785070378f,
+     -.000194775232f, -.00301493495f, -.00263652764f, -.00147137116f, -.000620687555f, -.000210403014f, -5.87073482e-05f, -1.37477264e-05f},
+};
+static const f16_ tanh_pieces[8] = {
+    {2.12299538f, 2.72810674f, 3.33893132f, 3.94057584f, 4.85838842f, 6.07344532f, 7.27804279f, 8.50236988f,
+     0.f, .227281988f, .380004734f, .531641603f, .757611394f, 1.06245971f, 1.36264932f, 1.6666671f},
+    {.971761346f, .991496921f, .997486234f, .99924469f, .999879479f, .99998939f, .999999046f, .99999994f,
+     0.f, .223447621f, .362711579f, .48663494f, .639667869f, .786603451f, .877006114f, .931109667f},
+    {.0556798801f, .0169338584f, .00502121495f, .00151005003f, .000241031565f, 2.12195773e-05f, 1.90739547e-06f, 1.64817848e-07f,
+     1.f, .950071156f, .86844033f, .763186455f, .590825021f, .381255001f, .230860278f, .133034781f},
+    {-.0541075543f, -.0167898647f, -.00500859274f, -.0015089087f, -.000241001369f, -2.12193281e-05f, -1.90735864e-06f, -1.64818445e-07f,
+     -1.44447526e-07f, -.212291136f, -.314993352f, -.371393174f, -.377931774f, -.299896508f, -.202465877f, -.123869978f},
+    {.0340212397f, .0110019809f, .00332200574f, .00100433233f, .000160387222f, 1.41244136e-05f, 1.26967052e-06f, 1.09711145e-07f,
+     -.333322197f, -.269254059f, -.175228626f, -.0736631379f, .044802919f, .108814746f, .100611806f, .0709923655f},
+    {-.0150244273f, -.0053124046f, -.00164425606f, -.000500696304f, -8.01785864e-05f, -7.06285982e-06f, -6.35396646e-07f, -5.48513448e-08f,
+     -.000314535224f, .130927563f, .168555126f, .159645304f, .0973154083f, .0143730082f, -.0207459088f, -.0248107146f},
+    {.00445151841f, .00199052249f, .000651861774f, .000201591611f, 3.3796885e-05f, 2.98120267e-06f, 2.67979459e-07f, 2.31602133e-08f,
+     .13736178f, .0814336613f, .0166894794f, -.0359157212f, -.0633330867f, -.0391194187f, -.0103762224f, .00230581989f},
+    {-.000526440796f, -.000560464105f, -.000208272366f, -6.58660138e-05f, -1.11967056e-05f, -9.92598643e-07f, -8.79346089e-08f, -7.7442861e-09f,
+     -.0239157043f, -.0663616583f, -.0690722689f, -.0439774618f, -.000135778828f, .0191314798f, .0113197546f, .003298569f},
+};
+SMELT_INLINE vec<f32, 16> erf(vec<f32, 16, false> in) {
+  f16_ a = smaller(f16_{} + 3.93f, abs(in).v);
+  f16_ piece = mad(a, f16_{} + 256.0f / 65.0f, f16_{} + 0x1.8p23f);
+  return copysign(vec<f32, 16>{in_pieces(erf_pieces, a, (i16_)piece)}, in);
+}
+SMELT_INLINE vec<f32, 16> tanh(vec<f32, 16, false> in) {
+  f16_ a = smaller(f16_{} + 9.09f, abs(in).v);
+  f16_ octave = mad(a, f16_{} + 0.82421875f, f16_{} + 0.5f);
+  return copysign(vec<f32, 16>{in_pieces(tanh_pieces, a, (i16_)octave >> 21)}, in);
+}
+#endif
 
 // ---------------------------------------------------------------------------------------------- lane by lane
 SMELT_INLINE f64 lgamma_scalar(f64 x) {
@@ -579,16 +659,6 @@ template <class X> SMELT_INLINE X fma(X x, X y, X z) {
   else return fma_scalar(x, y, z);
 }
 
-// The larger of a and b; b where either is NaN or both are zeros: what x86's MAXPS does.
-template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
-#if defined(__AVX__) && !defined(__clang__)
-SMELT_INLINE raw<f32, 8> larger(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_maxps256(a, b); }
-#endif
-#if defined(__AVX512F__) && !defined(__clang__)
-SMELT_INLINE raw<f32, 16> larger(raw<f32, 16> a, raw<f32, 16> b) {
-  return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
-}
-#endif
 // where(x < y, y, x), exactly: x where either is NaN, and of two zeros x.
 SMELT_DEFINE2(at_least, { return {larger(y.v, x.v)}; })
 

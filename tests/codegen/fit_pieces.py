@@ -1,0 +1,76 @@
+"""Prints the tables of ``smelt_math.h``'s erf and tanh: ``python -m tests.codegen.fit_pieces``.
+
+An odd function is a polynomial of degree 6 on each of 16 intervals of ``|x|``, around a center whose value is
+almost a float32, so that the constant term has no error of its own; the other coefficients interpolate
+``(f(center + t) - f(center)) / t`` at Chebyshev's nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+
+Real = mpmath.mpf
+
+DEGREE = 6
+ERF_STEP = 65 / 256
+"""Intervals of erf are centered at its multiples (but for the first, which begins at 0)."""
+ERF_EDGES = [0.0, *((k + 0.5) * ERF_STEP for k in range(16))]
+TANH_SCALE = 0.82421875
+"""``|x| * TANH_SCALE + 0.5`` lies in four octaves, each in four parts of equal width."""
+TANH_EDGES = [
+    (value - 0.5) / TANH_SCALE
+    for value in (*(2.0**e * (1 + m / 4) for e in (-1, 0, 1, 2) for m in range(4)), 8.0)
+]
+
+
+def rounded(x: Real) -> Real:
+    """To float32."""
+    return Real(float(np.float32(float(x))))
+
+
+def center_of(f: Callable[[Real], Real], low: float, high: float) -> Real:
+    """The float32 near the middle of the interval whose value is nearest to a float32."""
+    candidates = [rounded(low + (high - low) * (0.5 + k / 256000)) for k in range(-2000, 2001)]
+    return min(candidates, key=lambda x: abs(rounded(f(x)) - f(x)))
+
+
+def coefficients(f: Callable[[Real], Real], center: Real, low: float, high: float) -> list[Real]:
+    """Of ``f(center + t)`` by powers of t, in float32."""
+    first, last, constant = low - center, high - center, f(center)
+    nodes = [
+        (first + last) / 2 + (last - first) / 2 * mpmath.cos(mpmath.pi * (2 * k + 1) / (2 * DEGREE))
+        for k in range(DEGREE)
+    ]
+    powers = mpmath.matrix([[t**j for j in range(DEGREE)] for t in nodes])
+    slopes = mpmath.matrix([(f(center + t) - constant) / t for t in nodes])
+    return [rounded(c) for c in (constant, *mpmath.lu_solve(powers, slopes))]
+
+
+def table(f: Callable[[Real], Real], edges: list[float]) -> list[list[Real]]:
+    """Rows: the centers, then the coefficients of t**0 … t**6; a column for each interval."""
+    columns = []
+    for k, (low, high) in enumerate(itertools.pairwise(edges)):
+        center = Real(0) if k == 0 else center_of(f, low, high)
+        columns.append([center, *coefficients(f, center, low, high)])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def printed(name: str, rows: list[list[Real]], rotation: int) -> str:
+    """As C++: the entry of interval k stands at ``(k + rotation) % 16``."""
+    lines = [f"static const f16_ {name}_pieces[8] = {{"]
+    for row in rows:
+        turned = row[-rotation:] + row[:-rotation]
+        numbers = [f"{float(np.float32(float(x))):.9g}f".replace("0.", ".", 1) for x in turned]
+        numbers = [text if "." in text or "e" in text else text.replace("f", ".f") for text in numbers]
+        lines += ["    {" + ", ".join(numbers[:8]) + ",", "     " + ", ".join(numbers[8:]) + "},"]
+    return "\n".join([*lines, "};"])
+
+
+if __name__ == "__main__":
+    mpmath.mp.dps = 40
+    print(printed("erf", table(mpmath.erf, ERF_EDGES), 0))
+    print(printed("tanh", table(mpmath.tanh, TANH_EDGES), 8))
