@@ -26,10 +26,10 @@ from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Dtypes, Place, Product, lies_well, operand_code, strides_in_order
-from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
+from smelt.symbolic import FloorDiv, flatten, loop_var, same, simplify, size_hint
 from smelt.symbolic.bounds import bounds
 
-ZERO = sympy.Integer(0)
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 Sides = tuple[tuple[Expr, Expr], ...]
 """How many elements before and after each dimension."""
 
@@ -181,23 +181,51 @@ def _with_border(buffer: Buffer, border: Sides) -> Buffer:
 
 
 def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
-    """The kernel, which fills the borders of what it writes as well."""
+    """The kernel, which fills the borders of what it writes as well: a part with each turn of its parallel
+    loops where it has them already, else behind its loops.
+    """
     lanes = target.vector_bytes // 4 if built.arranged else 1
-    stmts: list[Stmt] = []
+    stmts: list[For] = []
     for param, name in zip(built.kernel.params, built.buffers):
         if param.written and buffers[name].border:
             stmts += _zeros(param, buffers[name], lanes, len(stmts))
-    body = Block((*built.kernel.body.stmts, *stmts))
-    return replace(built, kernel=replace(built.kernel, body=body)) if stmts else built
+    if not stmts:
+        return built
+    body = built.kernel.body
+    shared = _in_turns(body, stmts, ZERO, ONE) if built.arranged else None
+    body = shared or Block((*body.stmts, *stmts))
+    return replace(built, kernel=replace(built.kernel, body=body))
 
 
-def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[Stmt]:
+def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
+    """``body``, one nest of parallel loops, in whose innermost turns the loops ``stmts`` are done bit by bit;
+    None if it is something else. This is turn number ``turn`` of ``turns`` as far as the loops around tell.
+    """
+    loop = body.stmts[0] if len(body.stmts) == 1 else None
+    if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
+        return None
+    turn, turns = sympy.expand(turn * loop.end + loop.var), turns * loop.end
+    within = _in_turns(loop.body, stmts, turn, turns)
+    if within is None:
+        within = Block((*loop.body.stmts, *(_part(each, turn, turns) for each in stmts)))
+    return Block((replace(loop, body=within),))
+
+
+def _part(loop: For, turn: Expr, turns: Expr) -> For:
+    """The turns of the outermost loop that has some, cut into ``turns``: part number ``turn``."""
+    inner = loop.body.stmts[0]
+    if loop.end == 1 and isinstance(inner, For):
+        return replace(loop, body=Block((_part(inner, turn, turns),)))
+    return replace(loop, begin=FloorDiv(turn * loop.end, turns), end=FloorDiv((turn + 1) * loop.end, turns))
+
+
+def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
     """Loops over a border, each element once: what lies beyond a dimension's ends, inside of those before it.
 
     ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
     ``lanes`` where the kernel is arranged already.
     """
-    found: list[Stmt] = []
+    found: list[For] = []
     order = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
     for dim, ends in enumerate(buffer.border):
         for side, width in enumerate(ends):
@@ -221,5 +249,5 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[Stmt]:
             for inner, d in enumerate(reversed(order)):
                 kind, step = (LoopKind.VECTOR, lanes) if inner == 0 and lanes > 1 else (LoopKind.SERIAL, 1)
                 nest = (For(over[d], ZERO, spans[d][1], Block(nest), kind, step, independent=True),)
-            found += nest
+            found += [loop for loop in nest if isinstance(loop, For)]
     return found
