@@ -341,7 +341,7 @@ class Assembler:
             buffer = self.work.buffers[name]
             size = sympy.expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
             lifetimes.append(Lifetime(name, size, start, last[name]))
-        return plan_arena(lifetimes)
+        return plan_arena(lifetimes, self.graph.hints)
 
     def _place_of(self, name: str) -> Expr:
         """Where in the arena a buffer's first element is, in bytes: behind what its border has before it."""

@@ -290,7 +290,7 @@ class _Native:
         order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)
         assert order is not None
         short = [t for t in range(len(body.reduce_shape)) if t not in order]
-        width = panel_width(self.product.extents[-1], self.lanes)
+        width = panel_width(self.product.extents[-1], self.lanes, self.product.shared)
         panels = Panels("", self.product, (*short, *order), width)
         name = self._buffer("rhs", panels.shape)
         yield Node((name,), Pointwise(panels.shape, self.within, panels.fill), self.node.origin)

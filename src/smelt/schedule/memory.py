@@ -4,13 +4,14 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import sympy
-from sympy import Expr
+from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Max
 
-from smelt.symbolic import FloorDiv, same
+from smelt.symbolic import FloorDiv, same, size_hint
 
 ALIGNMENT = 64
 
@@ -35,12 +36,12 @@ class Arena:
     size: Expr
 
 
-def plan_arena(lifetimes: list[Lifetime]) -> Arena:
+def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int] | None = None) -> Arena:
     """Give every buffer a place so that buffers that live at the same time do not overlap.
 
     Buffers of known size are placed largest first, each at the lowest offset that is free for its whole life.
-    Buffers of symbolic size follow behind them; there a place is shared only by buffers of provably equal
-    size.
+    Buffers of symbolic size follow behind them, largest first at the symbols' ``hints``: each in the first
+    slot that is free for its whole life; a slot is as large as the largest of those in it.
 
     >>> n = sympy.Integer
     >>> lives = [Lifetime("a", n(64), 0, 1), Lifetime("b", n(64), 1, 2), Lifetime("c", n(64), 2, 3)]
@@ -59,19 +60,28 @@ def plan_arena(lifetimes: list[Lifetime]) -> Arena:
         placed.append((offset, size, life))
         offsets[life.name] = sympy.Integer(offset)
         top = max(top, offset + size)
-    slots: list[tuple[Expr, Expr, list[Lifetime]]] = []
-    end: Expr = sympy.Integer(top)
-    for life in sorted(symbolic, key=lambda life: life.first):
-        for offset_expr, size_expr, members in slots:
-            if same(size_expr, life.size) and not any(_overlap(life, member) for member in members):
-                members.append(life)
-                offsets[life.name] = offset_expr
-                break
+    slots: list[list[Lifetime]] = []
+    for life in sorted(symbolic, key=lambda life: (-size_hint(life.size, hints or {}), life.first)):
+        free = (slot for slot in slots if not any(_overlap(life, member) for member in slot))
+        slot = next(free, None)
+        if slot is None:
+            slots.append([life])
         else:
-            slots.append((end, life.size, [life]))
-            offsets[life.name] = end
-            end = end + aligned(life.size)
+            slot.append(life)
+    end: Expr = sympy.Integer(top)
+    for slot in slots:
+        offsets.update((life.name, end) for life in slot)
+        end = end + aligned(_largest([life.size for life in slot]))
     return Arena(offsets, end)
+
+
+def _largest(sizes: Iterable[Expr]) -> Expr:
+    """The largest of sizes, those that are equal taken once."""
+    different: list[Expr] = []
+    for size in sizes:
+        if not any(same(size, other) for other in different):
+            different.append(size)
+    return different[0] if len(different) == 1 else Max(*different)
 
 
 def aligned(size: Expr) -> Expr:

@@ -52,6 +52,8 @@ from smelt.symbolic import (
 
 ACCUMULATORS, MOST_ACCUMULATORS = 12, 16
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best."""
+WINDOWS, MOST_WINDOWS = 8, 14
+"""Registers of a tile where rows have windows of their own: what those see takes registers too."""
 DEEP = 2048
 """Terms from which on a panel has no room in the cache: they are gone through in blocks of `BLOCK`."""
 BLOCK = 512
@@ -85,6 +87,14 @@ class _Panel:
     panel: Symbol
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows from number ``start`` on, of all or of those in line number ``line``."""
+
+    start: Expr
+    line: Symbol | None
+
+
 class ProductBuilder:
     """Builds the kernel of one product with its epilogue.
 
@@ -107,9 +117,9 @@ class ProductBuilder:
         self.aside_sizes = product.sizes(self.aside)
         if self.aside:
             self.columns = product.body.shape[product.columns[-1]]
-        self.width = self.panels.width if self.panels else panel_width(self.columns, self.lanes)
-        accumulators = MOST_ACCUMULATORS if target.vector_bytes >= 64 else ACCUMULATORS
-        self.height = tile_rows(self.rows, self.width // self.lanes, accumulators)
+        self.width = (
+            self.panels.width if self.panels else panel_width(self.columns, self.lanes, product.shared)
+        )
         self.lhs, self.lhs_flat = place
         self.symbols = variables("i", len(body.shape))
         self.term_symbols = variables("r", len(body.reduce_shape))
@@ -123,6 +133,33 @@ class ProductBuilder:
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
+        *outer, inner = self._lines()
+        self.lines = numel(outer) if outer else None
+        """How many there are where tiles stay inside of one."""
+        self.line = self.rows if self.lines is None else inner
+        """How many rows are in one."""
+        self.along = self.writer.variable(self.line)
+        """Stands for a row's place in its line until that is simplified."""
+        wide = target.vector_bytes >= 64
+        if product.shared:
+            accumulators = MOST_WINDOWS if wide else WINDOWS
+        else:
+            accumulators = MOST_ACCUMULATORS if wide else ACCUMULATORS
+        expected = self.line if self.lines is None else sympy.Integer(size_hint(self.line, work.graph.hints))
+        self.height = tile_rows(expected, self.width // self.lanes, accumulators)
+
+    def _lines(self) -> list[Expr]:
+        """What all rows are cut into, the sizes outermost first: where windows side by side share what they
+        load, and where sizes are not known, so that no row has to be divided by them. One size: into nothing.
+        """
+        shape, known = self.product.body.shape, self.rows.is_Integer
+        if known and not self.product.shared:
+            return [self.rows]
+        dims = [d for d in self.product.rows if shape[d] != 1]
+        beside = [self.source] if self.epilogue is None else self.epilogue.buffers
+        if dims and any(self.work.buffers[name].border for name in beside):
+            return [shape[d] for d in dims]
+        return [numel([shape[d] for d in run]) for run in self.row_runs] or [self.rows]
 
     def _term_runs(self) -> list[list[int]]:
         """The terms that are walked as one, outermost first; what phases count they count alone."""
@@ -167,14 +204,20 @@ class ProductBuilder:
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
         first = chunk * side
 
-        def across(row: Expr, height: int) -> Block:
+        def across(rows: _Rows, height: int) -> Block:
             here = replace(at, panel=self.writer.variable())
-            inside = Block(tuple(self._in_one(epilogue, here, row, height)))
+            inside = Block(tuple(self._in_one(epilogue, here, rows, height)))
             return Block((For(here.panel, first, Min(panels, first + side), inside, independent=True),))
 
-        body = Block(tuple(self._tiles(tile, tile + 1, across)))
-        down = For(tile, ZERO, ceiling(self.rows, self.height), body, LoopKind.PARALLEL, independent=True)
-        return For(chunk, ZERO, ceiling(panels, side), Block((down,)), LoopKind.PARALLEL, independent=True)
+        line = None if self.lines is None else self.writer.variable(self.lines)
+        nest = Block(tuple(self._tiles(line, tile, tile + 1, across)))
+        over = [(tile, ceiling(self.line, self.height)), (line, self.lines), (chunk, ceiling(panels, side))]
+        for variable, size in over:
+            if variable is not None and size is not None:
+                nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL, independent=True),))
+        (loop,) = nest.stmts
+        assert isinstance(loop, For)
+        return loop
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
@@ -182,45 +225,66 @@ class ProductBuilder:
             body = self._deep(epilogue, at)
         else:
             shape = (self.product.depth, sympy.Integer(self.width))
+            line = None if self.lines is None else self.writer.variable(self.lines)
+            tiles = self._tiles(
+                line,
+                ZERO,
+                ceiling(self.line, self.height),
+                lambda rows, height: Block(tuple(self._in_one(epilogue, at, rows, height))),
+            )
+            if line is not None and self.lines is not None:
+                tiles = [For(line, ZERO, self.lines, Block(tuple(tiles)), independent=True)]
             body = [
                 Alloc("panel", torch.float32, shape),
                 self._pack(at, ZERO, self.product.depth),
-                *self._tiles(
-                    ZERO,
-                    ceiling(self.rows, self.height),
-                    lambda row, height: Block(tuple(self._in_one(epilogue, at, row, height))),
-                ),
+                *tiles,
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
-    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[Expr, int], Block]) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover all rows; ``inside(row, height)`` is
-        what is done for one from ``row`` on.
+    def _tiles(
+        self, line: Symbol | None, begin: Expr, end: Expr, inside: Callable[[_Rows, int], Block]
+    ) -> list[Stmt]:
+        """The tiles from number ``begin`` to ``end`` of those that cover all rows (of a line);
+        ``inside(rows, height)`` is what is done for one.
 
         Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
-        How many the last one has may not be known: then they are taken one by one.
+        How many the last one has may not be known: then they are taken in two halves, what is left of these
+        one by one.
         """
-        height = self.height
-        full = FloorDiv(self.rows, sympy.Integer(height))
-        rest = self.rows % height if self.rows.is_Integer else sympy.Integer(1)
-        tile, stop = self.writer.variable(), end if rest == 0 else Min(end, full)
-        whole = For(tile, begin, stop, inside(tile * height, height), independent=True)
+        height, tile, last = self.height, self.writer.variable(), self.writer.variable()
+        full = FloorDiv(self.line, sympy.Integer(height))
+        rest = self.line - full * height
+        stop = end if rest == 0 else Min(end, full)
+        whole = For(tile, begin, stop, inside(_Rows(tile * height, line), height), independent=True)
         if rest == 0:
             return [whole]
-        last = self.writer.variable()
-        if self.rows.is_Integer:
-            return [whole, For(last, full, end, inside(last * height, int(rest)), independent=True)]
-        stop = Min(self.rows, end * height)
-        return [whole, For(last, full * height, stop, inside(last, 1), independent=True)]
+        if rest.is_Integer:
+            left = [inside(_Rows(last * height, line), int(rest))]
+        else:
+            half = -(-height // 2)
+            halves = FloorDiv(rest, sympy.Integer(half))
+            left = []
+            for first, count, rows in ((ZERO, halves, half), (halves * half, rest - halves * half, 1)):
+                each = self.writer.variable()
+                here = _Rows(full * height + first + each * rows, line)
+                left.append(Block((For(each, ZERO, count, inside(here, rows), independent=True),)))
+        stmts = tuple(stmt for block in left for stmt in block.stmts)
+        return [whole, For(last, full, end, Block(stmts), independent=True)]
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, first: Expr, height: int) -> list[Stmt]:
-        """``height`` rows from ``first`` on of a panel that holds all terms, in every phase."""
+    def _numbered(self, rows: _Rows, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
+        """The number of ``row`` of these among all, and what is to be put into what comes of it."""
+        if rows.line is None:
+            return rows.start + row, {}
+        return rows.line * self.line + self.along, {self.along: rows.start + row}
+
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, rows: _Rows, height: int) -> list[Stmt]:
+        """``height`` of ``rows`` of a panel that holds all terms, in every phase."""
         inside: list[Stmt] = [
             Alloc("tile", torch.float32, (sympy.Integer(height), sympy.Integer(self.width))),
-            self._tile(at, first, height),
-            *self._finish(epilogue, at, first, sympy.Integer(height)),
+            self._tile(at, rows, height),
+            *self._finish(epilogue, at, rows, sympy.Integer(height)),
         ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
@@ -240,7 +304,7 @@ class ProductBuilder:
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
             each = unflatten(first + over[0], self.run_sizes)
             there = clamped(tile * self.height + row, self.rows, self.height)
-            return self._left(at, there, each, column)
+            return self._left(at, _Rows(there, None), ZERO, each, column)
 
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
             return added("tile", (tile * self.height + row, column), name)
@@ -255,7 +319,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows * self.height, width, "nothing"),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
-            *self._finish(epilogue, at, ZERO, self.rows),
+            *self._finish(epilogue, at, _Rows(ZERO, None), self.rows),
         ]
 
     # -- the operands ---------------------------------------------------------------------------------------
@@ -281,11 +345,11 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, first: Expr, height: int) -> Stmt:
-        """``T[r, c] = sum over k of A[first + r, k] panel[k, c]``, all of it in registers."""
+    def _tile(self, at: _Panel, rows: _Rows, height: int) -> Stmt:
+        """``T[r, c] = sum over k of A[rows r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return self._left(at, first + row, terms, column)
+            return self._left(at, rows, row, terms, column)
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
@@ -304,11 +368,13 @@ class ProductBuilder:
                 left,
                 right,
                 lambda row, column, name: [Store("tile", (row, column), name)],
+                windows=self.product.shared,
             )
         return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile")
 
-    def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-        place = self._lhs_place(at.batch, row, terms, at.panel * self.width + column)
+    def _left(self, at: _Panel, rows: _Rows, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+        number, where = self._numbered(rows, row)
+        place = self._lhs_place(at.batch, number, terms, at.panel * self.width + column).xreplace(where)
         return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
@@ -347,16 +413,17 @@ class ProductBuilder:
         assert kernel is not None
         return kernel
 
-    def _finish(self, epilogue: Kernel | None, at: _Panel, first: Expr, rows: Expr) -> list[Stmt]:
-        """What is done with ``tile``, with ``rows`` rows from ``first`` on: the epilogue's statements, or
-        the plain store.
+    def _finish(self, epilogue: Kernel | None, at: _Panel, rows: _Rows, height: Expr) -> list[Stmt]:
+        """What is done with ``tile``, with ``height`` of ``rows``: the epilogue's statements, or the plain
+        store.
         """
-        row = self.writer.variable(rows)
+        row = self.writer.variable(height)
         column = self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
         across = beside + at.panel * self.width + column
-        place = self._coordinates(pieces, at.batch, first + row, across)
+        number, where = self._numbered(rows, row)
+        place = self._coordinates(pieces, at.batch, number, across)
         if epilogue is None:
             flat = flatten(place, contiguous_strides([size for _, size in pieces]))
             element = Block(
@@ -368,10 +435,12 @@ class ProductBuilder:
         else:
             element = self._on_tile(epilogue, place, row, column)
         left = self.columns - at.panel * self.width
+        element = substitute(element, where)
         inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
-        return [For(row, ZERO, rows, Block((inner,)), independent=True)]
+        kind = LoopKind.UNROLL if self.product.shared else LoopKind.SERIAL
+        return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""

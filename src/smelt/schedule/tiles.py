@@ -55,12 +55,18 @@ def clamped(index: Expr, size: Expr, step: int) -> Expr:
     return index if size.is_Integer and int(size) % step == 0 else Min(index, size - 1)
 
 
-def panel_width(columns: Expr, lanes: int) -> int:
+def panel_width(columns: Expr, lanes: int, shared: bool = False) -> int:
     """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
+
+    One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns.
 
     >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
     [32, 48, 16]
+    >>> panel_width(sympy.Integer(64), 16, shared=True)
+    16
     """
+    if shared:
+        return lanes
     if not columns.is_Integer:
         return lanes * WIDEST[0]
     count = int(columns)
@@ -263,19 +269,24 @@ class TileWriter:
         left: Left,
         panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
         finish: Callable[[Symbol, Expr, str], Iterable[Stmt]],
+        *,
+        windows: bool = False,
     ) -> For:
         """``sum over terms of left(row, terms, column) * panel(terms, column)``, all elements at once.
 
         ``terms``: how many there are in each loop over them, outermost first. ``left`` gives statements and
         the value's name; ``panel`` where the other factor is; ``finish(row, column, name)`` what to do with
-        the sum.
+        the sum. ``windows``: the terms of the last loop are what other rows see too; it is unrolled, so that
+        this is loaded once.
         """
 
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             over = [self.variable() for _ in terms]
             body = self._turn(left(row, over, column), panel(over, column))
             made = Let("made", F32, "read", ("total", 0))
-            return (Carry("total", F32, 0.0), *_nested(over, terms, body), made, *finish(row, column, "made"))
+            kind = LoopKind.UNROLL if windows and terms[-1].is_Integer else LoopKind.SERIAL
+            around = _nested(over, terms, body, kind)
+            return (Carry("total", F32, 0.0), *around, made, *finish(row, column, "made"))
 
         return self._side_by_side(rows, width, one)
 
@@ -338,9 +349,16 @@ def is_short(terms: Expr) -> bool:
     return bool(terms.is_Integer) and int(terms) <= DEPTH + DEPTH // 2
 
 
-def _nested(over: Sequence[Symbol], sizes: Sequence[Expr], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def _nested(
+    over: Sequence[Symbol],
+    sizes: Sequence[Expr],
+    body: tuple[Stmt, ...],
+    innermost: LoopKind = LoopKind.SERIAL,
+) -> tuple[Stmt, ...]:
+    kind = innermost
     for variable, size in reversed(list(zip(over, sizes, strict=True))):
-        body = (For(variable, ZERO, size, Block(body)),)
+        body = (For(variable, ZERO, size, Block(body), kind),)
+        kind = LoopKind.SERIAL
     return body
 
 
