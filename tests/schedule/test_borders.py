@@ -92,11 +92,11 @@ def test_batches_and_short_sides(function: Function, image: tuple[int, ...]) -> 
 class Weighted(torch.nn.Module):
     """A function of an image with weights of its own, whose sizes are known."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, taps: tuple[int, ...] = TAPS) -> None:
         super().__init__()
         self.function = function
         self.mix = torch.nn.Parameter(draw(*MIX, seed=1), requires_grad=False)
-        self.taps = torch.nn.Parameter(draw(*TAPS, seed=2), requires_grad=False)
+        self.taps = torch.nn.Parameter(draw(*taps, seed=2), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x, self.mix.to(x.dtype), self.taps.to(x.dtype))
@@ -114,6 +114,38 @@ def test_dynamic_sizes(function: Function) -> None:
         x = draw(*shape, seed=3)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
     assert len(smelt.reports()) == 1
+
+
+@pytest.mark.parametrize("taps", [3, 7])
+def test_tiles_inside_of_lines_of_any_length(taps: int) -> None:
+    """Lines shorter and longer than tiles: whole tiles, halves, single rows; zeros on all sides of each."""
+
+    def inside(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(x, v).clamp(0.1, 0.9)  # nothing is 0 but the border
+        z = depthwise(y, w, padding=taps // 2).relu()
+        return F.conv2d(z, v.flatten(1).t()[:, :, None, None].expand(-1, -1, 3, 3), padding=1)
+
+    model = Weighted(inside, (64, 1, taps, taps))
+    fast, report = compiled(model, draw(1, 32, 9, 28), dynamic=True)
+    assert not report.fallbacks
+    for width in (2, 3, 6, 7, 8, 13, 14, 15, 20, 21, 22, 27, 29, 41):
+        x = draw(1, 32, 5, width, seed=width)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(smelt.reports()) == 1
+    for width in (5, 7, 16, 27):
+        compiled(model, draw(2, 32, 6, width, seed=width))
+
+
+def test_zeros_are_written_by_all_threads() -> None:
+    """In the turns of the loops of the kernel whose result they surround: no loops behind these."""
+    shapes = [(1, 32, 12, 12), MIX, TAPS]
+    fast = smelt.compile(padded, keep_text=True)
+    fast(*(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    text = smelt.reports()[-1].text("cpp")
+    begin = text.index("static void kernel_convolution_tiled(")
+    kernel = text[begin : text.index("\n}", begin)].splitlines()
+    around = [line for line in kernel if line.startswith("  for")]
+    assert len(around) == 1 and "splat<16>(0.0f)" in "".join(kernel)
 
 
 def test_what_is_saved_for_the_backward_has_none() -> None:
