@@ -7,7 +7,8 @@
 Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. It is all
 `smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: whole tiles, all
 alike, are followed by the rows that are left. What lhs shares with the columns (a depthwise convolution's
-channels) it loads side by side, instead of one number for all lanes.
+channels) it loads side by side, instead of one number for all lanes; tiles stay inside of a line of the image
+then, where windows side by side load most of it once.
 """
 
 from __future__ import annotations
@@ -133,11 +134,10 @@ class ProductBuilder:
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
-        *outer, inner = self._lines()
+        *outer, self.line = self._lines()
+        """How many rows are in a line: tiles stay inside of one."""
         self.lines = numel(outer) if outer else None
-        """How many there are where tiles stay inside of one."""
-        self.line = self.rows if self.lines is None else inner
-        """How many rows are in one."""
+        """How many there are; None: all rows are in one."""
         self.along = self.writer.variable(self.line)
         """Stands for a row's place in its line until that is simplified."""
         wide = target.vector_bytes >= 64
@@ -149,15 +149,17 @@ class ProductBuilder:
         self.height = tile_rows(expected, self.width // self.lanes, accumulators)
 
     def _lines(self) -> list[Expr]:
-        """What all rows are cut into, the sizes outermost first: where windows side by side share what they
-        load, and where sizes are not known, so that no row has to be divided by them. One size: into nothing.
+        """Sizes whose product is that of all rows, the last one a line's.
+
+        Lines are for windows side by side, which share what they load, and for sizes that are not known: no
+        row's number has to be divided by them then.
         """
         shape, known = self.product.body.shape, self.rows.is_Integer
         if known and not self.product.shared:
             return [self.rows]
         dims = [d for d in self.product.rows if shape[d] != 1]
-        beside = [self.source] if self.epilogue is None else self.epilogue.buffers
-        if dims and any(self.work.buffers[name].border for name in beside):
+        touched = [self.source] if self.epilogue is None else self.epilogue.buffers
+        if dims and any(self.work.buffers[name].border for name in touched):
             return [shape[d] for d in dims]
         return [numel([shape[d] for d in run]) for run in self.row_runs] or [self.rows]
 
