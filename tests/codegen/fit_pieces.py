@@ -2,7 +2,8 @@
 
 An odd function is a polynomial of degree 6 on each of 16 intervals of ``|x|``, around a center whose value is
 almost a float32, so that the constant term has no error of its own; the other coefficients interpolate
-``(f(center + t) - f(center)) / t`` at Chebyshev's nodes.
+``(f(center + t) - f(center)) / t`` at Chebyshev's nodes. Around 0 the constant term is ``x`` itself, and the
+polynomial what ``f(x)`` is more or less: there an error of the slope would be one of the result.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ def table(f: Callable[[Real], Real], edges: list[float]) -> list[list[Real]]:
     """Rows: the centers, then the coefficients of t**0 … t**6; a column for each interval."""
     columns = []
     for k, (low, high) in enumerate(itertools.pairwise(edges)):
-        center = Real(0) if k == 0 else center_of(f, low, high)
-        columns.append([center, *coefficients(f, center, low, high)])
+        if k == 0:
+            columns.append([Real(0), *coefficients(lambda x: f(x) - x, Real(0), low, high)])
+        else:
+            center = center_of(f, low, high)
+            columns.append([center, *coefficients(f, center, low, high)])
     return [list(row) for row in zip(*columns, strict=True)]
 
 

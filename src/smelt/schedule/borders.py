@@ -21,7 +21,7 @@ from smelt.loops.dependencies import bound_symbols, variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Node, Pointwise, StridedView
 from smelt.loops.record import record
 from smelt.loops.straightline import MaskedInstruction, Recordable
-from smelt.nest.ir import Block, For, Let, LoopKind, Param, Stmt, Store
+from smelt.nest.ir import Block, For, Let, LoopKind, Param, Store
 from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
@@ -242,12 +242,11 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
             if len(param.shape) != len(place):
                 place = (sympy.expand(flatten(place, buffer.strides)),)
             zero = f"zero{number + len(found)}"
-            nest: tuple[Stmt, ...] = (
-                Let(zero, buffer.dtype, "constant", (0.0,)),
-                Store(param.name, place, zero),
-            )
-            for inner, d in enumerate(reversed(order)):
-                kind, step = (LoopKind.VECTOR, lanes) if inner == 0 and lanes > 1 else (LoopKind.SERIAL, 1)
-                nest = (For(over[d], ZERO, spans[d][1], Block(nest), kind, step, independent=True),)
-            found += [loop for loop in nest if isinstance(loop, For)]
+            element = (Let(zero, buffer.dtype, "constant", (0.0,)), Store(param.name, place, zero))
+            kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
+            *outer, inner = order
+            loop = For(over[inner], ZERO, spans[inner][1], Block(element), kind, lanes, independent=True)
+            for d in reversed(outer):
+                loop = For(over[d], ZERO, spans[d][1], Block((loop,)), independent=True)
+            found.append(loop)
     return found

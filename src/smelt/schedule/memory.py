@@ -36,7 +36,7 @@ class Arena:
     size: Expr
 
 
-def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int] | None = None) -> Arena:
+def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int]) -> Arena:
     """Give every buffer a place so that buffers that live at the same time do not overlap.
 
     Buffers of known size are placed largest first, each at the lowest offset that is free for its whole life.
@@ -45,7 +45,7 @@ def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int] | None = N
 
     >>> n = sympy.Integer
     >>> lives = [Lifetime("a", n(64), 0, 1), Lifetime("b", n(64), 1, 2), Lifetime("c", n(64), 2, 3)]
-    >>> plan = plan_arena(lives)
+    >>> plan = plan_arena(lives, {})
     >>> plan.offsets["a"], plan.offsets["b"], plan.offsets["c"], plan.size
     (0, 64, 0, 128)
     """
@@ -61,7 +61,7 @@ def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int] | None = N
         offsets[life.name] = sympy.Integer(offset)
         top = max(top, offset + size)
     slots: list[list[Lifetime]] = []
-    for life in sorted(symbolic, key=lambda life: (-size_hint(life.size, hints or {}), life.first)):
+    for life in sorted(symbolic, key=lambda life: (-size_hint(life.size, hints), life.first)):
         free = (slot for slot in slots if not any(_overlap(life, member) for member in slot))
         slot = next(free, None)
         if slot is None:

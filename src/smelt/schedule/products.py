@@ -88,14 +88,6 @@ class _Panel:
     panel: Symbol
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows from number ``start`` on, of all or of those in line number ``line``."""
-
-    start: Expr
-    line: Symbol | None
-
-
 class ProductBuilder:
     """Builds the kernel of one product with its epilogue.
 
@@ -134,10 +126,13 @@ class ProductBuilder:
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
+        self.deep = not self.panels and size_hint(product.depth, work.graph.hints) > DEEP
+        """Whether a panel packed here holds a block of terms at a time."""
         *outer, self.line = self._lines()
         """How many rows are in a line: tiles stay inside of one."""
         self.lines = numel(outer) if outer else None
         """How many there are; None: all rows are in one."""
+        self.line_number = self.writer.variable(self.lines)
         self.along = self.writer.variable(self.line)
         """Stands for a row's place in its line until that is simplified."""
         wide = target.vector_bytes >= 64
@@ -155,7 +150,7 @@ class ProductBuilder:
         row's number has to be divided by them then.
         """
         shape, known = self.product.body.shape, self.rows.is_Integer
-        if known and not self.product.shared:
+        if self.deep or (known and not self.product.shared):
             return [self.rows]
         dims = [d for d in self.product.rows if shape[d] != 1]
         touched = [self.source] if self.epilogue is None else self.epilogue.buffers
@@ -206,49 +201,44 @@ class ProductBuilder:
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
         first = chunk * side
 
-        def across(rows: _Rows, height: int) -> Block:
+        def across(start: Expr, height: int) -> list[Stmt]:
             here = replace(at, panel=self.writer.variable())
-            inside = Block(tuple(self._in_one(epilogue, here, rows, height)))
-            return Block((For(here.panel, first, Min(panels, first + side), inside, independent=True),))
+            inside = Block(tuple(self._in_one(epilogue, here, start, height)))
+            return [For(here.panel, first, Min(panels, first + side), inside, independent=True)]
 
-        line = None if self.lines is None else self.writer.variable(self.lines)
-        nest = Block(tuple(self._tiles(line, tile, tile + 1, across)))
-        over = [(tile, ceiling(self.line, self.height)), (line, self.lines), (chunk, ceiling(panels, side))]
-        for variable, size in over:
-            if variable is not None and size is not None:
-                nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL, independent=True),))
-        (loop,) = nest.stmts
-        assert isinstance(loop, For)
-        return loop
+        tiles = Block(tuple(self._tiles(tile, tile + 1, across)))
+        line = For(tile, ZERO, ceiling(self.line, self.height), tiles, LoopKind.PARALLEL, independent=True)
+        rows = Block(tuple(self._over_lines([line], LoopKind.PARALLEL)))
+        return For(chunk, ZERO, ceiling(panels, side), rows, LoopKind.PARALLEL, independent=True)
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
-        if size_hint(self.product.depth, self.work.graph.hints) > DEEP:
+        if self.deep:
             body = self._deep(epilogue, at)
         else:
-            shape = (self.product.depth, sympy.Integer(self.width))
-            line = None if self.lines is None else self.writer.variable(self.lines)
+            depth = self.product.depth
             tiles = self._tiles(
-                line,
                 ZERO,
                 ceiling(self.line, self.height),
-                lambda rows, height: Block(tuple(self._in_one(epilogue, at, rows, height))),
+                lambda start, height: self._in_one(epilogue, at, start, height),
             )
-            if line is not None and self.lines is not None:
-                tiles = [For(line, ZERO, self.lines, Block(tuple(tiles)), independent=True)]
             body = [
-                Alloc("panel", torch.float32, shape),
-                self._pack(at, ZERO, self.product.depth),
-                *tiles,
+                Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
+                self._pack(at, ZERO, depth),
+                *self._over_lines(tiles, LoopKind.SERIAL),
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
-    def _tiles(
-        self, line: Symbol | None, begin: Expr, end: Expr, inside: Callable[[_Rows, int], Block]
-    ) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover all rows (of a line);
-        ``inside(rows, height)`` is what is done for one.
+    def _over_lines(self, stmts: Sequence[Stmt], kind: LoopKind) -> list[Stmt]:
+        """What is done for one line, for all of them."""
+        if self.lines is None:
+            return list(stmts)
+        return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
+
+    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
+        """The tiles from number ``begin`` to ``end`` of those that cover a line; ``inside(start, height)`` is
+        what is done for one, for ``height`` rows from ``start`` on.
 
         Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
@@ -259,34 +249,33 @@ class ProductBuilder:
         full = FloorDiv(self.line, sympy.Integer(height))
         rest = self.line - full * height
         stop = end if rest == 0 else Min(end, full)
-        whole = For(tile, begin, stop, inside(_Rows(tile * height, line), height), independent=True)
+        whole = For(tile, begin, stop, Block(tuple(inside(tile * height, height))), independent=True)
         if rest == 0:
             return [whole]
         if rest.is_Integer:
-            left = [inside(_Rows(last * height, line), int(rest))]
+            left = inside(last * height, int(rest))
         else:
             half = -(-height // 2)
             halves = FloorDiv(rest, sympy.Integer(half))
             left = []
             for first, count, rows in ((ZERO, halves, half), (halves * half, rest - halves * half, 1)):
                 each = self.writer.variable()
-                here = _Rows(full * height + first + each * rows, line)
-                left.append(Block((For(each, ZERO, count, inside(here, rows), independent=True),)))
-        stmts = tuple(stmt for block in left for stmt in block.stmts)
-        return [whole, For(last, full, end, Block(stmts), independent=True)]
+                body = Block(tuple(inside(full * height + first + each * rows, rows)))
+                left.append(For(each, ZERO, count, body, independent=True))
+        return [whole, For(last, full, end, Block(tuple(left)), independent=True)]
 
-    def _numbered(self, rows: _Rows, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
-        """The number of ``row`` of these among all, and what is to be put into what comes of it."""
-        if rows.line is None:
-            return rows.start + row, {}
-        return rows.line * self.line + self.along, {self.along: rows.start + row}
+    def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
+        """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
+        if self.lines is None:
+            return row, {}
+        return self.line_number * self.line + self.along, {self.along: row}
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, rows: _Rows, height: int) -> list[Stmt]:
-        """``height`` of ``rows`` of a panel that holds all terms, in every phase."""
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: int) -> list[Stmt]:
+        """``height`` rows from ``start`` on, with a panel that holds all terms, in every phase."""
         inside: list[Stmt] = [
             Alloc("tile", torch.float32, (sympy.Integer(height), sympy.Integer(self.width))),
-            self._tile(at, rows, height),
-            *self._finish(epilogue, at, rows, sympy.Integer(height)),
+            self._tile(at, start, height),
+            *self._finish(epilogue, at, start, sympy.Integer(height)),
         ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
@@ -306,7 +295,7 @@ class ProductBuilder:
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
             each = unflatten(first + over[0], self.run_sizes)
             there = clamped(tile * self.height + row, self.rows, self.height)
-            return self._left(at, _Rows(there, None), ZERO, each, column)
+            return self._left(at, there, each, column)
 
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
             return added("tile", (tile * self.height + row, column), name)
@@ -321,7 +310,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows * self.height, width, "nothing"),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
-            *self._finish(epilogue, at, _Rows(ZERO, None), self.rows),
+            *self._finish(epilogue, at, ZERO, self.rows),
         ]
 
     # -- the operands ---------------------------------------------------------------------------------------
@@ -347,11 +336,11 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, rows: _Rows, height: int) -> Stmt:
-        """``T[r, c] = sum over k of A[rows r, k] panel[k, c]``, all of it in registers."""
+    def _tile(self, at: _Panel, start: Expr, height: int) -> Stmt:
+        """``T[r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return self._left(at, rows, row, terms, column)
+            return self._left(at, start + row, terms, column)
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
@@ -374,8 +363,8 @@ class ProductBuilder:
             )
         return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile")
 
-    def _left(self, at: _Panel, rows: _Rows, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-        number, where = self._numbered(rows, row)
+    def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+        number, where = self._numbered(row)
         place = self._lhs_place(at.batch, number, terms, at.panel * self.width + column).xreplace(where)
         return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
 
@@ -415,16 +404,16 @@ class ProductBuilder:
         assert kernel is not None
         return kernel
 
-    def _finish(self, epilogue: Kernel | None, at: _Panel, rows: _Rows, height: Expr) -> list[Stmt]:
-        """What is done with ``tile``, with ``height`` of ``rows``: the epilogue's statements, or the plain
-        store.
+    def _finish(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: Expr) -> list[Stmt]:
+        """What is done with ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
+        plain store.
         """
         row = self.writer.variable(height)
         column = self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
         across = beside + at.panel * self.width + column
-        number, where = self._numbered(rows, row)
+        number, where = self._numbered(start + row)
         place = self._coordinates(pieces, at.batch, number, across)
         if epilogue is None:
             flat = flatten(place, contiguous_strides([size for _, size in pieces]))

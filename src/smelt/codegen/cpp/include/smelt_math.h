@@ -12,8 +12,8 @@
 //   log                               1                           1
 //   log2 log10 pow                    0.6  (through float64)      1     (libm)
 //   sin cos                           1.6                         1     (libm)
-//   tanh                              2.5  (AVX-512: 1.2)         2     (libm)
-//   erf                               1.2  (AVX-512: 2.3)         1     (libm)
+//   tanh                              2.5  (AVX-512: 1.0)         2     (libm)
+//   erf                               1.2                         1     (libm)
 //   sigmoid                           2.5  (0 below -88.7)        2     (0 below -709.7)
 //   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
 //                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
@@ -427,23 +427,22 @@ SMELT_FLOAT(erf) {
 
 // ---------------------------------------------------------------------------------------------- sixteen pieces
 // With AVX-512, a lookup among sixteen is one instruction: an odd function on x >= 0 is a polynomial around a center
-// of the lane's own (rows: centers, coefficients; tests/codegen/fit_pieces.py makes them). The lookup reads the low
-// four bits of `piece`.
+// of the lane's own (rows: centers, coefficients; tests/codegen/fit_pieces.py makes them), plus x where that is 0.
+// The lookup reads the low four bits of `piece`.
 #if defined(SMELT_AVX512) && defined(SMELT_GCC_X86)
-#define SMELT_PIECES 1
 typedef i32 i16_ __attribute__((vector_size(64)));
 SMELT_INLINE f16_ in_pieces(const f16_ (&rows)[8], f16_ x, i16_ piece) {
-  f16_ t = x - __builtin_shuffle(rows[0], piece), y = __builtin_shuffle(rows[7], piece);
-#pragma GCC unroll 6
-  for (int k = 6; k > 0; --k) y = mad(y, t, __builtin_shuffle(rows[k], piece));
-  return y;
+  f16_ center = __builtin_shuffle(rows[0], piece), t = x - center, y = __builtin_shuffle(rows[7], piece);
+#pragma GCC unroll 5
+  for (int k = 6; k > 1; --k) y = mad(y, t, __builtin_shuffle(rows[k], piece));
+  return mad(y, t, center == 0.0f ? x : __builtin_shuffle(rows[1], piece));
 }
 static const f16_ erf_pieces[8] = {
     {0.f, .254740357f, .507455468f, .761053264f, 1.01567852f, 1.27104282f, 1.52337205f, 1.77595127f,
      2.02990913f, 2.28554296f, 2.53804398f, 2.79193425f, 3.04814243f, 3.30085158f, 3.55667114f, 3.81057739f},
     {0.f, .281345248f, .52702713f, .718203247f, .849107563f, .927747846f, .968789101f, .987980604f,
      .995904684f, .998771787f, .999668479f, .999921322f, .999983728f, .99999696f, .999999523f, .99999994f},
-    {1.12837923f, 1.05748093f, .872206748f, .632281959f, .402194053f, .224300727f, .110816434f, .048160281f,
+    {.128379166f, 1.05748093f, .872206748f, .632281959f, .402194053f, .224300727f, .110816434f, .048160281f,
      .0183202382f, .00607894314f, .00179835141f, .00046470188f, .000104075953f, 2.09193058e-05f, 3.61967705e-06f, 5.57549185e-07f},
     {-3.0605527e-08f, -.269383073f, -.442606062f, -.481200248f, -.408499837f, -.285095811f, -.168814659f, -.0855303109f,
      -.0371884219f, -.0138936862f, -.00456429459f, -.00129741675f, -.000317238329f, -6.90514789e-05f, -1.28740094e-05f, -2.12458644e-06f},
@@ -462,7 +461,7 @@ static const f16_ tanh_pieces[8] = {
     {.971761346f, .991496921f, .997486234f, .99924469f, .999879479f, .99998939f, .999999046f, .99999994f,
      0.f, .223447621f, .362711579f, .48663494f, .639667869f, .786603451f, .877006114f, .931109667f},
     {.0556798801f, .0169338584f, .00502121495f, .00151005003f, .000241031565f, 2.12195773e-05f, 1.90739547e-06f, 1.64817848e-07f,
-     1.f, .950071156f, .86844033f, .763186455f, .590825021f, .381255001f, .230860278f, .133034781f},
+     3.04138909e-10f, .950071156f, .86844033f, .763186455f, .590825021f, .381255001f, .230860278f, .133034781f},
     {-.0541075543f, -.0167898647f, -.00500859274f, -.0015089087f, -.000241001369f, -2.12193281e-05f, -1.90735864e-06f, -1.64818445e-07f,
      -1.44447526e-07f, -.212291136f, -.314993352f, -.371393174f, -.377931774f, -.299896508f, -.202465877f, -.123869978f},
     {.0340212397f, .0110019809f, .00332200574f, .00100433233f, .000160387222f, 1.41244136e-05f, 1.26967052e-06f, 1.09711145e-07f,
