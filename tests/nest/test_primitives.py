@@ -9,7 +9,7 @@ import torch
 from sympy import Expr, Integer, Symbol
 
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Accumulate, Block, For, Kernel, Let, LoopKind, Param, Store, Update
+from smelt.nest.ir import Accumulate, Block, For, Kernel, Let, LoopKind, Param, Prefetch, Store, Update
 from smelt.nest.primitives import (
     ScheduleError,
     cascade,
@@ -226,6 +226,22 @@ def test_hoist_brings_what_two_loops_share_out_once() -> None:
     kernel = hoist(Kernel("k", (param("y", 8, written=True),), (), Block(tuple(body))))
     verify(kernel)
     assert kernel.body.stmts[0] == zero and len(kernel.body.stmts) == 3
+
+
+def test_what_turns_prefetch_alike_is_prefetched_once() -> None:
+    """Jamming makes copies of what differs from turn to turn only; no value changes."""
+    alike, own = Prefetch("x", (I0 + 100,)), Prefetch("x", (I0 * 8 + I1,))
+    steps = (alike, own, Let("v0", F32, "load", ("x", (I0,))), Store("y", (I0, I1), "v0"))
+    kernel = Kernel(
+        "k", (param("x", 6), param("y", 6, 2, written=True)), (), Block((loop(I0, 6, loop(I1, 2, *steps)),))
+    )
+    jammed = hoist(flatten_accesses(jam(kernel, I1)))
+    verify(jammed)
+    found = [str(stmt.index[0] - 8 * I0) for stmt in walk(jammed.body) if isinstance(stmt, Prefetch)]
+    assert found == ["100 - 7*i0", "0", "1"]
+    x, y = torch.arange(6.0), torch.zeros(12)
+    run_kernel(jammed, {"x": x, "y": y})
+    assert y.tolist() == x.repeat_interleave(2).tolist()
 
 
 def test_vector_and_parallel_are_marks_on_the_loop() -> None:

@@ -11,7 +11,9 @@ import torch
 import smelt
 from smelt.codegen.cpp import print_unit
 from smelt.config import Config
+from smelt.nest.ir import Prefetch
 from smelt.nest.printer import print_run
+from smelt.nest.tree import walk
 from smelt.schedule import Target, schedule
 from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
@@ -192,6 +194,17 @@ def test_what_every_thread_reads_is_packed_before() -> None:
     assert [call.kernel.name for call in run.calls] == ["mm", "mm_tiled"]
     for rows, columns, depth in ((300, 70, 100), (130, 400, 33), (257, 64, 40)):
         compiled(lambda x, w: (x @ w.t()).relu(), draw(rows, depth), draw(columns, depth, seed=1))
+
+
+@pytest.mark.parametrize(("rows", "step"), [(128, 2), (250, 2), (8192, None)])
+def test_the_next_panel_is_prefetched(rows: int, step: int | None) -> None:
+    """A part with each tile, all of it in the end; not where there are very many."""
+    inputs = draw(rows, 96), draw(64, 96, seed=1)
+    (run,) = schedule(lowered(lambda x, w: x @ w.t(), *inputs), Config(), Target(64)).runs
+    product = run.calls[-1].kernel
+    found = [stmt.index[0] for stmt in walk(product.body) if isinstance(stmt, Prefetch)]
+    assert len(found) == (step is not None)
+    assert all(step in index.as_coefficients_dict().values() for index in found)
 
 
 def test_a_product_of_a_product() -> None:

@@ -3,6 +3,7 @@
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
          | Carry(name, initial) | Advance(carry, value) | SortRow(source, values, positions)
+         | Prefetch(buffer, index)
 
 Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
 expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
@@ -155,7 +156,17 @@ class SortRow:
     into: tuple[Expr, ...]
 
 
-Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """``buffer[index]`` will be wanted soon: it may be brought into the caches. No value depends on it, and
+    the index may lie outside of the buffer.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+
+
+Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch
 
 
 @dataclass(frozen=True, slots=True)

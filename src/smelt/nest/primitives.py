@@ -26,6 +26,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Prefetch,
     SortRow,
     Stmt,
     Store,
@@ -85,7 +86,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
         for stmt in block.stmts:
             if isinstance(stmt, (For, Masked)):
                 stmts.append(replace(stmt, body=visit(stmt.body)))
-            elif isinstance(stmt, Store):
+            elif isinstance(stmt, (Store, Prefetch)):
                 stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))
             elif isinstance(stmt, Let) and stmt.op == "load":
                 stmts.append(replace(stmt, args=(stmt.args[0], flat(stmt.args[0], stmt.args[1]))))
@@ -353,10 +354,13 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
 
 
 def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
-    """Whether a statement gives one value for all turns."""
-    if not isinstance(stmt, Let) or stmt.op == "read" or stmt.index is not None:
-        return False
-    if any(isinstance(arg, str) and arg in varying for arg in stmt.args):
+    """Whether a statement does the same in all turns: gives one value, prefetches one element."""
+    if isinstance(stmt, Let):
+        if stmt.op == "read" or stmt.index is not None:
+            return False
+        if any(isinstance(arg, str) and arg in varying for arg in stmt.args):
+            return False
+    elif not isinstance(stmt, Prefetch):
         return False
     return not any(expr.has(var) for expr in _exprs(Block((stmt,))))
 
@@ -372,6 +376,8 @@ def _renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
         return replace(stmt, name=names[stmt.name])
     if isinstance(stmt, Advance):
         return replace(stmt, carry=names.get(stmt.carry, stmt.carry), value=names.get(stmt.value, stmt.value))
+    if isinstance(stmt, Prefetch):
+        return stmt
     assert isinstance(stmt, Update)
     return replace(stmt, acc=names.get(stmt.acc, stmt.acc), value=names.get(stmt.value, stmt.value))
 

@@ -19,6 +19,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Prefetch,
     Run,
     SortRow,
     Stmt,
@@ -99,6 +100,8 @@ def _lines(stmt: Stmt) -> Iterator[str]:
         results = ", ".join(f"{n}[{index_text(stmt.into)}…]" for n in (stmt.values, stmt.positions) if n)
         row = f"{stmt.source}[{index_text(stmt.start)}…]"
         yield f"{results} = first {python_text(stmt.limit)} of {python_text(stmt.length)} of {row}, {order}"
+    elif isinstance(stmt, Prefetch):
+        yield f"prefetch {stmt.buffer}[{index_text(stmt.index)}]"
     elif isinstance(stmt, Alloc):
         yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]"
     elif isinstance(stmt, Carry):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, SortRow, Stmt, Store, Update
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, SortRow, Stmt, Store, Update
 from smelt.symbolic.affine import expand, replaced
 
 
@@ -63,7 +63,7 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         )
     if isinstance(stmt, Masked):
         return replace(stmt, body=map_exprs(stmt.body, rewrite))
-    if isinstance(stmt, Store):
+    if isinstance(stmt, (Store, Prefetch)):
         return replace(stmt, index=tuple(rewrite(expr) for expr in stmt.index))
     if isinstance(stmt, SortRow):
         return replace(

@@ -23,6 +23,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Prefetch,
     Run,
     SortRow,
     Stmt,
@@ -154,6 +155,8 @@ class _Checker:
             self._advance(stmt, scope)
         elif isinstance(stmt, SortRow):
             self._sort(stmt, scope)
+        elif isinstance(stmt, Prefetch):
+            self._place(stmt.buffer, stmt.index, scope)
         else:
             self._alloc(stmt, scope)
 

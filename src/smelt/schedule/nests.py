@@ -26,6 +26,7 @@ from smelt.nest.ir import (
     Let,
     Masked,
     Param,
+    Prefetch,
     SortRow,
     Stmt,
     Store,
@@ -380,7 +381,7 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
         if isinstance(stmt, For):
             exprs += [stmt.begin, stmt.end]
             bound.add(stmt.var)
-        elif isinstance(stmt, Store):
+        elif isinstance(stmt, (Store, Prefetch)):
             exprs += stmt.index
         elif isinstance(stmt, Alloc):
             exprs += stmt.shape

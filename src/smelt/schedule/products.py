@@ -24,7 +24,7 @@ from torch.utils._sympy.functions import FloorDiv, Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Stmt, Store
+from smelt.nest.ir import Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import (
     flatten_accesses,
     inner_loop,
@@ -81,11 +81,15 @@ def tile_rows(rows: Expr, registers: int, accumulators: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Where a panel is: in the batch, beside which columns, and which one there."""
+    """Where a panel is: in the batch, beside which columns, and which one there.
+
+    ``next``: the one to be used when all rows are done with this one; None: it isn't there yet.
+    """
 
     batch: Sequence[Symbol]
     aside: Sequence[Symbol]
-    panel: Symbol
+    panel: Expr
+    next: Expr | None = None
 
 
 class ProductBuilder:
@@ -126,7 +130,7 @@ class ProductBuilder:
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
-        self.deep = not self.panels and size_hint(product.depth, work.graph.hints) > DEEP
+        self.deep = not self.panels and self.hint(product.depth) > DEEP
         """Whether a panel packed here holds a block of terms at a time."""
         *outer, self.line = self._lines()
         """How many rows are in a line: tiles stay inside of one."""
@@ -140,8 +144,12 @@ class ProductBuilder:
             accumulators = MOST_WINDOWS if wide else WINDOWS
         else:
             accumulators = MOST_ACCUMULATORS if wide else ACCUMULATORS
-        expected = self.line if self.lines is None else sympy.Integer(size_hint(self.line, work.graph.hints))
+        expected = self.line if self.lines is None else sympy.Integer(self.hint(self.line))
         self.height = tile_rows(expected, self.width // self.lanes, accumulators)
+
+    def hint(self, size: Expr) -> int:
+        """About how large a size is."""
+        return size_hint(size, self.work.graph.hints)
 
     def _lines(self) -> list[Expr]:
         """Sizes whose product is that of all rows, the last one a line's.
@@ -194,17 +202,17 @@ class ProductBuilder:
         """
         chunk, tile = self.writer.variable(), self.writer.variable()
         panels = ceiling(self.columns, self.width)
-        hints = self.work.graph.hints
-        bytes_each = 4 * self.width * size_hint(self.product.depth, hints)
-        count = size_hint(panels, hints)
+        bytes_each = 4 * self.width * self.hint(self.product.depth)
+        count = self.hint(panels)
         chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
         first = chunk * side
 
         def across(start: Expr, height: int) -> list[Stmt]:
-            here = replace(at, panel=self.writer.variable())
+            panel = self.writer.variable()
+            here = replace(at, panel=panel, next=panel + side)
             inside = Block(tuple(self._in_one(epilogue, here, start, height)))
-            return [For(here.panel, first, Min(panels, first + side), inside, independent=True)]
+            return [For(panel, first, Min(panels, first + side), inside, independent=True)]
 
         tiles = Block(tuple(self._tiles(tile, tile + 1, across)))
         line = For(tile, ZERO, ceiling(self.line, self.height), tiles, LoopKind.PARALLEL, independent=True)
@@ -340,7 +348,8 @@ class ProductBuilder:
         """``T[r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return self._left(at, start + row, terms, column)
+            stmts, value = self._left(at, start + row, terms, column)
+            return [*self._prefetched(at, start, height, terms), *stmts], value
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
@@ -394,6 +403,22 @@ class ProductBuilder:
         place = self.panels.place(at.batch, at.panel, where, column)
         buffer = self.panels.buffer
         return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
+
+    def _prefetched(self, at: _Panel, start: Expr, height: int, terms: Sequence[Expr]) -> list[Stmt]:
+        """Fetches a bit of the panel that comes next, so that it is there by the time when the last tile of
+        this one is done. Stacks of linear layers gain 3 %; with more tiles than a panel has columns the first
+        one's waiting is not worth it.
+        """
+        tiles = self.hint(self.rows) // self.height
+        if at.next is None or self.lines is not None or height < self.height or not 2 <= tiles <= self.width:
+            return []
+        tile = start / height
+        if not self.rows.is_Integer:
+            tile = Min(tile, sympy.Integer(tiles - 1))
+        done = flatten((tile, *terms), contiguous_strides((sympy.Integer(tiles), *self.run_sizes)))
+        buffer, place = self._panel_place(replace(at, panel=at.next), [ZERO] * len(terms), ZERO)
+        step = -(-self.width // tiles)
+        return [Prefetch(buffer, (place[0] + done * step,))]
 
     # -- the epilogue ---------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Prefetch,
     SortRow,
     Stmt,
     Store,
@@ -214,6 +215,10 @@ class KernelPrinter:
                 self.carry(stmt, scope)
             elif isinstance(stmt, Advance):
                 self.advance(stmt, scope)
+            elif isinstance(stmt, Prefetch):
+                memory = self.memories[stmt.buffer]
+                place = flat_offset(stmt.index, memory.strides).text(self.symbols)
+                self.line(f"__builtin_prefetch({memory.text} + {place});")
             else:
                 self.alloc(stmt, scope)
             for accumulator in declared:
