@@ -40,9 +40,11 @@ from smelt.schedule.contractions import has_nest, is_matrix_product, worth_it
 from smelt.schedule.operands import Product, strides_in_order
 from smelt.symbolic import free_symbols, numel, size_hint
 
-SECONDS_EACH = 0.05
+SECONDS_EACH = 0.02
 """How long each contraction is run; four times as long where it has had few turns then (a busy machine)."""
-LEAST_TURNS, ENOUGH_TURNS, MOST_TURNS = 3, 12, 100
+LEAST_TURNS, ENOUGH_TURNS, MOST_TURNS = 3, 6, 100
+CLEAR = 1.25
+"""How many times faster one way has to be than the other for `LEAST_TURNS` to do."""
 MARGIN = 1.1
 """How many times faster something has to be than what the rule says: times are not exact, and the kernels
 around a contraction fuse with ours and lie as it likes.
@@ -168,7 +170,11 @@ class Tuning:
         unit = print_unit(runs, library.compilers())
         key = key_of("tuning", unit.text, self.tools.identity)
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
-        calls = [_caller(executor.build(plan, job, {}), _operands(graph)) for plan, graph in plans]
+        drawn: dict[Any, torch.Tensor] = {}
+        calls = [
+            _caller(executor.build(plan, job, {}), _operands(graph, number // 2, drawn))
+            for number, (plan, graph) in enumerate(plans)
+        ]
         if job is not None:
             job.result()
             self.store.remove(key)  # nobody will ask for it again
@@ -261,18 +267,23 @@ def _channels_last(buffer: Buffer, rank: int) -> Buffer:
     return replace(buffer, strides=strides_in_order(buffer.shape, (0, *range(2, rank), 1)))
 
 
-def _operands(graph: Graph) -> list[Any]:
-    """Random arguments for a graph, the same numbers however they lie; the user's generator is left alone."""
+def _operands(graph: Graph, trial: int, drawn: dict[Any, torch.Tensor]) -> list[Any]:
+    """Arguments for a graph: numbers of no pattern along the last dimension. Both ways of a ``trial`` share
+    those that lie alike, in ``drawn``; the user's generator is left alone.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def tensor(buffer: Buffer) -> torch.Tensor:
         shape = [size_hint(size, graph.hints) for size in buffer.shape]
         strides = [size_hint(stride, graph.hints) for stride in buffer.strides]
-        made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
-        if not buffer.dtype.is_floating_point:
-            return made.zero_()
-        drawn = torch.empty(shape, dtype=buffer.dtype, device="cpu")
-        return made.copy_(drawn.uniform_(-1.0, 1.0, generator=generator))
+        key = (trial, buffer.name, *strides)
+        if key not in drawn:
+            made = drawn[key] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
+            row = torch.zeros(shape[-1:], dtype=buffer.dtype, device="cpu")
+            if buffer.dtype.is_floating_point:
+                row.uniform_(-1.0, 1.0, generator=generator)
+            made.copy_(row.expand(shape))
+        return drawn[key]
 
     return [
         size_hint(each, graph.hints) if isinstance(each, Symbol) else tensor(graph.buffers[str(each)])
@@ -285,7 +296,7 @@ def _caller(call: Callable[[list[Any]], Any], operands: list[Any]) -> Callable[[
 
 
 def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[Timing]:
-    """The best time of each, all taking turns."""
+    """The best time of each, all taking turns until all is clear."""
     best = [[math.inf, math.inf] for _ in pairs]
     for pair in pairs:
         for call in pair:
@@ -293,7 +304,8 @@ def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[
     begun, budget = time.perf_counter(), SECONDS_EACH * len(pairs)
     for turn in range(MOST_TURNS):
         patience = budget if turn >= ENOUGH_TURNS else 4 * budget
-        if turn >= LEAST_TURNS and time.perf_counter() - begun > patience:
+        late = time.perf_counter() - begun > patience
+        if turn >= LEAST_TURNS and (late or all(max(times) > CLEAR * min(times) for times in best)):
             break
         for pair, times in zip(pairs, best):
             for which in (0, 1) if turn % 2 else (1, 0):
