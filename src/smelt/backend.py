@@ -68,8 +68,7 @@ def compile_graph(
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
         return graph_module.forward
-    ask_modules_at_once()
-    return call
+    return ask_modules_at_once(graph_module, call)
 
 
 class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)

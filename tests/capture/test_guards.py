@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import smelt
 from smelt.capture import guards
+from smelt.capture.handed import Handed
 from smelt.runtime import probe, unchanged
 
 
@@ -241,10 +243,48 @@ def test_models_are_not_kept() -> None:
         fast = smelt.compile(model)
         with torch.no_grad():
             fast(X), fast(X)
-        gone = weakref.ref(model)
+        gone = [weakref.ref(model), weakref.ref(block(model).norm.running_mean)]
         del model, fast
         gc.collect()
-        assert gone() is None
+        assert all(each() is None for each in gone)
+
+
+@natively
+def test_tensors_are_not_got_by_name_before_each_call() -> None:
+    """Dynamo's code gives the module; who takes the tensors takes them once, until something changes."""
+    codes: list[CodeType] = []
+    hook = torch._dynamo.convert_frame.register_bytecode_hook(lambda _, code: codes.append(code))
+    model = Model().eval()
+    tied = block(model).first.weight = model.blocks[0].first.weight
+    fast = smelt.compile(model)
+    with hook, torch.no_grad():
+        torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
+    (code,) = codes
+    assert not {"_parameters", "_buffers", "_modules"} & {*code.co_names}
+    assert not {"weight", "running_mean", "shift"} & {*code.co_consts}
+    with torch.no_grad():
+        tied.mul_(3)
+        torch.testing.assert_close(fast(X), model(X), atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_handed_over_is_remembered_while_somebody_watches() -> None:
+    layer = nn.Linear(2, 2)
+    handed = Handed([("_parameters", "bias"), ("weight",)])
+    first = layer.bias
+    assert handed.of(layer)[0] is first and handed.of(layer)[1] is layer.weight
+    layer.bias = nn.Parameter(torch.ones(2))
+    assert handed.of(layer)[0] is layer.bias
+    handed.remember(layer)
+    kept = handed.of(layer)
+    layer.bias = first
+    assert handed.of(layer) is kept
+    handed.forget(layer)
+    assert handed.of(layer)[0] is first
+    handed.remember(layer)
+    gone = weakref.ref(handed.of(layer)[0])
+    del first, kept, layer
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_global_module() -> None:

@@ -13,7 +13,7 @@ others stay. Each question still has Dynamo's answer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,9 @@ from torch._dynamo.source import (
     is_from_unspecialized_builtin_nn_module_source,
 )
 from torch._guards import Guard, Source, TracingContext
+from torch.fx import GraphModule
 
+from smelt.capture.handed import Handed, Path, hand_modules_over, path_of
 from smelt.runtime import probe, unchanged
 from smelt.runtime.unchanged import Asked, Tree
 
@@ -55,35 +57,35 @@ _OF_MODULES = ("TYPE_MATCH", "NOT_PRESENT_IN_GENERIC_DICT")
 _OF_ALL = ("ID_MATCH", "BUILTIN_MATCH", "CLASS_MATCH", "DUPLICATE_INPUT")
 _KINDS = frozenset((*_OF_CONSTANTS, *_OF_DICTS, *_OF_MODULES, *_OF_ALL, "TENSOR_MATCH"))
 
-Path = tuple[Any, ...]
 
-
-def ask_modules_at_once() -> None:
-    """Do so for the graph that Dynamo compiles at the moment; a backend calls it."""
+def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Do so for the graph that Dynamo compiles at the moment; a backend calls it. ``call`` takes the graph's
+    inputs; what is returned takes what Dynamo's code gives in their place (`smelt.capture.handed`).
+    """
     context = TracingContext.try_get()
     known = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
     if not known or context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
-        return
+        return call
     guards = context.guards_context.dynamo_guards
     moved = [guard for guard in guards if guard.create_fn_name() in _KINDS and _begins_with_a_module(guard)]
     if len(moved) < FEWEST:
-        return
+        return call
+    call, handed = hand_modules_over(graph_module, call)
     probe.start()  # compiles meanwhile, the first time on a machine
     ids = {id(guard) for guard in moved}
     guards.inner = type(guards.inner)(guard for guard in guards.inner if id(guard) not in ids)
-    guards.add(Guard(GlobalStateSource(), functools.partial(_create, sorted(moved, key=Guard.sort_key))))
+    create = functools.partial(_create, sorted(moved, key=Guard.sort_key), handed)
+    guards.add(Guard(GlobalStateSource(), create))
+    return call
 
 
 def _begins_with_a_module(guard: Guard) -> bool:
-    source: Any = guard.originating_source
-    while isinstance(source, (AttrSource, DictGetItemSource, NNModuleSource)):
-        if isinstance(source, NNModuleSource) and isinstance(source.base, (LocalSource, GlobalSource)):
-            return True
-        source = source.base
-    return False
+    return path_of(guard.originating_source) is not None
 
 
-def _create(moved: list[Guard], builder: GuardBuilder, _: Guard) -> None:
+def _create(
+    moved: list[Guard], handed: Mapping[NNModuleSource, Handed], builder: GuardBuilder, _: Guard
+) -> None:
     """Put these guards where they belong: some with the others, those of modules in a tree of their own."""
     reached = _Reached(builder)
     groups: dict[NNModuleSource, tuple[Tree, list[Guard]]] = {}
@@ -100,9 +102,8 @@ def _create(moved: list[Guard], builder: GuardBuilder, _: Guard) -> None:
     for root, (tree, own) in groups.items():
         apart = _built_apart(builder, own)
         reason: list[str] = [f"what {root.name} holds"]
-        check = _Modules(
-            root.base.local_name if isinstance(root.base, LocalSource) else None, tree, apart, reason
-        )
+        local = root.base.local_name if isinstance(root.base, LocalSource) else None
+        check = _Modules(local, tree, apart, reason, handed.get(root, Handed(())))
         builder.get_guard_manager_from_source(root.base).add_lambda_guard(check, reason, None)
 
 
@@ -128,13 +129,23 @@ def _built_apart(builder: GuardBuilder, guards: Iterable[Guard]) -> GuardManager
 class _Modules:
     """A guard on a module: whether everything below it is as Dynamo has seen it."""
 
-    __slots__ = ("apart", "known", "local", "patience", "reason", "tree", "waits")
+    __slots__ = ("apart", "handed", "known", "local", "patience", "reason", "tree", "waits")
 
-    def __init__(self, local: str | None, tree: Tree, apart: GuardManagerWrapper, reason: list[str]) -> None:
+    def __init__(
+        self,
+        local: str | None,
+        tree: Tree,
+        apart: GuardManagerWrapper,
+        reason: list[str],
+        handed: Handed,
+    ) -> None:
         """``local``: the name of the variable that the module is in, None for a global one; ``reason`` is
-        told why the answer is no.
+        told why the answer is no; ``handed``: what the graph takes from the module.
         """
         self.local, self.tree, self.apart, self.reason = local, tree, apart, reason
+        self.handed = handed
+        for path in handed.paths:
+            tree.at(path)
         self.known: dict[int, Asked] = {}
         self.waits, self.patience = 0, 1
 
@@ -143,8 +154,9 @@ class _Modules:
         if ask is not None:
             if ask():
                 return True
-            self.known.pop(id(module), None)
+            del self.known[id(module)]
             self.waits, self.patience = self.patience, 2 * self.patience
+        self.handed.forget(module)
         scope = {} if self.local is None else {self.local: module}
         if not self.apart.root.check(scope):
             self.reason[:] = self.apart.root.check_verbose(scope).verbose_code_parts or self.reason
@@ -163,6 +175,7 @@ class _Modules:
             self.waits, self.patience = self.patience, 2 * self.patience
         else:
             self.known[id(module)] = ask
+            self.handed.remember(module)
 
 
 @dataclass(frozen=True, slots=True)
