@@ -225,7 +225,8 @@ class _Arranger:
                 if not_parallel(find(self.kernel.body, loop.var)) is not None:
                     return var
                 self.kernel = interchange(self.kernel, loop.var)
-            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, TILE_COLUMNS)
+            columns = min(TILE_COLUMNS, int(vector.end)) if vector.end.is_Integer else TILE_COLUMNS
+            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns)
             return within
         return var
 
