@@ -267,6 +267,12 @@ def test_tensors_are_not_got_by_name_before_each_call() -> None:
         torch.testing.assert_close(fast(X), model(X), atol=1e-4, rtol=1e-4)
 
 
+def test_who_tries_a_graph_out_gives_tensors() -> None:
+    model = Model().eval()
+    with torch._dynamo.config.patch(verify_correctness=True), torch.no_grad():
+        torch.testing.assert_close(smelt.compile(model)(X), model(X), atol=1e-5, rtol=1e-5)
+
+
 def test_what_is_handed_over_is_remembered_while_somebody_watches() -> None:
     layer = nn.Linear(2, 2)
     handed = Handed([("_parameters", "bias"), ("weight",)])

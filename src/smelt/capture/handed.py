@@ -8,7 +8,6 @@ no change (`smelt.capture.guards`), and got by name again after that.
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ from torch._dynamo.source import (
 from torch._dynamo.variables.builder import GraphArg
 from torch._guards import Source
 from torch.fx import GraphModule
+
+from smelt.runtime.watch import picker
 
 Path = tuple[Any, ...]
 """Names of attributes, and of items of dicts, from a module on."""
@@ -131,9 +132,11 @@ def hand_modules_over(
         nodes[first].meta["grapharg"] = GraphArg(root, None, False, None, False)
     if not handed:
         return call, {}
-    pick = operator.itemgetter(*order) if len(order) > 1 else lambda values: (values[order[0]],)
+    pick = picker(order)
 
     def with_modules(*args: Any) -> Any:
+        if not isinstance(args[roots[0][0]], nn.Module):
+            return call(*args)  # somebody tries the graph out (`torch._dynamo.config.verify_correctness`)
         tensors = [tensor for first, each in roots for tensor in each.of(args[first])]
         return call(*pick((*args, *tensors)))
 
