@@ -26,7 +26,8 @@ from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Dtypes, Place, Product, lies_well, operand_code, strides_in_order
-from smelt.symbolic import FloorDiv, flatten, loop_var, same, simplify, size_hint
+from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
+from smelt.symbolic.affine import divided
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -216,7 +217,7 @@ def _part(loop: For, turn: Expr, turns: Expr) -> For:
     inner = loop.body.stmts[0]
     if loop.end == 1 and isinstance(inner, For):
         return replace(loop, body=Block((_part(inner, turn, turns),)))
-    return replace(loop, begin=FloorDiv(turn * loop.end, turns), end=FloorDiv((turn + 1) * loop.end, turns))
+    return replace(loop, begin=divided(turn * loop.end, turns), end=divided((turn + 1) * loop.end, turns))
 
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
