@@ -67,7 +67,11 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     if not known or context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
         return call
     guards = context.guards_context.dynamo_guards
-    moved = [guard for guard in guards if guard.create_fn_name() in _KINDS and _begins_with_a_module(guard)]
+    moved = [
+        guard
+        for guard in guards
+        if guard.create_fn_name() in _KINDS and path_of(guard.originating_source) is not None
+    ]
     if len(moved) < FEWEST:
         return call
     call, handed = hand_modules_over(graph_module, call)
@@ -77,10 +81,6 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     create = functools.partial(_create, sorted(moved, key=Guard.sort_key), handed)
     guards.add(Guard(GlobalStateSource(), create))
     return call
-
-
-def _begins_with_a_module(guard: Guard) -> bool:
-    return path_of(guard.originating_source) is not None
 
 
 def _create(
