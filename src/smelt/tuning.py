@@ -170,9 +170,9 @@ class Tuning:
         unit = print_unit(runs, library.compilers())
         key = key_of("tuning", unit.text, self.tools.identity)
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
-        drawn: dict[Any, torch.Tensor] = {}
+        drawn: list[dict[Any, torch.Tensor]] = [{} for _ in trials]
         calls = [
-            _caller(executor.build(plan, job, {}), _operands(graph, number // 2, drawn))
+            _caller(executor.build(plan, job, {}), _operands(graph, drawn[number // 2]))
             for number, (plan, graph) in enumerate(plans)
         ]
         if job is not None:
@@ -267,16 +267,16 @@ def _channels_last(buffer: Buffer, rank: int) -> Buffer:
     return replace(buffer, strides=strides_in_order(buffer.shape, (0, *range(2, rank), 1)))
 
 
-def _operands(graph: Graph, trial: int, drawn: dict[Any, torch.Tensor]) -> list[Any]:
-    """Arguments for a graph: numbers of no pattern along the last dimension. Both ways of a ``trial`` share
-    those that lie alike, in ``drawn``; the user's generator is left alone.
+def _operands(graph: Graph, drawn: dict[Any, torch.Tensor]) -> list[Any]:
+    """Arguments for a graph: numbers of no pattern along the last dimension. Both ways of a trial share those
+    that lie alike, in ``drawn``; the user's generator is left alone.
     """
     generator = torch.Generator().manual_seed(0)
 
     def tensor(buffer: Buffer) -> torch.Tensor:
         shape = [size_hint(size, graph.hints) for size in buffer.shape]
         strides = [size_hint(stride, graph.hints) for stride in buffer.strides]
-        key = (trial, buffer.name, *strides)
+        key = (buffer.name, *strides)
         if key not in drawn:
             made = drawn[key] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
             row = torch.zeros(shape[-1:], dtype=buffer.dtype, device="cpu")

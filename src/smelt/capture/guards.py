@@ -103,7 +103,10 @@ def _create(
         apart = _built_apart(builder, own)
         reason: list[str] = [f"what {root.name} holds"]
         local = root.base.local_name if isinstance(root.base, LocalSource) else None
-        check = _Modules(local, tree, apart, reason, handed.get(root, Handed(())))
+        taken = handed.get(root, Handed(()))
+        for path in taken.paths:
+            tree.at(path)
+        check = _Modules(local, tree, apart, reason, taken)
         builder.get_guard_manager_from_source(root.base).add_lambda_guard(check, reason, None)
 
 
@@ -144,8 +147,6 @@ class _Modules:
         """
         self.local, self.tree, self.apart, self.reason = local, tree, apart, reason
         self.handed = handed
-        for path in handed.paths:
-            tree.at(path)
         self.known: dict[int, Asked] = {}
         self.waits, self.patience = 0, 1
 

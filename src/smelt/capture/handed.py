@@ -119,25 +119,23 @@ def hand_modules_over(
         reached = path_of(arg.source) if type(arg) is GraphArg and not arg.pass_arg_as_tensor else None
         if reached is not None:
             found.setdefault(reached[0], []).append((position, reached[1]))
-    order, roots, handed = list(range(len(nodes))), [], {}
-    taken = len(nodes)
-    for root, places in found.items():
-        first = places[0][0]
-        handed[root] = Handed([path for _, path in places])
-        roots.append((first, handed[root]))
-        for number, (position, _) in enumerate(places):
-            order[position] = taken + number
-            nodes[position].meta["grapharg"] = _Nothing(None, None, False, None, False)
-        taken += len(places)
-        nodes[first].meta["grapharg"] = GraphArg(root, None, False, None, False)
-    if not handed:
+    if not found:
         return call, {}
-    pick = picker(order)
+    handed = {root: Handed([path for _, path in places]) for root, places in found.items()}
+    taken = [position for places in found.values() for position, _ in places]
+    for position in taken:
+        nodes[position].meta["grapharg"] = _Nothing(None, None, False, None, False)
+    modules = {root: places[0][0] for root, places in found.items()}
+    for root, position in modules.items():
+        nodes[position].meta["grapharg"] = GraphArg(root, None, False, None, False)
+    behind = {position: len(nodes) + number for number, position in enumerate(taken)}
+    pick = picker([behind.get(position, position) for position in range(len(nodes))])
+    sources = [(position, handed[root]) for root, position in modules.items()]
 
     def with_modules(*args: Any) -> Any:
-        if not isinstance(args[roots[0][0]], nn.Module):
+        if not isinstance(args[taken[0]], nn.Module):
             return call(*args)  # somebody tries the graph out (`torch._dynamo.config.verify_correctness`)
-        tensors = [tensor for first, each in roots for tensor in each.of(args[first])]
+        tensors = [tensor for position, each in sources for tensor in each.of(args[position])]
         return call(*pick((*args, *tensors)))
 
     return with_modules, handed
