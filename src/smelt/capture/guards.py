@@ -22,16 +22,12 @@ from torch import nn
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.guards import GuardBuilder, GuardManagerWrapper
 from torch._dynamo.source import (
-    AttrSource,
-    DictGetItemSource,
-    GlobalSource,
     GlobalStateSource,
     LocalSource,
     NNModuleSource,
-    UnspecializedParamBufferSource,
     is_from_unspecialized_builtin_nn_module_source,
 )
-from torch._guards import Guard, Source, TracingContext
+from torch._guards import Guard, TracingContext
 from torch.fx import GraphModule
 
 from smelt.capture.handed import Handed, Path, hand_modules_over, path_of
@@ -189,11 +185,11 @@ class _Place:
 
 
 class _Reached:
-    """What is reached from modules, by source."""
+    """What is reached from modules, by module and path."""
 
     def __init__(self, builder: GuardBuilder) -> None:
         self.builder = builder
-        self.known: dict[Source, _Place | None] = {}
+        self.known: dict[tuple[NNModuleSource, Path], _Place | None] = {}
         self.gradients = torch.is_grad_enabled()
 
     def covered(self, guard: Guard) -> tuple[NNModuleSource, list[Path]] | None:
@@ -228,31 +224,25 @@ class _Reached:
 
     def at(self, source: Any) -> _Place | None:
         """Where a source is; None where it is not reached from a module by attributes and items alone."""
-        if source not in self.known:
-            self.known[source] = self._find(source)
-        return self.known[source]
+        found = path_of(source)
+        return None if found is None else self._place(*found)
 
-    def _find(self, source: Any) -> _Place | None:
-        if isinstance(source, NNModuleSource):
-            if not isinstance(source.base, (LocalSource, GlobalSource)):
-                return self.at(source.base)
-            value = self.builder.get(source)
-            return _Place(source, (), value) if isinstance(value, nn.Module) else None
-        if type(source) in (AttrSource, UnspecializedParamBufferSource):
-            base, name = self.at(source.base), source.member
-            if base is None or not isinstance(base.value, nn.Module) or not _is_own(base.value, name):
-                return None
-            return _Place(base.root, (*base.path, name), vars(base.value)[name])
-        if type(source) is DictGetItemSource:
-            base, name = self.at(source.base), source.index
-            if (
-                base is None
-                or type(base.value) is not dict
-                or isinstance(name, Source)
-                or name not in base.value
-            ):
-                return None
-            return _Place(base.root, (*base.path, name), base.value[name])
+    def _place(self, root: NNModuleSource, path: Path) -> _Place | None:
+        if (root, path) not in self.known:
+            self.known[root, path] = self._find(root, path)
+        return self.known[root, path]
+
+    def _find(self, root: NNModuleSource, path: Path) -> _Place | None:
+        if not path:
+            value = self.builder.get(root)
+            return _Place(root, path, value) if isinstance(value, nn.Module) else None
+        base, name = self._place(root, path[:-1]), path[-1]
+        if base is None:
+            return None
+        if isinstance(base.value, nn.Module):
+            return _Place(root, path, vars(base.value)[name]) if _is_own(base.value, name) else None
+        if type(base.value) is dict and name in base.value:
+            return _Place(root, path, base.value[name])
         return None
 
 
