@@ -9,6 +9,7 @@ import torch
 
 from smelt.backend import config_from
 from smelt.backend import smelt as backend
+from smelt.capture import past_dynamo
 from smelt.exported import compile_exported
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime.recycle import RECYCLER
@@ -64,7 +65,8 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options
         )
     together: dict[str, Any] = {"mode": mode, **options}
-    return torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=together)
+    compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=together)
+    return past_dynamo(compiled, torch._TorchCompileWrapper(backend, None, together, dynamic))
 
 
 def reports() -> list[CompileReport]:

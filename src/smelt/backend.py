@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from smelt import config as configuration
 from smelt import logs
-from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once, capture_aot
+from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once, capture_aot, mark_whole
 from smelt.config import Config
 from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
@@ -68,7 +68,9 @@ def compile_graph(
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
         return graph_module.forward
-    return ask_modules_at_once(graph_module, call)
+    call = ask_modules_at_once(graph_module, call)
+    mark_whole(graph_module, call)
+    return call
 
 
 class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)

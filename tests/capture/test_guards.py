@@ -213,7 +213,7 @@ def test_unchanged_modules_are_asked_natively(asked: list[bool]) -> None:
 @natively
 def test_what_nobody_asked_for_compiles_nothing(asked: list[bool]) -> None:
     model = Model().eval()
-    fast = smelt.compile(model)
+    fast = torch.compile(model, backend="smelt")  # nobody else asks (`smelt.capture.direct` would)
     with torch.no_grad():
         for turn in range(40):
             fast(X)
@@ -354,3 +354,131 @@ def test_nothing_to_ask_natively(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
         block(model).switch = True
         torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
+
+
+class Settings:
+    """Like the configurations of transformers: its attributes are got by a method of its own."""
+
+    names: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.factor, self.wide = 2.0, False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "names" and name in super().__getattribute__("names"):
+            name = super().__getattribute__("names")[name]
+        return super().__getattribute__(name)
+
+    @property
+    def shift(self) -> float:
+        return self.factor + 1
+
+
+def helper(x: Tensor, power: int = 2) -> Tensor:
+    return x**power
+
+
+def _closed(factor: float) -> Callable[[Tensor], Tensor]:
+    def call(x: Tensor) -> Tensor:
+        return x * factor
+
+    return call
+
+
+TABLE: dict[str, Any] = {}
+TIMES = _closed(1.5)
+
+
+class Deep(nn.Module):
+    """Reads globals, classes, functions and settings; enough of them that they are asked at once."""
+
+    bias = 0.25
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = TIMES(helper(layer(x).tanh())) * self.settings.factor + self.bias
+            if hasattr(layer, "extra") or getattr(self.settings, "more", None) is not None:
+                x = x + 1
+        x = x + TABLE.get("shift", 0.0) + self.settings.shift
+        return x.neg() if self.settings.wide else x
+
+
+DEEPER: dict[str, Callable[[Deep, pytest.MonkeyPatch], object]] = {
+    "a setting": lambda model, patch: setattr(model.settings, "factor", 0.5),
+    "a switch": lambda model, patch: setattr(model.settings, "wide", True),
+    "another setting": lambda model, patch: setattr(model.settings, "more", 1),
+    "other settings": lambda model, patch: vars(model).update(settings=_other_settings()),
+    "names of settings": lambda model, patch: patch.setitem(Settings.names, "wide", "factor"),
+    "a property": lambda model, patch: patch.setattr(Settings, "shift", property(lambda self: 9.0)),
+    "of the class": lambda model, patch: patch.setattr(Deep, "bias", 4.0),
+    "of the layer's class": lambda model, patch: patch.setattr(nn.Linear, "extra", 4.0, raising=False),
+    "a parameter more": lambda model, patch: model.layers[3].register_parameter("extra", None),
+    "a function": lambda model, patch: patch.setitem(globals(), "helper", torch.sin),
+    "a function's code": lambda model, patch: patch.setattr(
+        helper, "__code__", (lambda x, power: x).__code__
+    ),
+    "a function's default": lambda model, patch: patch.setattr(helper, "__defaults__", (3,)),
+    "a closure": lambda model, patch: patch.setitem(globals(), "TIMES", _closed(-2.0)),
+    "a cell": lambda model, patch: patch.setattr(TIMES.__closure__[0], "cell_contents", 7.0),  # type: ignore
+    "an item": lambda model, patch: patch.setitem(TABLE, "shift", 3.0),
+}
+
+
+def _other_settings() -> Settings:
+    settings = Settings()
+    settings.factor = -1.0
+    return settings
+
+
+@pytest.mark.parametrize("name", DEEPER)
+def test_deeper_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Deep()
+    fast = smelt.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            before = fast(X)
+            torch.testing.assert_close(before, model(X))
+        DEEPER[name](model, monkeypatch)
+        assert not torch.equal(model(X), before)
+        for _ in range(3):
+            torch.testing.assert_close(fast(X), model(X))
+        monkeypatch.undo()
+        for _ in range(3):
+            torch.testing.assert_close(fast(X), model(X))
+
+
+@natively
+def test_globals_and_settings_are_asked_natively(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+    before = guards.Guard.create
+
+    def create(guard: Any, builder: Any) -> Any:
+        if not building:
+            kept.append(f"{guard.create_fn_name()} {guard.name}")
+        return before(guard, builder)
+
+    building: list[bool] = []
+    apart = guards._built_apart
+
+    def built_apart(*args: Any) -> Any:
+        building.append(True)
+        try:
+            return apart(*args)
+        finally:
+            building.pop()
+
+    monkeypatch.setattr(guards.Guard, "create", create)
+    monkeypatch.setattr(guards, "_built_apart", built_apart)
+    model = Deep()
+    fast = smelt.compile(model)
+    with torch.no_grad():
+        for _ in range(4):
+            fast(X)
+    assert asked and all(asked)
+    assert len(kept) > 5
+    assert not [each for each in kept if "settings" in each or "helper" in each or "TIMES" in each]

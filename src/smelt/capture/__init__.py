@@ -1,6 +1,7 @@
 """How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
 
 from smelt.capture.aot import Compiled, CompileProgram, capture_aot, tell_orders
+from smelt.capture.direct import mark_whole, past_dynamo
 from smelt.capture.export import capture_export, export
 from smelt.capture.function import capture_function
 from smelt.capture.guards import ask_modules_at_once
@@ -16,6 +17,8 @@ __all__ = [
     "capture_export",
     "capture_function",
     "export",
+    "mark_whole",
+    "past_dynamo",
     "shape_env_of",
     "tell_orders",
 ]

@@ -17,35 +17,67 @@ import torch
 from torch import nn
 from torch._dynamo.source import (
     AttrSource,
+    CellContentsSource,
+    ClosureSource,
+    CodeSource,
+    DefaultsSource,
     DictGetItemSource,
+    GenericAttrSource,
+    GetItemSource,
     GlobalSource,
     LocalSource,
     NNModuleSource,
+    TypeDictSource,
+    TypeMROSource,
+    TypeSource,
     UnspecializedParamBufferSource,
 )
 from torch._dynamo.variables.builder import GraphArg
 from torch._guards import Source
 from torch.fx import GraphModule
 
+from smelt.runtime.unchanged import Step
 from smelt.runtime.watch import picker
 
 Path = tuple[Any, ...]
-"""Names of attributes, and of items of dicts, from a module on."""
+"""What a `smelt.runtime.unchanged.Tree` calls the parts on the way from one object to another."""
+
+_OF_MEMBERS = (AttrSource, CellContentsSource, GenericAttrSource, UnspecializedParamBufferSource)
+_SAME_PLACE = (TypeDictSource, TypeMROSource)
+_NAMED = {TypeSource: Step.TYPE, CodeSource: "__code__", ClosureSource: "__closure__"}
 
 
-def path_of(source: Any) -> tuple[NNModuleSource, Path] | None:
-    """The module in a variable from which a source is reached by attributes and items alone, and how."""
-    names: list[Any] = []
-    while not isinstance(source, (LocalSource, GlobalSource)):
-        if isinstance(source, NNModuleSource):
-            if isinstance(source.base, (LocalSource, GlobalSource)):
-                return source, tuple(reversed(names))
-        elif type(source) in (AttrSource, UnspecializedParamBufferSource):
-            names.append(source.member)
-        elif type(source) is DictGetItemSource and not isinstance(source.index, Source):
-            names.append(source.index)
-        else:
+def path_of(source: Any) -> tuple[str | None, Path] | None:
+    """The local variable from which a source is reached, None for the globals, and the way from there; None
+    where there is no such way.
+    """
+    steps: list[Any] = []
+    while type(source) is not LocalSource:
+        if type(source) is GlobalSource:
+            return None, (source.global_name, *reversed(steps))
+        if type(source) in _OF_MEMBERS:
+            steps.append(source.member)
+        elif type(source) in (DictGetItemSource, GetItemSource):
+            if isinstance(source.index, Source) or getattr(source, "index_is_slice", False):
+                return None
+            steps.append(source.index)
+        elif type(source) is DefaultsSource:
+            steps += source.idx_key, source.field
+        elif type(source) in _NAMED:
+            steps.append(_NAMED[type(source)])
+        elif not (isinstance(source, NNModuleSource) or type(source) in _SAME_PLACE):
             return None
+        source = source.base
+    return source.local_name, tuple(reversed(steps))
+
+
+def _module_of(source: Any) -> LocalSource | GlobalSource | None:
+    """The variable with the module that a source is reached from by attributes and items of dicts alone."""
+    while type(source) in (AttrSource, UnspecializedParamBufferSource, DictGetItemSource) or isinstance(
+        source, NNModuleSource
+    ):
+        if isinstance(source, NNModuleSource) and isinstance(source.base, (LocalSource, GlobalSource)):
+            return source.base
         source = source.base
     return None
 
@@ -67,8 +99,8 @@ class Handed:
 
         self._known[number] = _Known(weakref.ref(module, gone))
 
-    def forget(self, module: nn.Module) -> None:
-        """``module`` may have changed."""
+    def forget(self, module: nn.Module | None) -> None:
+        """``module`` may have changed (None: it is gone)."""
         self._known.pop(id(module), None)
 
     def of(self, module: nn.Module) -> tuple[torch.Tensor, ...]:
@@ -108,17 +140,20 @@ class _Nothing(GraphArg):
 
 def hand_modules_over(
     graph_module: GraphModule, call: Callable[..., Any]
-) -> tuple[Callable[..., Any], dict[NNModuleSource, Handed]]:
+) -> tuple[Callable[..., Any], dict[LocalSource | GlobalSource, Handed]]:
     """Have Dynamo's code give modules instead of their tensors, when it is written after the backend's work;
     ``call``, which takes the graph's inputs, for such arguments, and what is handed over by module.
     """
     nodes = graph_module.graph.find_nodes(op="placeholder")
-    found: dict[NNModuleSource, list[tuple[int, Path]]] = {}
+    found: dict[LocalSource | GlobalSource, list[tuple[int, Path]]] = {}
     for position, node in enumerate(nodes):
         arg = node.meta.get("grapharg")
-        reached = path_of(arg.source) if type(arg) is GraphArg and not arg.pass_arg_as_tensor else None
-        if reached is not None:
-            found.setdefault(reached[0], []).append((position, reached[1]))
+        if type(arg) is not GraphArg or arg.pass_arg_as_tensor:
+            continue
+        module, reached = _module_of(arg.source), path_of(arg.source)
+        if module is not None and reached is not None:
+            below = reached[1][type(module) is GlobalSource :]
+            found.setdefault(module, []).append((position, below))
     if not found:
         return call, {}
     handed = {root: Handed([path for _, path in places]) for root, places in found.items()}

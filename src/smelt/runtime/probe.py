@@ -49,6 +49,7 @@ extern "C" {
 int64 PyLong_AsLongLong(PyObject*);
 PyObject* PyLong_FromLongLong(int64);
 PyObject* PyBool_FromLong(long);
+char* PyBytes_AsString(PyObject*);
 PyObject* PyList_GetItem(PyObject*, long);
 PyObject* PyCFunction_NewEx(Method*, PyObject*, PyObject*);
 }
@@ -80,11 +81,12 @@ extern "C" __attribute__((visibility("default"))) PyObject* smelt_watch(PyObject
 }
 
 // For `smelt.runtime.unchanged`: whether places hold the words that they held, in this order.
+// `self` is a bytes object: the number of places, the places, 16 more that are only fetched, the words.
 struct Place { int64 address, count; };
-struct Places { int64 count; const int64* words; Place at[]; };
+struct Places { int64 count; Place at[]; };
 static PyObject* unchanged(PyObject* self, PyObject*) {
-  const Places& places = *(const Places*)PyLong_AsLongLong(self);
-  const int64* expected = places.words;
+  const Places& places = *(const Places*)PyBytes_AsString(self);
+  const int64* expected = (const int64*)(places.at + places.count + 16);
   for (const Place* each = places.at; each < places.at + places.count; each++) {
     const int64* soon = (const int64*)each[16].address;
     __builtin_prefetch(soon);
