@@ -14,8 +14,9 @@ from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once
 from smelt.config import Config
 from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
-from smelt.pipeline import compile_program, garbage_waits
+from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
+from smelt.runtime.garbage import garbage_waits
 
 NO_TOOLCHAIN = "SM0201"
 

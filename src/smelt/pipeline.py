@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +33,7 @@ from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
+from smelt.runtime.garbage import garbage_waits
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
@@ -78,26 +77,6 @@ def compile_program(program: Program, config: Config) -> Compiled:
     """
     with garbage_waits():
         return _compile(program, config)
-
-
-@contextlib.contextmanager
-def garbage_waits() -> Iterator[None]:
-    """No garbage collection meanwhile: compiling leaves little, and looking through a model's whole heap for
-    it takes a third of the time.
-
-    What was made meanwhile is old afterwards: or else looking for what is left of it would come next, in the
-    middle of what Dynamo still has to do, for half a second.
-    """
-    wanted = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if wanted:
-            if gc.get_freeze_count() == 0:
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def _compile(program: Program, config: Config) -> Compiled:

@@ -25,6 +25,7 @@ from torch.fx import GraphModule
 from torch.nn.modules import module as hooked
 
 from smelt.capture.guards import KNOWN
+from smelt.runtime.garbage import garbage_waits
 from smelt.runtime.unchanged import Asked, Step, Tree, ready, watched, why_not
 
 MOST_WAYS = 4
@@ -92,7 +93,7 @@ class Way(NamedTuple):
 class Ways:
     """A compiled program's ways past Dynamo."""
 
-    __slots__ = ("backend", "outside", "patience", "program", "slow", "stance", "waits", "ways")
+    __slots__ = ("backend", "called", "outside", "patience", "program", "slow", "stance", "waits", "ways")
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class Ways:
         self.ways: list[Way] = []
         self.waits, self.patience = 0, 1
         self.stance: DynamoStance | None = None
+        self.called = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for names, still, holds, run in self.ways:
@@ -118,13 +120,20 @@ class Ways:
                 break
             if still() and self._is_usual() and holds(found):
                 return run(*args, **kwargs)
-        result = self.slow(*args, **kwargs)
+        result = self._through_dynamo(*args, **kwargs)
         if self.waits:
             self.waits -= 1
         elif ready():
             self.waits, self.patience = self.patience, min(2 * self.patience, MOST_PATIENCE)
             self._learn(args, kwargs)
         return result
+
+    def _through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
+        if self.called:
+            return self.slow(*args, **kwargs)
+        self.called = True  # Dynamo compiles
+        with garbage_waits():
+            return self.slow(*args, **kwargs)
 
     def _is_usual(self) -> bool:
         """Whether Dynamo would look for its code here: nobody traces, and nobody has told it otherwise."""

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
+from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.guards import GuardBuilder, GuardManagerWrapper
 from torch._dynamo.source import (
     GlobalSource,
@@ -85,7 +86,7 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     ]
     if len(moved) < FEWEST:
         return call
-    call, handed = hand_modules_over(graph_module, call)
+    call, handed = hand_modules_over(graph_module, innermost_fn(call))  # Dynamo says itself not to trace it
     probe.start()  # compiles meanwhile, the first time on a machine
     ids = {id(guard) for guard in moved}
     guards.inner = type(guards.inner)(guard for guard in guards.inner if id(guard) not in ids)
