@@ -111,6 +111,7 @@ def test_data_dependent_sizes_keep_their_checks() -> None:
         lambda x: x.permute(0, 1),
         lambda x: aten.slice(x, 0, 0, 2),
         lambda x: aten._to_copy(x, dtype=torch.float32),
+        lambda x: aten.constant_pad_nd(x, [0, 0, 0, 0]),
     ],
 )
 def test_calls_that_give_back_their_argument_go(identity: Callable[[Tensor], Tensor]) -> None:
@@ -186,10 +187,19 @@ def test_views_of_one_output_still_share_its_memory() -> None:
     assert first.data_ptr() == second.data_ptr()
 
 
-def test_a_copied_input_is_not_handed_out_itself() -> None:
+@pytest.mark.parametrize(
+    "copy",
+    [lambda x: aten._to_copy(x, dtype=torch.float32), lambda x: aten.constant_pad_nd(x, [0, 0])],
+)
+def test_a_copied_input_is_not_handed_out_itself(copy: Callable[[Tensor], Tensor]) -> None:
     x = torch.ones(2)
-    (result,) = contracted(lambda x: aten._to_copy(x, dtype=torch.float32), x).graph_module(x)
+    (result,) = contracted(copy, x).graph_module(x)
     assert result.data_ptr() != x.data_ptr()
+
+
+def test_padding_that_pads_stays() -> None:
+    program = contracted(lambda x: aten.constant_pad_nd(x.exp(), [0, 1]).sin(), torch.ones(2))
+    assert "aten.constant_pad_nd.default" in calls(program)
 
 
 # -- mutation ------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ def past_dynamo(compiled: Any, backend: Callable[..., Any]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return ways(*args, **kwargs)
 
+    call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]  # it stands for what it wraps
     return call
 
 
@@ -145,11 +146,14 @@ class Ways:
 
     def _learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find the code that Dynamo has just run for these arguments."""
-        self.stance = eval_frame._stance
+        stance = eval_frame._stance
+        if stance != DynamoStance():
+            return
+        self.stance = stance
         self.ways = [way for way in self.ways if way.still()][-MOST_WAYS + 1 :]
         frame, owner = _frame_of(self.program)
         between = [module for module in (self.outside, owner) if module is not None]
-        if frame is None or any(map(_has_hooks, between)) or self.stance != DynamoStance():
+        if frame is None or any(map(_has_hooks, between)):
             return
 
         def bound(function: Callable[..., Any]) -> Callable[..., Any]:

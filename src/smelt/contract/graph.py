@@ -78,7 +78,7 @@ class _Rewriter:
         self.returned = {value for value in self.old.output_node().args[0] if isinstance(value, Node)}  # type: ignore[union-attr]
         self.rules: tuple[Callable[[Node, tuple[Any, ...]], Node | None], ...] = (
             self._drop_view_of_all,
-            self._drop_same_dtype_copy,
+            self._drop_copy,
             self._reuse_equal_call,
         )
 
@@ -123,9 +123,14 @@ class _Rewriter:
             return None  # two outputs, or an output and an input, stay two tensors
         return source
 
-    def _drop_same_dtype_copy(self, node: Node, args: tuple[Any, ...]) -> Node | None:
-        """``_to_copy(x, dtype=x.dtype)`` → ``x``, where nobody can tell the copy from ``x``."""
-        if node.target is not aten._to_copy.default or not isinstance(args[0], Node):
+    def _drop_copy(self, node: Node, args: tuple[Any, ...]) -> Node | None:
+        """``_to_copy(x, dtype=x.dtype)``, ``constant_pad_nd(x, [0, 0])`` → ``x``, where nobody can tell the
+        copy from ``x``.
+        """
+        pads = node.target is aten.constant_pad_nd.default
+        if not (node.target is aten._to_copy.default or pads) or not isinstance(args[0], Node):
+            return None
+        if pads and not all(type(size) is int and size == 0 for size in args[1]):
             return None
         source = args[0]
         own, given = layout(node.meta.get("val")), layout(source.meta.get("val"))
