@@ -205,6 +205,24 @@ def test_a_hook_of_all_modules() -> None:
         assert model in seen
 
 
+def test_another_way_to_call_all_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = Block(), []
+    before = nn.Module._call_impl
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self)
+        return before(self, *args, **kwargs)
+
+    fast = smelt.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            fast(X)
+        monkeypatch.setattr(nn.Module, "_call_impl", call)
+        for _ in range(6):
+            fast(X)
+        assert seen.count(model) == 6
+
+
 def test_a_cell_and_a_global() -> None:
     global FACTOR
     factor = 2.0

@@ -37,6 +37,8 @@ _WHOLE = "_smelt_whole"
 _COMPILED, _RESUMED = "__compiled_fn_", "__resume_at"
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _OWN_HOOKS)
+_CALLS = {name: vars(nn.Module)[name] for name in ("__call__", "_wrapped_call_impl", "_call_impl")}
+"""How PyTorch calls a module, unless somebody has put something else in its place."""
 
 
 def mark_whole(graph_module: GraphModule, call: Callable[..., Any]) -> None:
@@ -183,18 +185,17 @@ def _frame_of(program: Any) -> tuple[FunctionType | None, nn.Module | None]:
     owner = getattr(program, "__self__", None)
     if not isinstance(program, MethodType) or not isinstance(owner, nn.Module):
         return None, None
-    usual = all(
-        inspect.getattr_static(type(owner), name) is vars(nn.Module)[name]
-        for name in ("__call__", "_call_impl")
-    )
+    usual = all(inspect.getattr_static(type(owner), name) is call for name, call in _CALLS.items())
+    own = "forward" in vars(owner) or owner._compiled_call_impl is not None
     forward = inspect.getattr_static(type(owner), "forward")
-    if not usual or program.__func__ is not nn.Module.__call__ or not isinstance(forward, FunctionType):
+    if (
+        own
+        or not usual
+        or program.__func__ is not _CALLS["__call__"]
+        or not isinstance(forward, FunctionType)
+    ):
         return None, None
-    return (
-        (None, None)
-        if "forward" in vars(owner) or owner._compiled_call_impl is not None
-        else (forward, owner)
-    )
+    return forward, owner
 
 
 def _has_hooks(module: nn.Module) -> bool:
