@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.capture import Compiled, Program, capture_aot
 from smelt.contract import decompositions
+from smelt.runtime import probe
 
 
 class Captured:
@@ -47,3 +49,13 @@ def captured() -> Iterator[Captured]:
     torch._dynamo.reset()
     yield Captured()
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def watching() -> Iterator[None]:
+    """Nothing compiled before, and everything that is watched is watched from the first call on."""
+    probe.native_library()  # ready
+    smelt.reset()
+    torch.manual_seed(0)
+    yield
+    smelt.reset()

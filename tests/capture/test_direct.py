@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +15,12 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 import smelt
 from smelt.capture import direct
-from smelt.runtime import probe, unchanged
+from smelt.runtime import unchanged
 
-pytestmark = pytest.mark.skipif(unchanged.why_not() is not None, reason=str(unchanged.why_not()))
+pytestmark = [
+    pytest.mark.skipif(unchanged.why_not() is not None, reason=str(unchanged.why_not())),
+    pytest.mark.usefixtures("watching"),
+]
 
 X = torch.randn(4, 6)
 
@@ -33,15 +36,6 @@ class Block(nn.Module):
 
 def program(x: Tensor, y: float = 1.5, *more: Tensor, shift: float = 0.5, **rest: Tensor) -> Tensor:
     return sum([x * y + shift, *more, *rest.values()], torch.zeros(()))
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    probe.native_library()  # ready: directly from the second call on
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    smelt.reset()
 
 
 def ways_of(fast: Any) -> direct.Ways:

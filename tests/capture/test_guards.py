@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 import smelt
 from smelt.capture import guards
 from smelt.capture.handed import Handed
-from smelt.runtime import probe, unchanged
+from smelt.runtime import unchanged
+
+pytestmark = pytest.mark.usefixtures("watching")
 
 
 class Block(nn.Module):
@@ -45,15 +47,6 @@ class Model(nn.Module):
 
 
 X = torch.randn(4, 6)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    probe.native_library()  # ready: asked from the first call on
-    smelt.reset()
-    torch.manual_seed(0)
-    yield
-    smelt.reset()
 
 
 @pytest.fixture

@@ -95,45 +95,39 @@ def watched(*roots: tuple[Any, Tree]) -> Asked | None:
     )
 
 
+_FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+_PARTS: dict[type, tuple[str, ...]] = {FunctionType: _FUNCTION_PARTS, property: ("fget", "fset", "fdel")}
+"""What these objects have besides what is in their own ``__dict__``; that of a function is not watched."""
+
+
 def part_of(value: Any, name: Any) -> Any:
     """What a tree calls ``name`` in ``value``.
 
     Raises:
         Unwatchable: there is no such part, or nobody could see that it has changed.
     """
-    found = _part_of(value, name)
-    if found is _MISSING:
-        raise Unwatchable
-    return found
-
-
-_MISSING = object()
-_FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
-_PARTS: dict[type, tuple[str, ...]] = {FunctionType: _FUNCTION_PARTS, property: ("fget", "fset", "fdel")}
-
-
-def _part_of(value: Any, name: Any) -> Any:
     if name is Step.TYPE:
         return type(value)
-    if type(value) in (dict, OrderedDict):
-        return value.get(name, _MISSING)
-    if type(value) is tuple:
-        return value[name] if type(name) is int and 0 <= name < len(value) else _MISSING
-    if isinstance(value, type):
-        if type(name) is int:
-            return value.__mro__[name] if name < len(value.__mro__) else _MISSING
-        return vars(value).get(name, _MISSING)
-    if type(value) in _PARTS:
-        return getattr(value, name) if name in _PARTS[type(value)] else _MISSING
-    if type(value) is CellType:
-        try:
+    try:
+        if type(value) in (dict, OrderedDict):
+            return value[name]
+        if type(value) is tuple and type(name) is int:
+            return value[name]
+        if isinstance(value, type):
+            return value.__mro__[name] if type(name) is int else vars(value)[name]
+        if type(value) in _PARTS:
+            if name in _PARTS[type(value)]:
+                return getattr(value, name)
+            raise Unwatchable
+        if type(value) is CellType:
             return value.cell_contents
-        except ValueError:
-            return _MISSING
-    own = _attributes(value)
-    of_classes = (vars(cls)[name] for cls in type(value).__mro__ if name in vars(cls))
-    hidden = own is None or any(hasattr(type(each), "__set__") for each in of_classes)
-    return _MISSING if own is None or hidden else own.get(name, _MISSING)
+        own = _attributes(value)
+        of_classes = (vars(cls)[name] for cls in type(value).__mro__ if name in vars(cls))
+        if own is not None and not any(hasattr(type(each), "__set__") for each in of_classes):
+            return own[name]
+    except (LookupError, ValueError):  # ValueError: an empty cell
+        pass
+    raise Unwatchable
 
 
 def _attributes(value: Any) -> Any:
