@@ -62,7 +62,8 @@ def linear(name: str, rows: int, inner: int, outer: int) -> Kernel:
 def convolution(
     name: str, size: int, channels: int, filters: int, window: int, stride: int = 1, groups: int = 1
 ) -> Kernel:
-    """One square image, padded so that only the stride makes it smaller; no bias.
+    """One square image, padded so that only the stride makes it smaller; no bias. Its channels lie side by
+    side, as they do between the layers of a compiled model.
 
     >>> convolution("x", 4, 2, 3, 3, stride=2).flops == 2 * (2 * 2) * 3 * 2 * 9
     True
@@ -71,7 +72,8 @@ def convolution(
     def program() -> Program:
         torch.manual_seed(0)
         layer = nn.Conv2d(channels, filters, window, stride, window // 2, groups=groups, bias=False)
-        return layer.eval(), (torch.randn(1, channels, size, size),), {}
+        image = torch.randn(1, channels, size, size).to(memory_format=torch.channels_last)
+        return layer.eval().to(memory_format=torch.channels_last), (image,), {}
 
     out = (size + 2 * (window // 2) - window) // stride + 1
     weights = filters * (channels // groups) * window * window

@@ -20,6 +20,7 @@ from smelt.nest.primitives import (
     merge,
     merges_cleanly,
     parallelize,
+    peel,
     split,
     tile,
     unroll,
@@ -120,6 +121,8 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "split evenly": (scaled, lambda k: split(flatten_accesses(k), I1, 5)[0]),
     "split with a rest": (scaled, lambda k: split(flatten_accesses(k), I1, 4)[0]),
     "split of a size": (lambda: scaled(N), lambda k: split(flatten_accesses(k), I0, 4)[0]),
+    "peel": (scaled, lambda k: peel(flatten_accesses(k), I1, 8)[0]),
+    "peel around a loop": (scaled, lambda k: peel(flatten_accesses(k), I0, 4)[0]),
     "interchange": (scaled, lambda k: interchange(flatten_accesses(k), I0)),
     "tile": (scaled, lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
     "tile of a size": (lambda: scaled(N), lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
@@ -132,6 +135,10 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "cascade": (summed, lambda k: cascade(split(flatten_accesses(k), I1, 4)[0], I1)),
     "hoist": (scaled, lambda k: hoist(flatten_accesses(k))),
     "jam": (summed, lambda k: jam(flatten_accesses(k), I0)),
+    "jam, stores last": (
+        scaled,
+        lambda k: jam(*split(interchange(flatten_accesses(k), I0), I0, 3), stores_last=True),
+    ),
     "jam a block": (summed, lambda k: jam(*split(flatten_accesses(k), I0, 3))),
 }
 
@@ -160,6 +167,13 @@ REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
     "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 turns"),
     "jam of a size": (scaled(N), lambda k: jam(k, I0), "s0 turns"),
     "jam of a sum": (summed(), lambda k: jam(flatten_accesses(k), I1), "accumulator acc"),
+    "peel of all": (scaled(), lambda k: peel(k, I1, 10), "runs from 0 to 10"),
+    "peel of a size": (scaled(N), lambda k: peel(k, I0, 4), "runs from 0 to s0"),
+    "stores last around a loop": (
+        scaled(),
+        lambda k: jam(flatten_accesses(k), I0, stores_last=True),
+        "loops inside",
+    ),
     "split of a split": (
         split(scaled(), I1, 4)[0],
         lambda k: split(k, loops(k.body)[-1].var, 2),

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
 
 from smelt.errors import SmeltError
+from smelt.runtime import arena as arena_module
 from smelt.runtime.arena import KEPT, Arena, ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload, has_out_variant, resolve
+
+
+@pytest.fixture(autouse=True)
+def nothing_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No arenas of what ran before."""
+    monkeypatch.setattr(arena_module, "_idle", None)
 
 
 def pool_of_rows() -> tuple[ArenaPool, list[tuple[int, ...]]]:
     """Arenas of n floats and the tensor over them; the list notes every time that tensors are made."""
     made: list[tuple[int, ...]] = []
 
-    def views(storage: torch.UntypedStorage, start: int, key: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def make(storage: torch.UntypedStorage, start: int, key: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         made.append(key)
         return (tensor_at(storage, start, torch.float32, (key[0],), (1,)),)
 
-    return ArenaPool(lambda key: key[0] * 4, views), made
+    return ArenaPool(lambda key: key[0] * 4, make), made
 
 
 def test_tensors_are_made_once_for_the_same_sizes() -> None:
     pool, made = pool_of_rows()
     for _ in range(3):
         arena = pool.acquire((5,))
-        assert arena.views[0].data_ptr() == arena.address and arena.address % 64 == 0
+        (tensor,) = pool.tensors(arena, (5,))
+        assert tensor.data_ptr() == arena.address and arena.address % 64 == 0
         pool.release(arena)
     assert made == [(5,)]
 
@@ -37,12 +47,43 @@ def test_arena_only_grows() -> None:
     addresses = []
     for size in (100, 10, 0, 100, 1000, 7):
         arena = pool.acquire((size,))
-        arena.views[0].fill_(size)
-        assert arena.views[0].shape == (size,)
+        (tensor,) = pool.tensors(arena, (size,))
+        tensor.fill_(size)
+        assert tensor.shape == (size,)
         addresses.append(arena.address)
         pool.release(arena)
     assert len(set(addresses[:4])) == 1 and addresses[4] == addresses[5]
     assert made == [(100,), (10,), (0,), (100,), (1000,), (7,)]
+
+
+def test_executors_use_one_arena_in_turns() -> None:
+    small, made_small = pool_of_rows()
+    large, made_large = pool_of_rows()
+    used = set()
+    for turn in range(3):
+        for pool, key in ((small, (10,)), (large, (5000,))):
+            arena = pool.acquire(key)
+            (tensor,) = pool.tensors(arena, key)
+            assert tensor.data_ptr() == arena.address
+            assert tensor.fill_(turn).sum().item() == turn * key[0]
+            used.add(id(arena))
+            pool.release(arena)
+    assert len(used) == 1 and arena.capacity == 20000
+    assert made_small == [(10,)] and made_large == [(5000,)]  # the storage is the same, also after it grew
+
+
+def test_arenas_go_with_the_last_executor() -> None:
+    pool, other = pool_of_rows()[0], pool_of_rows()[0]
+    arena = pool.acquire((8,))
+    gone = weakref.ref(arena)
+    pool.tensors(arena, (8,))
+    pool.release(arena)
+    del arena, pool
+    gc.collect()
+    assert gone() is not None
+    del other
+    gc.collect()
+    assert gone() is None
 
 
 def test_nested_acquires_differ_and_few_are_kept() -> None:
@@ -50,10 +91,14 @@ def test_nested_acquires_differ_and_few_are_kept() -> None:
     arenas = [pool.acquire((8,)) for _ in range(KEPT + 3)]
     assert len({arena.address for arena in arenas}) == KEPT + 3
     for arena in arenas:
+        pool.tensors(arena, (8,))
         pool.release(arena)
-    assert len(pool._free) == KEPT
-    again = {id(pool.acquire((8,))) for _ in range(KEPT)}
-    assert again <= {id(arena) for arena in arenas} and len(made) == KEPT + 3
+    kept = {id(arena) for arena in arenas[:KEPT]}
+    again = [pool.acquire((8,)) for _ in range(KEPT + 1)]
+    for arena in again[:KEPT]:
+        pool.tensors(arena, (8,))
+    assert kept == {id(arena) for arena in again[:KEPT]} and id(again[KEPT]) not in kept
+    assert len(made) == KEPT + 3
 
 
 def test_an_arena_is_never_held_by_two_threads() -> None:
@@ -69,8 +114,9 @@ def test_an_arena_is_never_held_by_two_threads() -> None:
                 if id(arena) in held:
                     wrong.append("twice")
                 held.add(id(arena))
-            arena.views[0].fill_(number)
-            if not bool((arena.views[0] == number).all()):
+            (tensor,) = pool.tensors(arena, (16 + (turn + number) % 3,))
+            tensor.fill_(number)
+            if not bool((tensor == number).all()):
                 wrong.append("overwritten")
             with lock:
                 held.discard(id(arena))
@@ -84,25 +130,22 @@ def test_an_arena_is_never_held_by_two_threads() -> None:
     assert wrong == []
 
 
-def test_an_arena_that_could_not_be_made_is_not_kept() -> None:
-    def refuse(storage: torch.UntypedStorage, start: int, key: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        raise MemoryError
-
-    pool = ArenaPool(lambda key: 8, refuse)
-    with pytest.raises(MemoryError):
-        pool.acquire()
-    assert pool._free == []
+def test_an_arena_without_memory_is_not_used() -> None:
+    pool, _ = pool_of_rows()
+    with pytest.raises((MemoryError, RuntimeError)):
+        pool.acquire((2**58,))
+    arena = pool.acquire((8,))
+    assert arena.capacity == 32
+    pool.release(arena)
 
 
 def test_tensors_of_every_dtype_and_of_no_elements() -> None:
     arena = Arena()
-    arena.fit(256, (), None)
-    assert arena.memory is not None
-    storage = arena.memory.untyped_storage()
+    arena.grow(256)
     for dtype in (torch.float64, torch.bfloat16, torch.bool, torch.int64):
-        tensor = tensor_at(storage, arena.start + 64, dtype, (2, 3), (1, 2))
+        tensor = tensor_at(arena.storage, arena.start + 64, dtype, (2, 3), (1, 2))
         assert tensor.dtype == dtype and tensor.stride() == (1, 2) and tensor.data_ptr() == arena.address + 64
-    assert tensor_at(storage, arena.start, torch.float32, (0, 4), (4, 1)).numel() == 0
+    assert tensor_at(arena.storage, arena.start, torch.float32, (0, 4), (4, 1)).numel() == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import sympy
 from sympy import Expr, Symbol
@@ -192,6 +193,30 @@ def split(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol]:
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (new,))), inner
 
 
+def peel(kernel: Kernel, var: Symbol, count: int) -> tuple[Kernel, Symbol]:
+    """Cut a loop's last turns off; returns the kernel and the variable of the loop that runs them.
+
+    for i in 100: A   →   for i in 96: A; for i' in 96 … 100: A[i := i']
+    """
+    loop = find(kernel.body, var)
+    if loop.begin != 0 or not loop.end.is_Integer or not 0 < count < int(loop.end):
+        raise ScheduleError(f"peel({var}, {count})", f"the loop runs from {loop.begin} to {loop.end}")
+    first, last = replace(loop, end=sympy.Integer(count)), replace(loop, begin=sympy.Integer(count))
+    kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (first,)))
+    alone = with_body(kernel, Block((last,)))
+    for inner in loops(alone.body):
+        new = fresh_var(with_body(kernel, Block((*kernel.body.stmts, *alone.body.stmts))))
+        alone = with_body(alone, replace_loop(alone.body, inner.var, partial(_over, var=new)))
+    pieces = (first, *alone.body.stmts)
+    rest = loops(alone.body)[0].var
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: pieces)), rest
+
+
+def _over(loop: For, var: Symbol) -> tuple[For]:
+    """The same loop with another variable."""
+    return (replace(loop, var=var, body=substitute(loop.body, {loop.var: var})),)
+
+
 def interchange(kernel: Kernel, var: Symbol) -> Kernel:
     """Swap a loop with the one that is its whole body.
 
@@ -296,13 +321,14 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
     return _with_kind(kernel, var, LoopKind.UNROLL)
 
 
-def jam(kernel: Kernel, var: Symbol) -> Kernel:
+def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
     """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
     What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
-    turn has accumulators of its own.
+    turn has accumulators of its own. ``stores_last``: every turn computes what it stores before any of them
+    stores, as a tile that is turned in registers wants it; no loops inside then.
 
     Raises:
         ScheduleError: more than 64 turns, turns that depend on each other, or inner bounds that vary.
@@ -321,6 +347,12 @@ def jam(kernel: Kernel, var: Symbol) -> Kernel:
         raise ScheduleError(f"jam({var})", "the loop holds scratch memory, masked values or sorts")
     values = [loop.begin + turn for turn in range(int(turns))]
     body = _jammed(loop.body, var, values, set())
+    if stores_last:
+        if any(isinstance(stmt, For) for stmt in body.stmts):
+            raise ScheduleError(
+                f"jam({var})", "there are loops inside, between which stores have their place"
+            )
+        body = Block(tuple(sorted(body.stmts, key=lambda stmt: isinstance(stmt, Store))))
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
 
 

@@ -1,7 +1,12 @@
-"""Arenas: memory for a graph's intermediate buffers and the torch tensors in it, reused call after call."""
+"""Arenas: memory for a graph's intermediate buffers and the torch tensors in it, reused call after call.
+
+Idle arenas are common to all executors: a forward graph, its backward graph and the other parts of a program
+run one after the other, and what one of them has written lies in the caches when the next one begins.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,77 +14,100 @@ import torch
 
 ALIGNMENT = 64
 KEPT = 2
-"""How many idle arenas a pool keeps: for the thread that calls, and for a second thread or a nested call."""
+"""How many idle arenas are kept: for the thread that calls, and for a second thread or a nested call."""
 
-Views = Callable[[torch.UntypedStorage, int, tuple[int, ...]], tuple[torch.Tensor, ...]]
+Key = tuple[int, ...]
+"""The values of the symbols that the sizes in an arena depend on."""
+Tensors = Callable[[torch.UntypedStorage, int, Key], tuple[torch.Tensor, ...]]
 """(storage, where the arena begins in it in bytes, symbol values) → the tensors over the arena."""
 
 
 class Arena:
-    """A piece of memory, 64-byte aligned at ``address``.
+    """A piece of memory, 64-byte aligned at ``address``, ``start`` bytes into its storage. It only grows."""
 
-    ``views``: the tensors over it for the symbols' values ``key``.
-    """
-
-    __slots__ = ("address", "capacity", "key", "memory", "start", "views")
+    __slots__ = ("__weakref__", "address", "capacity", "start", "storage")
 
     def __init__(self) -> None:
-        self.memory: torch.Tensor | None = None
-        self.address = 0
-        self.start = 0
+        self.storage = torch.UntypedStorage(0)
+        self.address = self.start = 0
         self.capacity = -1
-        self.key: tuple[int, ...] | None = None
-        self.views: tuple[torch.Tensor, ...] = ()
 
-    def fit(self, size: int, key: tuple[int, ...], views: Views | None) -> None:
-        """Make room for ``size`` bytes (it only grows) and build the tensors for ``key``."""
-        # tensors made here serve later calls in every mode: they must not be inference tensors
-        with torch.inference_mode(False), torch.no_grad():
-            if size > self.capacity:
-                self.views = ()
-                self.memory = None  # the old piece goes before the new one comes
-                self.memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
-                self.start = -self.memory.data_ptr() % ALIGNMENT
-                self.address = self.memory.data_ptr() + self.start
-                self.capacity = size
-            if views is not None:
-                assert self.memory is not None
-                self.views = views(self.memory.untyped_storage(), self.start, key)
-        self.key = key
+    def grow(self, size: int) -> None:
+        """Make room for ``size`` bytes; what was in it is lost."""
+        self.capacity = -1
+        self.storage.resize_(0)  # the old piece goes before the new one comes
+        self.storage.resize_(size + ALIGNMENT)
+        self.start = -self.storage.data_ptr() % ALIGNMENT
+        self.address = self.storage.data_ptr() + self.start
+        self.capacity = size
+
+
+class _Idle(list[Arena]):
+    """Arenas that nobody uses now. It lives, and so do they, as long as any executor does."""
+
+
+_idle: weakref.ref[_Idle] | None = None
+
+
+def _shared() -> _Idle:
+    global _idle
+    found = _idle() if _idle is not None else None
+    if found is None:
+        found = _Idle()
+        _idle = weakref.ref(found)
+    return found
 
 
 class ArenaPool:
-    """The arenas of one executor. ``acquire`` and ``release`` may be called from any thread, and nest.
+    """Hands arenas to one executor. ``acquire`` and ``release`` may be called from any thread, and nest.
 
-    ``size`` gives the bytes for the symbols' values; ``views`` builds the tensors over the arena, if any.
+    ``size`` gives the bytes for the symbols' values; ``make`` builds the tensors over the arena.
 
-    >>> pool = ArenaPool(lambda key: 128, None)
+    >>> pool, other = ArenaPool(lambda key: 128), ArenaPool(lambda key: 256)
     >>> first, second = pool.acquire(), pool.acquire()
     >>> first.address % 64, first is second
     (0, False)
     >>> pool.release(first)
-    >>> pool.acquire() is first
+    >>> other.acquire() is first
     True
     """
 
-    def __init__(self, size: Callable[[tuple[int, ...]], int], views: Views | None) -> None:
-        self._size, self._views = size, views
-        self._free: list[Arena] = []
+    def __init__(self, size: Callable[[Key], int], make: Tensors | None = None) -> None:
+        self._size, self._make = size, make
+        self._idle = _shared()
+        self._known: tuple[Key | None, int] = (None, 0)
+        self._made: weakref.WeakKeyDictionary[Arena, tuple[Key, int, tuple[torch.Tensor, ...]]]
+        self._made = weakref.WeakKeyDictionary()
 
-    def acquire(self, key: tuple[int, ...] = ()) -> Arena:
-        """An arena that nobody else uses, with its tensors for the symbols' values ``key``."""
+    def acquire(self, key: Key = ()) -> Arena:
+        """An arena that nobody else uses, large enough for the symbols' values ``key``."""
+        known, size = self._known
+        if known != key:
+            size = self._size(key)
+            self._known = (key, size)
         try:
-            arena = self._free.pop()  # one bytecode under the GIL, and atomic without it: no lock
+            arena = self._idle.pop()  # one bytecode under the GIL, and atomic without it: no lock
         except IndexError:
             arena = Arena()
-        if arena.key != key:
-            arena.fit(self._size(key), key, self._views)
+        if arena.capacity < size:
+            arena.grow(size)
         return arena
+
+    def tensors(self, arena: Arena, key: Key = ()) -> tuple[torch.Tensor, ...]:
+        """The tensors over an arena that was acquired for these values; made once for the same ones."""
+        made = self._made.get(arena)
+        if made is None or made[:2] != (key, arena.start):
+            assert self._make is not None
+            # tensors made here serve later calls in every mode: they must not be inference tensors
+            with torch.inference_mode(False), torch.no_grad():
+                made = (key, arena.start, self._make(arena.storage, arena.start, key))
+            self._made[arena] = made
+        return made[2]
 
     def release(self, arena: Arena) -> None:
         """Give an arena back."""
-        if len(self._free) < KEPT:
-            self._free.append(arena)
+        if len(self._idle) < KEPT:
+            self._idle.append(arena)
 
 
 def tensor_at(

@@ -86,8 +86,9 @@ def build(
     }
     exec(compile(source.text, "<smelt plan>", "exec"), namespace)
     if source.has_arena:
-        pool = ArenaPool(namespace["_arena_bytes"], namespace.get("_arena_views"))
+        pool = ArenaPool(namespace["_arena_bytes"], namespace.get("_arena_tensors"))
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
+        namespace["_tensors"] = pool.tensors
     if source.natives:
         trampoline.start()  # compiles beside the library, the first time on a machine
     if isinstance(library, Library):

@@ -206,14 +206,16 @@ class _Writer:
             key_names = sorted(self.arena_symbols)
             key = ", ".join(key_names)
             key = f"({key},)" if len(key_names) == 1 else f"({key})"
-            held = ["_arena = _acquire(" + (key if key_names else "") + ")"]
+            key = key if key_names else ""
+            held = [f"_arena = _acquire({key})"]
             inner = ["_base = _arena.address"] if any("(_base" in line for line in body) else []
             names = list(self.arena_names.values())
             if names:
-                inner.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = _arena.views")
+                each = f"{', '.join(names)}{',' if len(names) == 1 else ''}"
+                inner.append(f"{each} = _tensors(_arena{', ' if key else ''}{key})")
             inner += body[at + 1 :]
             body = [*body[:at], *held, "try:", *_indent(inner), "finally:", "    _release(_arena)"]
-            functions = self.arena_functions(key if key_names else "_")
+            functions = self.arena_functions(key or "_")
         return "\n".join(["def call(args):", *_indent([*head, *body]), *functions, ""])
 
     def arena_functions(self, key: str) -> list[str]:
@@ -232,7 +234,7 @@ class _Writer:
             for view in self.arena_views
         ]
         body = [*unpack, "return (", *_indent(views), ")"]
-        return [*lines, "", "", "def _arena_views(_storage, _start, _key):", *_indent(body)]
+        return [*lines, "", "", "def _arena_tensors(_storage, _start, _key):", *_indent(body)]
 
     def needs_no_grad(self) -> bool:
         """ATen must not record these calls: AOTAutograd has made the derivative already."""

@@ -33,11 +33,13 @@ from smelt.nest.primitives import (
     hoist,
     inner_loop,
     interchange,
+    jam,
     merge,
     merges_cleanly,
     not_parallel,
     not_vector,
     parallelize,
+    peel,
     split,
     tile,
     vectorize,
@@ -48,6 +50,8 @@ from smelt.symbolic import size_hint
 from smelt.symbolic.affine import linear
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
+TURNED_ROWS = 256
+"""Most rows of a tile that is turned in registers: that far each column is read in one go."""
 CASCADE_TERMS = 4096
 COLUMN_TERMS = 32
 """Terms of one accumulator where its lanes are results: rounding errors pile up sooner than in sums over
@@ -162,8 +166,10 @@ class _Arranger:
     def _arrange_root(self, var: Symbol) -> None:
         root = find(self.kernel.body, var)
         work = self._work(root)
-        chosen = self._vector_loops(root)[1] if self.config.vectorize else []
-        chosen = [self._tile_for(root.var, vector_var) for vector_var in chosen]
+        chosen = self._turned(root) if self.config.vectorize else []
+        if self.config.vectorize and not chosen:
+            chosen = [self._tile_for(root.var, vector_var) for vector_var in self._vector_loops(root)[1]]
+        root = self._around(root.var)
         parallel = self.config.parallel and work >= self.config.parallel_grain
         if parallel and root.var in chosen:
             block = self._block(self.trips(root), self._lanes(root))
@@ -218,17 +224,85 @@ class _Arranger:
         for loop in chain[:-1]:
             if self.trips(loop) < 2 * TILE_ROWS or not self._strides_against(vector, loop.var):
                 continue
-            if not_parallel(loop) is not None:
+            if not self._moves_inside(loop.var, len(chain) - 2 - names.index(loop.var)):
                 continue
-            position = names.index(loop.var)
-            for _ in range(position, len(chain) - 2):
-                if not_parallel(find(self.kernel.body, loop.var)) is not None:
-                    return var
-                self.kernel = interchange(self.kernel, loop.var)
             columns = min(TILE_COLUMNS, int(vector.end)) if vector.end.is_Integer else TILE_COLUMNS
             self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns)
             return within
         return var
+
+    def _moves_inside(self, var: Symbol, times: int) -> bool:
+        """Bring a loop so many loops further inside, where turns of it and of those may change places."""
+        chain = self._perfect_chain(var)[: times + 1]
+        if any(not_parallel(loop) is not None for loop in chain):
+            return False
+        for _ in range(times):
+            self.kernel = interchange(self.kernel, var)
+        return True
+
+    def _turned(self, root: For) -> list[Symbol]:
+        """Read along the rows, and turn what as many columns as lanes have read in registers, where all that
+        is read lies along the rows and what is stored lies along the columns.
+
+        Rows and columns that are no whole vector keep a loop of their own. Returns the vector loops; none
+        where it is not of that kind, or its sizes are not known.
+        """
+        lanes = self.target.vector_bytes // 4
+        *chain, columns = self._perfect_chain(root.var)
+        for position, rows in enumerate(chain):
+            if self._is_turnable(rows, columns, lanes) and self._moves_inside(
+                rows.var, len(chain) - 1 - position
+            ):
+                return self._turn(rows, columns, lanes)
+        return []
+
+    def _turn(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
+        whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
+        vectors = []
+        if whole < int(rows.end):
+            self.kernel, rest = peel(self.kernel, rows.var, whole)
+            self.kernel, within = split(self.kernel, self._inside(rest), TILE_COLUMNS)
+            self.kernel = interchange(self.kernel, rest)
+            vectors.append(within)
+        self.kernel = interchange(self.kernel, rows.var)
+        if beside < int(columns.end):
+            self.kernel, rest = peel(self.kernel, columns.var, beside)
+            vectors.append(self._inside(rest))
+        self.kernel, column = split(self.kernel, columns.var, lanes)
+        self.kernel = interchange(self.kernel, column)
+        length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
+        self.kernel, within = split(self.kernel, rows.var, length)
+        self.kernel = interchange(self.kernel, columns.var)
+        self.kernel = jam(self.kernel, column, stores_last=True)
+        return [within, *vectors]
+
+    def _inside(self, var: Symbol) -> Symbol:
+        """The loop that is the whole body of another one."""
+        loop = inner_loop(find(self.kernel.body, var))
+        assert loop is not None
+        return loop.var
+
+    def _is_turnable(self, rows: For, columns: For, lanes: int) -> bool:
+        """Whether every load runs along the rows, or is the same for all of them, and one store runs along
+        the columns; all of four bytes, and at least a vector of each.
+        """
+        for loop in (rows, columns):
+            if not loop.end.is_Integer or int(loop.end) < lanes or not_parallel(loop) is not None:
+                return False
+        sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
+        stmts = columns.body.stmts
+        lets = [stmt for stmt in stmts if isinstance(stmt, Let) and stmt.index is None]
+        stores = [stmt for stmt in stmts if isinstance(stmt, Store) and stmt.mode is None]
+        if len(stores) != 1 or len(lets) + 1 < len(stmts) or self._lanes(columns) != lanes:
+            return False
+        for buffer, index, is_store in accesses(columns.body):
+            down, along = (_coefficient(index[0], loop.var) for loop in (rows, columns))
+            turns = (
+                along == 1 and down not in (None, 0, 1) if is_store else along is not None and down in (0, 1)
+            )
+            if not turns or sizes.get(buffer) != 4:
+                return False
+        return True
 
     def _strides_against(self, vector: For, other: Symbol) -> bool:
         for _, index, _ in accesses(vector.body):
@@ -236,6 +310,11 @@ class _Arranger:
             if crossing == 1 and own is not None and own not in (0, 1):
                 return True
         return False
+
+    def _around(self, var: Symbol) -> For:
+        """The outermost loop around a loop, or that loop."""
+        tops = [stmt for stmt in self.kernel.body.stmts if isinstance(stmt, For)]
+        return next(top for top in tops if any(loop.var == var for loop in loops(Block((top,)))))
 
     def _perfect_chain(self, var: Symbol) -> list[For]:
         loop: For | None = find(self.kernel.body, var)
