@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 import sympy
 import torch
 from sympy import Expr, Symbol
@@ -22,8 +21,6 @@ FLAGS = [
     "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-nostdinc++",
 ]  # fmt: skip
 NATIVE = ["-march=native"]
-ISAS = {"native": NATIVE, "avx2": ["-mavx2", "-mfma", "-mf16c"], "baseline": []}
-"""Flags for this machine, for 32-byte vectors, and for any machine (no fused multiply-add)."""
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 SIZE = Symbol("n", integer=True, positive=True)
@@ -76,17 +73,8 @@ def pointwise(op: str, dtypes: Sequence[torch.dtype], out: torch.dtype, lanes: i
     return Kernel(name, (*params, param("y", out, [SIZE], written=True)), (SIZE,), block(loop))
 
 
-def isa_flags(isa: str) -> list[str]:
-    """The flags of one of ISAS; skips the test where this machine cannot run such code."""
-    if isa == "avx2":
-        cpuinfo = Path("/proc/cpuinfo")
-        if not cpuinfo.exists() or " avx2 " not in cpuinfo.read_text():
-            pytest.skip("no AVX2 here")
-    return ISAS[isa]
-
-
 class Library:
-    """A compiled unit; ``library(run_name, tensors…, sizes…)`` returns the error number."""
+    """A compiled unit; ``library(run_name, tensors…, sizes…, arena=bytes)`` returns the error number."""
 
     def __init__(self, folder: Path, runs: Sequence[Run], flags: Sequence[str] = NATIVE) -> None:
         self.unit: CppUnit = print_unit(runs)
@@ -95,11 +83,11 @@ class Library:
         compile_unit(source, target, flags)
         self.handle = ctypes.CDLL(str(target))
 
-    def __call__(self, name: str, *args: torch.Tensor | int) -> int:
+    def __call__(self, name: str, *args: torch.Tensor | int, arena: torch.Tensor | int = 0) -> int:
         function = getattr(self.handle, name)
         function.restype = ctypes.c_int64
-        values = [ctypes.c_void_p(0)]
-        for arg in args:
+        values = []
+        for arg in (arena, *args):
             is_tensor = isinstance(arg, torch.Tensor)
             values.append(ctypes.c_void_p(arg.data_ptr()) if is_tensor else ctypes.c_int64(arg))
         return int(function(*values))

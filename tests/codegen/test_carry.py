@@ -10,7 +10,8 @@ import torch
 from smelt.codegen.cpp import print_unit
 from smelt.errors import SmeltError
 from smelt.nest.ir import Advance, Carry, For, Kernel, Let, LoopKind, Stmt, Store
-from tests.codegen.support import ISAS, SIZE, Library, block, isa_flags, number, param, single, var
+from tests.codegen.isas import ISAS, compiled
+from tests.codegen.support import SIZE, Library, block, number, param, single, var
 
 F32, F64, I64, BOOL, BF16 = torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16
 ROWS = 11
@@ -64,11 +65,11 @@ def held(lanes: int) -> Kernel:
     return column_scan("held", lanes, [Carry("c", I64, 7), Carry("p", BF16, 0.5)], F32, t, *turn)
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=ISAS)
 def scans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     kernels = [make(lanes) for make in (total, best, seen, held) for lanes in (1, 4, 8)]
     runs = [single(kernel, kernel.name) for kernel in kernels]
-    return Library(tmp_path_factory.mktemp("carry"), runs, isa_flags(request.param))
+    return compiled(tmp_path_factory.mktemp("carry"), runs, request.param)
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])

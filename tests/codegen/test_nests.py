@@ -29,7 +29,8 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.symbolic import FloorDiv, Mod
-from tests.codegen.support import ISAS, SIZE, Library, block, isa_flags, number, param, single, var
+from tests.codegen.isas import ISAS, compiled
+from tests.codegen.support import SIZE, Library, block, number, param, single, var
 
 F32, I64, BOOL = torch.float32, torch.int64, torch.bool
 SERIAL, PARALLEL, VECTOR, UNROLL = LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTOR, LoopKind.UNROLL
@@ -120,7 +121,7 @@ def expected(kind: str, x: torch.Tensor) -> list[torch.Tensor]:
     return [functions.get(kind, getattr(torch, kind))(double, 1)]
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=ISAS)
 def reductions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     runs = [
         single(reduction(kind, rows, lanes, columns=rows == "columns"), f"{kind}_{rows}_{lanes}")
@@ -128,7 +129,7 @@ def reductions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         for rows in ("rows", "columns")
         for lanes in (1, LANES)
     ]
-    return Library(tmp_path_factory.mktemp("reductions"), runs, isa_flags(request.param))
+    return compiled(tmp_path_factory.mktemp("reductions"), runs, request.param)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -176,10 +177,10 @@ def test_nan_and_infinity_in_reductions(reductions: Library, lanes: int) -> None
     torch.testing.assert_close(log_softmax, x.log_softmax(1), equal_nan=True)
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=ISAS)
 def nests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     runs = [single(build(lanes), f"{name}_{lanes}") for name, build in NESTS.items() for lanes in (1, LANES)]
-    return Library(tmp_path_factory.mktemp("nests"), runs, isa_flags(request.param))
+    return compiled(tmp_path_factory.mktemp("nests"), runs, request.param)
 
 
 def kind_of(lanes: int) -> dict[str, object]:

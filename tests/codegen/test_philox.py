@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from smelt.loops.philox import philox
-from tests.codegen.support import ISAS, Library, isa_flags, pointwise, single
+from tests.codegen.isas import ISAS, compiled
+from tests.codegen.support import pointwise, single
 
 LANES = (1, 2, 4, 8, 16)
 
@@ -17,7 +18,7 @@ LANES = (1, 2, 4, 8, 16)
 def test_bits_are_equal_on_every_machine(isa: str, tmp_path: Path) -> None:
     word = torch.int64
     runs = [single(pointwise("philox", [word] * 3, word, lanes), f"philox_{lanes}") for lanes in LANES]
-    library = Library(tmp_path, runs, isa_flags(isa))
+    library = compiled(tmp_path, runs, isa)
     generator = torch.Generator().manual_seed(3)
     limits = torch.iinfo(word)
     for count in (1, 7, 16, 5003):
@@ -41,7 +42,7 @@ def test_shifts_in_lanes_are_those_of_one_lane(isa: str, op: str, tmp_path: Path
         for dtype in dtypes
         for lanes in (1, 8, 32)
     ]
-    library = Library(tmp_path, runs, isa_flags(isa))
+    library = compiled(tmp_path, runs, isa)
     generator = torch.Generator().manual_seed(4)
     for dtype in dtypes:
         limits = torch.iinfo(dtype)

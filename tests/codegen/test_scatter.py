@@ -10,7 +10,8 @@ import torch
 from smelt.loops.elementwise import apply
 from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import For, Kernel, Let, LoopKind, Store
-from tests.codegen.support import ISAS, SIZE, Library, block, isa_flags, number, param, single, var
+from tests.codegen.isas import ISAS, compiled
+from tests.codegen.support import SIZE, Library, block, number, param, single, var
 
 I64, BOOL = torch.int64, torch.bool
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, I64, torch.int8, torch.uint8, BOOL)
@@ -55,14 +56,13 @@ def strided(mode: str, dtype: torch.dtype, lanes: int) -> Kernel:
     return Kernel(name, params, (SIZE,), block(For(COLUMN, number(0), SIZE, body, kind, lanes)))
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=ISAS)
 def nests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    flags = isa_flags(request.param)
     folder: Path = tmp_path_factory.mktemp("scatter")
     kernels = [
         make(mode, dtype, lanes) for mode, dtype in CASES for lanes in (1, LANES) for make in (rows, strided)
     ]
-    return Library(folder, [single(kernel, kernel.name) for kernel in kernels], flags)
+    return compiled(folder, [single(kernel, kernel.name) for kernel in kernels], request.param)
 
 
 def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:

@@ -14,12 +14,20 @@ from smelt.nest.verify import verify
 from smelt.runtime.plan import AllocStep, NativeStep, Ref, ViewRef
 from smelt.schedule import Scheduled
 from smelt.symbolic import evaluate
+from tests.codegen.support import Library
 
 
 def simulate(
-    graph: Graph, scheduled: Scheduled, inputs: Sequence[torch.Tensor | int], *, plain: bool = False
+    graph: Graph,
+    scheduled: Scheduled,
+    inputs: Sequence[torch.Tensor | int],
+    *,
+    plain: bool = False,
+    library: Library | None = None,
 ) -> list[torch.Tensor]:
-    """The plan's outputs. ``plain`` runs each kernel as it was before the loop decisions."""
+    """The plan's outputs. ``plain`` runs each kernel as it was before the loop decisions; ``library`` has the
+    runs compiled.
+    """
     sizes = {each: value for each, value in zip(graph.inputs, inputs) if isinstance(each, Symbol)}
     names = {symbol.name: value for symbol, value in sizes.items()}
     tensors = {name: value for name, value in zip(graph.inputs, inputs) if isinstance(name, str)}
@@ -35,6 +43,10 @@ def simulate(
             )
         elif isinstance(step, NativeStep):
             run = next(run for run in scheduled.runs if run.name == step.function)
+            if library is not None:
+                given = (tensors[name] for name in run.arguments)
+                assert library(run.name, *given, *(sizes[size] for size in run.sizes), arena=arena) == 0
+                continue
             for call in run.calls:
                 kernel = before[call.kernel] if plain else call.kernel
                 verify(kernel)
