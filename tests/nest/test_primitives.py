@@ -9,7 +9,19 @@ import torch
 from sympy import Expr, Integer, Symbol
 
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Accumulate, Block, For, Kernel, Let, LoopKind, Param, Prefetch, Store, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Block,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    Param,
+    Prefetch,
+    Store,
+    Update,
+)
 from smelt.nest.primitives import (
     ScheduleError,
     cascade,
@@ -63,6 +75,19 @@ def scaled(rows: Expr | int = 6, columns: int = 10) -> Kernel:
     )
     params = (param("x", rows, columns), param("w", rows), param("y", rows, columns, written=True))
     return Kernel("scaled", params, (N,) if rows is N else (), Block((body,)))
+
+
+def bordered() -> Kernel:
+    """Columns from the third on are a number."""
+    x, y = param("x", 6, 10), param("y", 6, 10, written=True)
+    inside = (
+        Let("column", torch.int64, "index_expr", (I1,)),
+        Let("three", torch.int64, "constant", (3,)),
+        Let("mask", torch.bool, "lt", ("column", "three")),
+        Masked("v1", F32, "mask", Block((Let("v0", F32, "load", ("x", (I0, I1))),)), "v0", 0.5),
+        Store("y", (I0, I1), "v1"),
+    )
+    return Kernel("bordered", (x, y), (), Block((loop(I0, 6, loop(I1, 10, *inside)),)))
 
 
 def copied(rows: int = 6, columns: int = 10) -> Kernel:
@@ -139,6 +164,7 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
         scaled,
         lambda k: jam(*split(interchange(flatten_accesses(k), I0), I0, 3), stores_last=True),
     ),
+    "jam what is masked": (bordered, lambda k: jam(flatten_accesses(k), I1, stores_last=True)),
     "jam a block": (summed, lambda k: jam(*split(flatten_accesses(k), I0, 3))),
 }
 

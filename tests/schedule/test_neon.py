@@ -31,6 +31,10 @@ CASES: dict[str, Case] = {
         [(1, 2, 70, 64), (1, 2, 70, 64), (1, 2, 70, 64)],
     ),
     "turned": (lambda x: (x * 2).permute(2, 0, 1).contiguous(), [(3, 37, 50)]),
+    "few columns": (
+        lambda x: F.pad(x, (1, 1)).contiguous(memory_format=torch.channels_last),
+        [(1, 3, 9, 38)],
+    ),
     "halves": (lambda x, y: (x.bfloat16() + y.half()).float(), [(7, 33), (7, 33)]),
 }
 

@@ -80,3 +80,25 @@ def test_the_nest_does_what_the_loops_say(shape: tuple[int, int], lanes: int) ->
     (want,) = run_graph(graph, [given])
     assert isinstance(got, torch.Tensor) and isinstance(want, torch.Tensor)
     assert torch.equal(got, want)
+
+
+BESIDE: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "three channels": (
+        lambda x: (x * 2).contiguous(memory_format=torch.channels_last),
+        [torch.randn(2, 3, 40, 41)],
+    ),
+    "four, padded": (
+        lambda x: torch.nn.functional.pad(x, (1, 2, 3, 0)).contiguous(memory_format=torch.channels_last),
+        [torch.randn(1, 4, 30, 37)],
+    ),
+    "pairs": (lambda x, y: torch.stack([x, y], -1), [torch.randn(1000), torch.randn(1000)]),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_few_columns_are_stored_beside_each_other(name: str) -> None:
+    function, inputs = BESIDE[name]
+    compiled = smelt.compile(function, keep_text=True, dynamic=False)
+    got, want = compiled(*inputs), function(*inputs)
+    assert torch.equal(got, want) and got.stride() == want.stride()
+    assert "store_beside(" in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]

@@ -22,6 +22,9 @@ from smelt.loops.straightline import Instruction
 
 Shape = tuple[Expr, ...]
 
+FEW_COLUMNS = (2, 3, 4)
+"""Neighbouring elements that a vector loop, where they fill memory, stores at once for all of its lanes."""
+
 
 class LoopKind(Enum):
     """How a loop runs."""

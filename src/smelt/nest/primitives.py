@@ -343,8 +343,9 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
     for inner in loops(loop.body):
         if inner.begin.has(var) or inner.end.has(var):
             raise ScheduleError(f"jam({var})", f"the bounds of {inner.var} depend on {var}")
-    if any(isinstance(stmt, (Alloc, Masked, SortRow)) for stmt in walk(loop.body)):
-        raise ScheduleError(f"jam({var})", "the loop holds scratch memory, masked values or sorts")
+    for stmt in walk(loop.body):
+        if isinstance(stmt, (Alloc, SortRow)) or (isinstance(stmt, Masked) and loops(stmt.body)):
+            raise ScheduleError(f"jam({var})", "the loop holds scratch memory, sorts or masked loops")
     values = [loop.begin + turn for turn in range(int(turns))]
     body = _jammed(loop.body, var, values, set())
     if stores_last:
@@ -378,8 +379,8 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
         elif _same_in_all(stmt, var, varying):
             stmts.append(stmt)
         else:
-            if isinstance(stmt, (Let, Carry, Accumulate)):
-                varying.add(stmt.name)
+            made = (Let, Carry, Accumulate, Masked)
+            varying.update(each.name for each in walk(Block((stmt,))) if isinstance(each, made))
             together.append(stmt)
     flush()
     return Block(tuple(stmts))
@@ -404,6 +405,10 @@ def _renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
         return replace(stmt, name=names.get(stmt.name, stmt.name), args=args)
     if isinstance(stmt, Store):
         return replace(stmt, value=names.get(stmt.value, stmt.value))
+    if isinstance(stmt, Masked):
+        body = Block(tuple(_renamed(inner, names) for inner in stmt.body.stmts))
+        mask, result = (names.get(each, each) for each in (stmt.mask, stmt.result))
+        return replace(stmt, name=names[stmt.name], mask=mask, body=body, result=result)
     if isinstance(stmt, (Carry, Accumulate)):
         return replace(stmt, name=names[stmt.name])
     if isinstance(stmt, Advance):

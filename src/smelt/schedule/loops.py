@@ -14,6 +14,7 @@ from sympy import Expr, Symbol
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
 from smelt.nest.ir import (
+    FEW_COLUMNS,
     Advance,
     Block,
     Carry,
@@ -179,6 +180,7 @@ class _Arranger:
             self.kernel, inner = split(self.kernel, root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
+            self._few_beside(vector_var)
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
                 self.kernel = vectorize(self.kernel, vector_var, self._step(loop))
@@ -275,6 +277,22 @@ class _Arranger:
         self.kernel = interchange(self.kernel, columns.var)
         self.kernel = jam(self.kernel, column, stores_last=True)
         return [within, *vectors]
+
+    def _few_beside(self, var: Symbol) -> None:
+        """Let the lanes of a loop and the few columns inside it be stored at once, where they fill memory."""
+        loop = find(self.kernel.body, var)
+        *before, columns = loop.body.stmts
+        if not isinstance(columns, For) or any(isinstance(stmt, (For, Store)) for stmt in before):
+            return
+        if trip_count(columns) not in FEW_COLUMNS or not_parallel(columns) is not None:
+            return
+        inside = list(walk(columns.body))
+        stores = [(buffer, index) for buffer, index, is_store in accesses(columns.body) if is_store]
+        if len(stores) != 1 or not all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside):
+            return
+        (index,) = stores[0][1]
+        if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
+            self.kernel = jam(self.kernel, columns.var, stores_last=True)
 
     def _inside(self, var: Symbol) -> Symbol:
         """The loop that is the whole body of another one."""

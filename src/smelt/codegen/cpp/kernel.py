@@ -21,6 +21,7 @@ from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
 from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (
+    FEW_COLUMNS,
     Accumulate,
     Advance,
     Alloc,
@@ -193,10 +194,8 @@ class KernelPrinter:
         for position, stmt in enumerate(block.stmts):
             if position in turned:
                 continue
-            if isinstance(stmt, Store) and self.store_turned(
-                block.stmts[position : position + scope.lanes], scope
-            ):
-                turned.update(range(position, position + scope.lanes))
+            if isinstance(stmt, Store) and (count := self.stores_turned(block.stmts[position:], scope)):
+                turned.update(range(position, position + count))
             elif isinstance(stmt, For):
                 self.loop(stmt, scope)
             elif isinstance(stmt, Let):
@@ -580,11 +579,16 @@ class KernelPrinter:
         body = self.store_one(place, "value", value.dtype, stmt.mode)
         self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
 
-    def store_turned(self, stmts: Sequence[Stmt], scope: Scope) -> bool:
-        """Print as many stores as there are lanes at once, where they go to neighbouring columns of as many
-        rows: the vectors are turned in registers. False: they are not of that kind.
+    def stores_turned(self, stmts: Sequence[Stmt], scope: Scope) -> int:
+        """Print the first stores at once where they go to neighbouring columns, of rows of any length as many
+        as there are lanes, of rows that are no longer a few: the vectors are turned in registers. Returns how
+        many; none where they are not of that kind.
         """
-        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) != scope.lanes:
+        counts = (scope.lanes, *(count for count in FEW_COLUMNS if count != scope.lanes))
+        return next((count for count in counts if self.store_turned(stmts[:count], count, scope)), 0)
+
+    def store_turned(self, stmts: Sequence[Stmt], count: int, scope: Scope) -> bool:
+        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) != count:
             return False
         assert scope.var is not None
         first = stmts[0]
@@ -599,6 +603,8 @@ class KernelPrinter:
         step = places[0].coeff(scope.var, 1)
         if step in (0, 1) or any(place - places[0] != k for k, place in enumerate(places)):
             return False
+        if count != scope.lanes and step != count:
+            return False
         parts = flat_offset(stores[0].index, memory.strides).split(scope.var)
         if parts is None or parts[1].depends(set(scope.varying)):
             return False
@@ -607,7 +613,10 @@ class KernelPrinter:
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
         self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
         offset = self.at_first_lane(flat_offset(stores[0].index, memory.strides))
-        self.line(f"store_turned({memory.text} + {offset}, {parts[1].text(self.symbols)}, {name});")
+        if count == scope.lanes:
+            self.line(f"store_turned({memory.text} + {offset}, {parts[1].text(self.symbols)}, {name});")
+        else:
+            self.line(f"store_beside({memory.text} + {offset}, {name});")
         return True
 
     def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:

@@ -1,4 +1,4 @@
-// smelt_transpose.h: N vectors of N lanes, turned in registers and stored as N rows.
+// smelt_transpose.h: vectors turned in registers: N of N lanes are stored as N rows, a few are stored lane by lane.
 
 namespace smelt {
 
@@ -33,6 +33,24 @@ template <class T, class B, int N> SMELT_INLINE void store_turned(B* p, i64 step
   turn<1>(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
+}
+
+// Vector J of those that hold lane 0 of all rows, then lane 1 of all rows, ...
+template <int J, int R, class T, int N, int C, int... K>
+SMELT_INLINE vec<T, N, false> among(vec<T, N, false> (&rows)[C], ints<K...> lanes) {
+  if constexpr (R == 0) return rows[0];
+  else return pick(among<J, R - 1>(rows, lanes), rows[R], ints<((J * N + K) % C == R ? N + (J * N + K) / C :
+                                                               R == 1 ? (J * N + K) / C : K)...>());
+}
+template <int J, class T, class B, int N, int C> SMELT_INLINE void store_among(B* p, vec<T, N, false> (&rows)[C]) {
+  if constexpr (J < C) {
+    store(p + J * N, among<J, C - 1>(rows, upto<N>()));
+    store_among<J + 1>(p, rows);
+  }
+}
+// p[lane * C + k] = lane `lane` of rows[k]
+template <class T, class B, int N, int C> SMELT_INLINE void store_beside(B* p, vec<T, N, false> (&rows)[C]) {
+  store_among<0>(p, rows);
 }
 
 }  // namespace smelt
