@@ -102,3 +102,13 @@ def test_few_columns_are_stored_beside_each_other(name: str) -> None:
     got, want = compiled(*inputs), function(*inputs)
     assert torch.equal(got, want) and got.stride() == want.stride()
     assert "store_beside(" in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+
+
+def test_few_columns_that_are_looked_up() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[i[0]], x[i[1]], x[i[2]]], -1)
+
+    x, i = torch.randn(64), torch.randint(0, 64, (3, 200))
+    assert torch.equal(smelt.compile(function, verify=True)(x, i), function(x, i))
+    turned = smelt.compile(lambda x, i: x[i].t().contiguous(), verify=True)
+    assert torch.equal(turned(x, i), x[i].t())

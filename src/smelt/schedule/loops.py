@@ -290,6 +290,8 @@ class _Arranger:
         stores = [(buffer, index) for buffer, index, is_store in accesses(columns.body) if is_store]
         if len(stores) != 1 or not all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside):
             return
+        if any(isinstance(stmt, Let) and stmt.index is not None for stmt in inside):
+            return  # each column would want an index symbol of its own
         (index,) = stores[0][1]
         if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
             self.kernel = jam(self.kernel, columns.var, stores_last=True)
