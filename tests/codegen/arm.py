@@ -50,11 +50,9 @@ class ArmLibrary(Library):
     """As `Library`, emulated; skips the test where the compiler or the emulator is missing."""
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
-        for module in ("ziglang", "unicorn"):
-            pytest.importorskip(module)
-        import unicorn
-        from unicorn import arm64_const as registers
-
+        pytest.importorskip("ziglang")
+        unicorn = pytest.importorskip("unicorn")
+        registers = pytest.importorskip("unicorn.arm64_const")
         self.unit = print_unit(runs)
         source, memory, target = folder / "unit.cpp", folder / "memory.cpp", folder / "unit.elf"
         source.write_text(self.unit.text)
@@ -83,9 +81,10 @@ class ArmLibrary(Library):
         for tensor in tensors:
             places.append(at)
             at = (at + tensor.untyped_storage().nbytes() + 127) // 64 * 64
-        if at - _DATA > self.mapped:
-            self.machine.mem_map(_DATA + self.mapped, _up(at - _DATA - self.mapped))
-            self.mapped += _up(at - _DATA - self.mapped)
+        missing = _up(at - _DATA) - self.mapped
+        if missing > 0:
+            self.machine.mem_map(_DATA + self.mapped, missing)
+            self.mapped += missing
         for tensor, place in zip(tensors, places):
             self.machine.mem_write(place, bytes(tensor.untyped_storage()))
         addresses = iter(places)

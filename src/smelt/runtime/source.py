@@ -204,9 +204,7 @@ class _Writer:
         if source.has_arena:
             at = body.index(_ACQUIRE)
             key_names = sorted(self.arena_symbols)
-            key = ", ".join(key_names)
-            key = f"({key},)" if len(key_names) == 1 else f"({key})"
-            key = key if key_names else ""
+            key = f"({', '.join(key_names)},)" if key_names else ""
             held = [f"_arena = _acquire({key})"]
             inner = ["_base = _arena.address"] if any("(_base" in line for line in body) else []
             names = list(self.arena_names.values())

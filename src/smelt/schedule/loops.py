@@ -286,13 +286,10 @@ class _Arranger:
             return
         if trip_count(columns) not in FEW_COLUMNS or not_parallel(columns) is not None:
             return
-        inside = list(walk(columns.body))
-        stores = [(buffer, index) for buffer, index, is_store in accesses(columns.body) if is_store]
-        if len(stores) != 1 or not all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside):
+        store = _only_store(columns.body)
+        if store is None:
             return
-        if any(isinstance(stmt, Let) and stmt.index is not None for stmt in inside):
-            return  # each column would want an index symbol of its own
-        (index,) = stores[0][1]
+        (index,) = store.index
         if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
             self.kernel = jam(self.kernel, columns.var, stores_last=True)
 
@@ -310,10 +307,8 @@ class _Arranger:
             if not loop.end.is_Integer or int(loop.end) < lanes or not_parallel(loop) is not None:
                 return False
         sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
-        stmts = columns.body.stmts
-        lets = [stmt for stmt in stmts if isinstance(stmt, Let) and stmt.index is None]
-        stores = [stmt for stmt in stmts if isinstance(stmt, Store) and stmt.mode is None]
-        if len(stores) != 1 or len(lets) + 1 < len(stmts) or self._lanes(columns) != lanes:
+        masked = any(isinstance(stmt, Masked) for stmt in columns.body.stmts)
+        if masked or _only_store(columns.body) is None or self._lanes(columns) != lanes:
             return False
         for buffer, index, is_store in accesses(columns.body):
             down, along = (_coefficient(index[0], loop.var) for loop in (rows, columns))
@@ -446,6 +441,19 @@ class _Arranger:
 
     def _work(self, loop: For) -> float:
         return self._scalar_cost(loop)
+
+
+def _only_store(block: Block) -> Store | None:
+    """The one thing that a block without loops stores. None: there are more, or it looks elements up, so that
+    turns side by side would each want an index symbol of their own.
+    """
+    inside = list(walk(block))
+    kinds = all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside)
+    looks_up = any(isinstance(stmt, Let) and stmt.index is not None for stmt in inside)
+    stores = [stmt for stmt in inside if isinstance(stmt, Store)]
+    if not kinds or looks_up or len(stores) != 1 or stores[0].mode is not None:
+        return None
+    return stores[0]
 
 
 def _scans(loop: For) -> bool:

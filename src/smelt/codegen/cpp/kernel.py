@@ -584,26 +584,26 @@ class KernelPrinter:
         as there are lanes, of rows that are no longer a few: the vectors are turned in registers. Returns how
         many; none where they are not of that kind.
         """
-        counts = (scope.lanes, *(count for count in FEW_COLUMNS if count != scope.lanes))
-        return next((count for count in counts if self.store_turned(stmts[:count], count, scope)), 0)
+        first = stmts[0]
+        assert isinstance(first, Store)
+        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) < 2:
+            return 0
+        assert scope.var is not None
+        memory = self.memories[first.buffer]
+        step = sympy.expand(flatten(first.index, memory.strides)).coeff(scope.var, 1)
+        count = int(step) if step in FEW_COLUMNS else scope.lanes
+        return count if step not in (0, 1) and self.store_turned(stmts[:count], count, scope) else 0
 
     def store_turned(self, stmts: Sequence[Stmt], count: int, scope: Scope) -> bool:
-        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) != count:
+        stores = [stmt for stmt in stmts if isinstance(stmt, Store) and stmt.mode is None]
+        if len(stores) != count or any(store.buffer != stores[0].buffer for store in stores):
             return False
-        assert scope.var is not None
-        first = stmts[0]
-        if not all(isinstance(s, Store) and s.mode is None and s.buffer == first.buffer for s in stmts):  # type: ignore[union-attr]
-            return False
-        stores = [stmt for stmt in stmts if isinstance(stmt, Store)]
         memory = self.memories[stores[0].buffer]
         values = [self.value(stmt.value) for stmt in stores]
         if memory.dtype not in (torch.float32, torch.int32) or any(v.lanes != scope.lanes for v in values):
             return False
         places = [sympy.expand(flatten(stmt.index, memory.strides)) for stmt in stores]
-        step = places[0].coeff(scope.var, 1)
-        if step in (0, 1) or any(place - places[0] != k for k, place in enumerate(places)):
-            return False
-        if count != scope.lanes and step != count:
+        if any(place - places[0] != k for k, place in enumerate(places)):
             return False
         parts = flat_offset(stores[0].index, memory.strides).split(scope.var)
         if parts is None or parts[1].depends(set(scope.varying)):
