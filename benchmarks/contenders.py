@@ -25,7 +25,15 @@ class Contender:
     needs: tuple[str, ...] = ()
     """Modules that have to be installed; importing them counts for no compile time."""
     why_not_train: str | None = None
+    options: tuple[tuple[str, object], ...] = ()
+    """What smelt is told; of others nothing."""
+    dynamic: bool | None = None
+    """Compiled for all sizes, whatever the others do."""
     environment: dict[str, str] = field(default_factory=dict)
+
+    def setup(self, train: bool, dynamic: bool | None = None) -> Setup:
+        """How it compiles in a run that asks for ``dynamic``."""
+        return Setup(train, self.dynamic or dynamic, self.options)
 
     def reason_to_sit_out(self, train: bool) -> str | None:
         """Why it cannot take part here, for the results; None when it can."""
@@ -39,13 +47,6 @@ class Contender:
 
 def _by_name(backend: str) -> Build:
     return lambda program, setup: workload.compiled(backend, program.call, setup)
-
-
-def _smelt_max(program: Program, setup: Setup) -> Call:
-    import smelt
-
-    call: Call = smelt.compile(program.call, dynamic=setup.dynamic, mode="max")
-    return call
 
 
 def _openvino(program: Program, setup: Setup) -> Call:
@@ -70,7 +71,7 @@ _FREEZING = {"TORCHINDUCTOR_FREEZING": "1"}  # Dynamo reads it too: an option of
 _CONTENDERS = (
     Contender("eager", _by_name("eager")),
     Contender("smelt", _by_name("smelt")),
-    Contender("smelt-max", _smelt_max),
+    Contender("smelt-max", _by_name("smelt"), options=(("mode", "max"),)),
     Contender("inductor", _by_name("inductor")),
     Contender(
         "inductor-freezing",
@@ -86,11 +87,13 @@ _CONTENDERS = (
     Contender("openvino", _openvino, ("openvino",), "inference only"),
     Contender("onnxruntime", _onnxruntime, ("onnxruntime", "onnx", "onnxscript"), "inference only"),
     Contender("tvm", _tvm, ("tvm",), "inference only"),
+    Contender("smelt-dynamic", _by_name("smelt"), dynamic=True),
+    Contender("smelt-max-dynamic", _by_name("smelt"), options=(("mode", "max"),), dynamic=True),
 )
 CONTENDERS = {contender.name: contender for contender in _CONTENDERS}
-USUAL = tuple(name for name in CONTENDERS if name != "tvm")
+USUAL = tuple(name for name in CONTENDERS if name != "tvm" and not name.endswith("-dynamic"))
 """Who takes part unless contenders are named. TVM, not tuned, takes seconds a call: only when asked for."""
-OURS = ("smelt", "smelt-max")
+OURS = tuple(name for name in CONTENDERS if name.startswith("smelt"))
 PEERS = tuple(name for name in CONTENDERS if name not in ("eager", *OURS))
 
 

@@ -1,4 +1,4 @@
-"""`make bench`: the zoo and a roofline table into bench-results/results.json, results.md and results.svg.
+"""`make bench`: the zoo and roofline tables into bench-results/results.json, results.md and results.svg.
 
 Every contender has a process of its own; all of a program's contenders are ready at once and take turns, A B,
 B A, … A contender that is missing or fails is listed with its reason. The exit code is 1 when smelt failed or
@@ -26,18 +26,18 @@ import torch
 import plot
 import tables
 import zoo
-from contenders import CONTENDERS, USUAL, error_for_ours
+from contenders import CONTENDERS, OURS, USUAL, error_for_ours
 from kernels import KERNELS
 from smelt.cli.bench import duration
 from smelt.cli.caches import temporary_folder
 from smelt.cli.measure import Timing, ratio
 from team import FailedError, Member, race
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of results.json: raised when a key changes its meaning."""
 PROGRAMS = (*zoo.MODELS, *zoo.MICRO)
 VERSIONS = ("torch", "transformers", "openvino", "onnxruntime", "onnx", "apache-tvm")
-PEAK_SECONDS = 2.0
+PEAK_SECONDS = INSIDE_SECONDS = 2.0
 TOLD = (
     "compile_seconds",
     "own_seconds",
@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kernels": [],
     }
     for threads in options.threads:
+        results["peaks"][str(threads)] = peaks(threads, options)
         for train in {"inference": (False,), "train": (True,), "both": (False, True)}[options.mode]:
             for name in options.models:
                 results["programs"] += measure((name,), train, threads, options)
                 write(results, out)
         if options.kernels:
-            results["peaks"][str(threads)] = peaks(threads, options)
             results["kernels"] += measure(options.kernels, False, threads, options)
             write(results, out)
     sys.stdout.write(tables.markdown(results))
@@ -192,8 +192,23 @@ def measure(
             for name in times:
                 with suppress(FailedError):
                     members[name].ask("drop", program=program)
-            documents.append(document(program, setting, prepared, times, {**failures, **left, **absent}))
+            found = document(program, setting, prepared, times, {**failures, **left, **absent})
+            ours = next((name for name in ("smelt-max", *OURS) if name in times), None)
+            if ours and program in PROGRAMS and not train:
+                found["inside"] = _inside(members[ours], program, options.seconds)
+            documents.append(found)
     return documents
+
+
+def _inside(member: Member, program: str, seconds: float) -> Document | None:
+    """What each kernel of a program took (`smelt.cli.profile.parts`); None, with a line, when it fails."""
+    say(f"  inside {member.name}: each kernel's time")
+    seconds = min(INSIDE_SECONDS, seconds)
+    try:
+        return {"of": member.name, **member.ask("inside", program=program, seconds=seconds)}
+    except FailedError as failed:
+        say(f"  failed: {failed}")
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from contenders import CONTENDERS, OURS, PEERS
 from smelt.cli.bench import duration
 
 Document = dict[str, Any]
+LONGEST = 5
+"""How many of a program's kernels are listed."""
+SUMMED = ("seconds", "calls", "operations", "moved")
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -62,6 +65,8 @@ def markdown(results: Document) -> str:
     for title, documents in groups(results["programs"]):
         lines += [f"## {title[0].upper()}{title[1:]}", "", *_speeds(documents), "", *_costs(documents), ""]
         lines += _failures(documents)
+        peak = results["peaks"].get(str(documents[0]["threads"]))
+        lines += _inside([each for each in documents if each.get("inside")], peak)
     for title, documents in groups(results["kernels"]):
         peak = results["peaks"].get(str(documents[0]["threads"]))
         lines += [f"## Roofline: {title}", "", *_roofline(documents, peak), "", *_failures(documents)]
@@ -150,14 +155,43 @@ def _error(accuracy: Document) -> str:
     return f"error {worst['contender']:.1e} against float64, eager's {worst['eager']:.1e} ({worst['name']})"
 
 
+def _inside(documents: Sequence[Document], peak: Document | None) -> list[str]:
+    """The kernels that take longest within each program, and all together that mostly multiply."""
+    if not documents or peak is None:
+        return []
+    balance = peak["flops"] / peak["bytes"]
+    rows = []
+    for document in documents:
+        inside = document["inside"]
+        heavy = [row for row in inside["rows"] if row["operations"] > balance * row["moved"]]
+        total = {key: math.fsum(row[key] for row in heavy) for key in SUMMED}
+        shown = [(row["name"], row) for row in inside["rows"][:LONGEST]]
+        if heavy:
+            shown.append((f"all of over {balance:.0f} operations a byte", total))
+        for place, (name, row) in enumerate(shown):
+            rates = row["operations"] / row["seconds"], row["moved"] / row["seconds"]
+            share = roofline_share(row["operations"], row["moved"], row["seconds"], peak)
+            rows.append(
+                [
+                    "" if place else f"{document['name']}: {inside['of']}, {duration(inside['run_seconds'])}",
+                    name,
+                    f"{row['calls']:g}",
+                    f"{row['seconds'] / inside['run_seconds']:.1%}",
+                    *(f"{rate / 1e9:,.1f}" for rate in rates),
+                    f"{share:.0%}",
+                ]
+            )
+    text = f"The {LONGEST} kernels and ATen calls that take longest within a call; {_peaks(peak)}"
+    heads = ["program", "kernel", "calls", "share of time", "Gop/s", "GB/s", "of what the peaks allow"]
+    return [text, "", *table(heads, rows), ""]
+
+
 def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]:
     names = _names(documents)
     if peak is None:
         return ["The machine's peaks could not be measured."]
-    text = f"Peaks: {peak['flops'] / 1e9:,.0f} GFLOP/s ({peak['flops_from']}), "
-    text += f"{peak['bytes'] / 1e9:,.1f} GB/s (copy, read and write). A cell: GFLOP/s and GB/s, and in "
-    text += "parentheses the share of what these peaks allow: bytes count once each, and more than 100 % is "
-    text += "possible where operands stay in the caches."
+    text = f"P{_peaks(peak)[1:]} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
+    text += "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches."
     rows = []
     for document in documents:
         intensity = document["flops"] / document["bytes"]
@@ -167,6 +201,11 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
             cells.append(_roof_cell(document, run["median"], peak) if run else "–")
         rows.append([document["name"], f"{intensity:.1f}", *cells])
     return [text, "", *table(["kernel", "flop/byte", *names], rows)]
+
+
+def _peaks(peak: Document) -> str:
+    flops = f"{peak['flops'] / 1e9:,.0f} GFLOP/s ({peak['flops_from']})"
+    return f"peaks: {flops}, {peak['bytes'] / 1e9:,.1f} GB/s (copy, read and write)."
 
 
 def _roof_cell(document: Document, seconds: float, peak: Document) -> str:

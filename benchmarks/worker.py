@@ -21,7 +21,7 @@ import torch._dynamo  # so that nobody's compile time has it
 import kernels
 import zoo
 from contenders import CONTENDERS, OURS
-from smelt.cli import accuracy, peaks, workload
+from smelt.cli import accuracy, peaks, profile, workload
 from smelt.cli.console import inner_error
 from smelt.cli.spec import Program, describe
 from smelt.cli.workload import Setup
@@ -53,7 +53,7 @@ class Worker:
 
     def prepare(self, program: str, train: bool, dynamic: bool | None, file: str) -> Answer:
         """Compile and run; seconds of the first call beyond a usual one, peak memory, numbers."""
-        setup = Setup(train, dynamic)
+        setup = self.contender.setup(train, dynamic)
         made = _made(program, setup)
         _first_costs(train)
         if self.contender.name in OURS:
@@ -96,6 +96,11 @@ class Worker:
         self.runs.pop(program, None)
         torch._dynamo.reset()
         return {}
+
+    def inside(self, program: str, seconds: float) -> Answer:
+        """Each kernel and ATen operator of a call, and its time: compiled once more, with clocks."""
+        setup = self.contender.setup(train=False)
+        return profile.parts(_made(program, setup), setup, seconds)
 
     def peaks(self, seconds: float) -> Answer:
         """What the machine can do with this many threads."""

@@ -71,6 +71,24 @@ def test_best_peer_is_the_fastest_other_compiler():
     assert tables.over_best_peer(document(smelt=contender(0.04, 3.0))) is None
 
 
+def test_longest_kernels_of_a_program_are_told_with_their_share_of_the_peaks():
+    def row(name, seconds, operations, moved):
+        return {"name": name, "calls": 2.0, "seconds": seconds, "operations": operations, "moved": moved}
+
+    rows = [row("product", 0.06, 4.8e9, 1e7), row("copy", 0.02, 0, 1e8)]
+    rows += [row(f"little{k}", 0.001, 1, 1e6) for k in range(tables.LONGEST)]
+    inside = {"of": "smelt-max", "run_seconds": 0.1, "rows": rows}
+    peak = {"flops": 100e9, "flops_from": "fma", "bytes": 10e9}
+    one, two = document("one", smelt=contender(0.1, 1.0)), document("two", smelt=contender(0.1, 1.0))
+    text = tables.markdown(results({**one, "inside": inside}, {**two, "inside": None}, peaks={"2": peak}))
+    assert "| one: smelt-max, 100 ms | product | 2 | 60.0% | 80.0 | 0.2 | 80% |" in text
+    assert "|  | copy | 2 | 20.0% | 0.0 | 5.0 | 50% |" in text
+    assert "|  | all of over 10 operations a byte | 2 | 60.0% | 80.0 | 0.2 | 80% |" in text
+    assert "little2" in text
+    assert "little3" not in text
+    assert "two: " not in text
+
+
 def test_who_is_missing_is_listed_with_the_reason_once():
     missing = contender(failed="not installed: openvino")
     text = tables.markdown(results(document("one", openvino=missing), document("two", openvino=missing)))

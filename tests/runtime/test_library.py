@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from smelt.cli.caches import cache_in, temporary_folder
 from smelt.errors import CacheError, ToolchainError
 from smelt.runtime import trampoline
-from smelt.runtime.cache import Cache
+from smelt.runtime.cache import Cache, open_cache
 from smelt.runtime.library import Library, compile_unit, load, load_entry
 from smelt.runtime.toolchain import Toolchain
 
@@ -104,6 +105,16 @@ def test_compiles_beside_python(tmp_path: Path, toolchain: Toolchain) -> None:
     assert not job.done()
     (tmp_path / "go").touch()
     assert job.result().function("answer")(0, 1) == 2 and job.done()
+
+
+def test_a_temporary_cache_is_left_when_nothing_compiles_in_it(tmp_path: Path, toolchain: Toolchain) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text(f'#!/bin/sh\nsleep 0.2\nexec {toolchain.command[0]} "$@"\n')
+    slow.chmod(0o755)
+    with temporary_folder("test") as folder, cache_in(folder):
+        job = compile_unit(ANSWER, replace(toolchain, command=(str(slow),)), open_cache(), "k")
+    assert job.done() and not Path(folder).exists()
+    assert job.result().function("answer")(0, 1) == 2
 
 
 def test_refused_source_tells_the_errors_and_keeps_the_source(tmp_path: Path, toolchain: Toolchain) -> None:

@@ -25,12 +25,17 @@ def temporary_folder(purpose: str) -> Iterator[str]:
 
 @contextmanager
 def cache_in(folder: str) -> Iterator[None]:
-    """Compilers keep what they compile under ``folder`` while this lasts."""
+    """Compilers keep what they compile under ``folder`` while this lasts; whose are at work then are waited
+    for: also the one of what smelt itself needs, once per process, finds the folder there.
+    """
+    from smelt.runtime import library
+
     before = {name: os.environ.get(name) for name in CACHE_VARIABLES.values()}
     os.environ.update(cache_variables(folder))
     try:
         yield
     finally:
+        library.wait_for_all()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

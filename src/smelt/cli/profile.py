@@ -27,8 +27,8 @@ def measure(program: Program, setup: Any, seconds: float, threads: int, to: str 
     """
     from smelt.cli import peaks
 
-    compiling, parts = _compiled(program, setup, to), _parts(program, setup, seconds)
-    return {"compile": compiling, "parts": parts, "peaks": peaks.measured(threads, PEAK_SECONDS)}
+    compiling, clocked = _compiled(program, setup, to), parts(program, setup, seconds)
+    return {"compile": compiling, "parts": clocked, "peaks": peaks.measured(threads, PEAK_SECONDS)}
 
 
 def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
@@ -60,8 +60,11 @@ def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
     }
 
 
-def _parts(program: Program, setup: Any, seconds: float) -> dict[str, Any]:
-    """Each kernel and ATen operator: what it takes and does in one run of the program."""
+def parts(program: Program, setup: Any, seconds: float) -> dict[str, Any]:
+    """Each kernel and ATen operator, the longest first: what it takes and does in one run of the program.
+
+    The program is compiled anew, with clocks; it runs for ``seconds``.
+    """
     import dataclasses
 
     import torch

@@ -26,6 +26,7 @@ LOCK_SECONDS = 300.0
 """How long to wait for another process that compiles the same key, before compiling it here as well."""
 
 _SHOWN_LINES = 8
+_THREAD = "smelt-compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class CompileJob:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="smelt-compile", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -193,6 +194,13 @@ def compile_unit(
     `load_entry`. ``parts``: the same source in several files, to be compiled side by side.
     """
     return CompileJob(text, toolchain, cache, key, extra, parts)
+
+
+def wait_for_all() -> None:
+    """Wait until no compilation of this process is running; what one raises comes from its ``result()``."""
+    for thread in threading.enumerate():
+        if thread.name == _THREAD:
+            thread.join()
 
 
 def load_entry(entry: Entry) -> Library:
