@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,6 +116,14 @@ def test_a_temporary_cache_is_left_when_nothing_compiles_in_it(tmp_path: Path, t
         job = compile_unit(ANSWER, replace(toolchain, command=(str(slow),)), open_cache(), "k")
     assert job.done() and not Path(folder).exists()
     assert job.result().function("answer")(0, 1) == 2
+
+
+def test_a_cache_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, toolchain: Toolchain) -> None:
+    cache = Cache(tmp_path / "cache")
+    compile_unit(ANSWER, toolchain, cache, "k").result()
+    shutil.rmtree(tmp_path / "cache")
+    assert compile_unit(ANSWER, toolchain, cache, "k").result().function("answer")(0, 1) == 2
+    assert Cache(tmp_path / "cache").get("k") is not None
 
 
 def test_refused_source_tells_the_errors_and_keeps_the_source(tmp_path: Path, toolchain: Toolchain) -> None:

@@ -192,6 +192,11 @@ class Cache:
 
     def lock(self, key: str) -> filelock.BaseFileLock:
         """A lock between processes and threads that vanishes with its holder; keys share 256 files."""
+        if self._private is None:
+            try:
+                self._prepare()  # somebody may have removed the cache: the lock's folder is to be ours alone
+            except OSError as error:
+                self._degrade(error)
         home = self._private or self._home
         return filelock.FileLock(home / "locks" / f"{key_of(key)[:2]}.lock", thread_local=False)
 
