@@ -33,7 +33,7 @@ from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
-from smelt.runtime.garbage import garbage_waits
+from smelt.runtime.garbage import garbage_waits, give_back
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
@@ -76,7 +76,9 @@ def compile_program(program: Program, config: Config) -> Compiled:
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
     with garbage_waits():
-        return _compile(program, config)
+        compiled = _compile(program, config)
+    give_back()
+    return compiled
 
 
 def _compile(program: Program, config: Config) -> Compiled:

@@ -10,7 +10,7 @@ import kernels
 import run
 import team
 import zoo
-from contenders import CONTENDERS, PEERS, USUAL, Contender
+from contenders import CONTENDERS, OURS, PEERS, USUAL, Contender
 from smelt.cli.measure import Timing
 
 
@@ -58,6 +58,17 @@ def test_a_contender_that_is_not_installed_says_what_to_install():
 def test_who_cannot_train_says_so():
     assert CONTENDERS["openvino"].reason_to_sit_out(train=True) == "inference only"
     assert CONTENDERS["smelt"].reason_to_sit_out(train=True) is None
+
+
+def test_smelt_takes_part_in_its_modes_and_for_all_sizes():
+    setups = {name: CONTENDERS[name].setup(train=False) for name in OURS}
+    assert {name: dict(setup.options).get("mode") for name, setup in setups.items()} == {
+        **dict.fromkeys(("smelt", "smelt-dynamic")),
+        **dict.fromkeys(("smelt-max", "smelt-max-dynamic"), "max"),
+    }
+    assert [name for name, setup in setups.items() if setup.dynamic] == ["smelt-dynamic", "smelt-max-dynamic"]
+    assert CONTENDERS["smelt"].setup(train=True, dynamic=True).dynamic is True
+    assert not set(OURS) & set(PEERS)
 
 
 def test_results_hold_every_contender_that_was_asked_for():
