@@ -31,8 +31,8 @@ def garbage_waits() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Let the operating system have what is free: compiling (and, in mode ``max``, measuring) has used tens of
-    MiB that the C library keeps in pieces. Some ms; glibc only.
+    """Let the operating system have what is free: compiling, and measuring in mode ``max``, has used tens
+    of MiB, which the C library keeps in pieces. Takes less than a millisecond, or a few; glibc only.
     """
     trim = _trim()
     if trim is not None:
