@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,3 +256,23 @@ def test_attention_and_its_gradients_are_measured_too(
         (choice,) = compiled_graph.choices
         assert name in choice.what and (choice.kernel, choice.why) == (winner, "measured")
         assert len(compiled_graph.externs) == (winner == "ATen")
+
+
+def test_a_kernel_that_was_disturbed_is_heard_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], [0, 0]
+
+    def call(which: int, seconds: Callable[[int], float]) -> Callable[[], None]:
+        def run() -> None:
+            calls[which] += 1
+            now[0] += seconds(calls[which])
+
+        return run
+
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    disturbed = call(0, lambda count: 5.0 if count <= 1 + tuning.LEAST_TURNS else 1.0)
+    (timing,) = tuning._race([(disturbed, call(1, lambda count: 2.0))])
+    assert timing == Timing(1.0, 2.0)
+    assert calls == [1 + tuning.LEAST_TURNS + tuning.ENOUGH_TURNS] * 2
+    calls[:] = [0, 0]
+    assert tuning._race([(call(0, lambda count: 1.0), call(1, lambda count: 2.0))]) == [Timing(1.0, 2.0)]
+    assert calls == [1 + tuning.LEAST_TURNS] * 2
