@@ -31,7 +31,7 @@ class Contender:
     """Compiled for all sizes, whatever the others do."""
     environment: dict[str, str] = field(default_factory=dict)
 
-    def setup(self, train: bool, dynamic: bool | None = None) -> Setup:
+    def setup(self, train: bool, dynamic: bool | None) -> Setup:
         """How it compiles in a run that asks for ``dynamic``."""
         return Setup(train, self.dynamic or dynamic, self.options)
 

@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "kernels": [],
     }
     for threads in options.threads:
-        results["peaks"][str(threads)] = peaks(threads, options)
+        if options.kernels or options.mode != "train":  # a table of training has no use for them
+            results["peaks"][str(threads)] = peaks(threads, options)
         for train in {"inference": (False,), "train": (True,), "both": (False, True)}[options.mode]:
             for name in options.models:
                 results["programs"] += measure((name,), train, threads, options)
@@ -195,17 +196,17 @@ def measure(
             found = document(program, setting, prepared, times, {**failures, **left, **absent})
             ours = next((name for name in ("smelt-max", *OURS) if name in times), None)
             if ours and program in PROGRAMS and not train:
-                found["inside"] = _inside(members[ours], program, options.seconds)
+                found["inside"] = _inside(members[ours], program, setting, options.seconds)
             documents.append(found)
     return documents
 
 
-def _inside(member: Member, program: str, seconds: float) -> Document | None:
+def _inside(member: Member, program: str, setting: Setting, seconds: float) -> Document | None:
     """What each kernel of a program took (`smelt.cli.profile.parts`); None, with a line, when it fails."""
     say(f"  inside {member.name}: each kernel's time")
-    seconds = min(INSIDE_SECONDS, seconds)
+    how = {"dynamic": setting.asked, "seconds": min(INSIDE_SECONDS, seconds)}
     try:
-        return {"of": member.name, **member.ask("inside", program=program, seconds=seconds)}
+        return {"of": member.name, **member.ask("inside", program=program, **how)}
     except FailedError as failed:
         say(f"  failed: {failed}")
         return None
@@ -219,6 +220,11 @@ class Setting:
     threads: int
     dynamic: bool
     contenders: tuple[str, ...]
+
+    @property
+    def asked(self) -> bool | None:
+        """``dynamic`` as ``torch.compile`` takes it: fixed sizes are its default, not an order."""
+        return self.dynamic or None
 
 
 def _references(
@@ -246,7 +252,7 @@ def _prepare(
         return {}, dict.fromkeys(members, str(reference))
     prepared: dict[str, Document] = {}
     failures: dict[str, str] = {}
-    how = {"train": setting.mode == "train", "dynamic": setting.dynamic or None, "file": reference}
+    how = {"train": setting.mode == "train", "dynamic": setting.asked, "file": reference}
     for name, member in members.items():
         try:
             prepared[name] = member.ask("prepare", program=program, **how)

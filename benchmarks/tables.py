@@ -169,19 +169,18 @@ def _inside(documents: Sequence[Document], peak: Document | None) -> list[str]:
         if heavy:
             shown.append((f"all of over {balance:.0f} operations a byte", total))
         for place, (name, row) in enumerate(shown):
-            rates = row["operations"] / row["seconds"], row["moved"] / row["seconds"]
-            share = roofline_share(row["operations"], row["moved"], row["seconds"], peak)
+            rates, share = _rates(row["operations"], row["moved"], row["seconds"], peak)
             rows.append(
                 [
                     "" if place else f"{document['name']}: {inside['of']}, {duration(inside['run_seconds'])}",
                     name,
                     f"{row['calls']:g}",
                     f"{row['seconds'] / inside['run_seconds']:.1%}",
-                    *(f"{rate / 1e9:,.1f}" for rate in rates),
-                    f"{share:.0%}",
+                    *rates,
+                    share,
                 ]
             )
-    text = f"The {LONGEST} kernels and ATen calls that take longest within a call; {_peaks(peak)}"
+    text = f"The {LONGEST} kernels and ATen calls that take longest within a call. {_peaks(peak)}"
     heads = ["program", "kernel", "calls", "share of time", "Gop/s", "GB/s", "of what the peaks allow"]
     return [text, "", *table(heads, rows), ""]
 
@@ -190,7 +189,7 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
     names = _names(documents)
     if peak is None:
         return ["The machine's peaks could not be measured."]
-    text = f"P{_peaks(peak)[1:]} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
+    text = f"{_peaks(peak)} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
     text += "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches."
     rows = []
     for document in documents:
@@ -205,16 +204,23 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
 
 def _peaks(peak: Document) -> str:
     flops = f"{peak['flops'] / 1e9:,.0f} GFLOP/s ({peak['flops_from']})"
-    return f"peaks: {flops}, {peak['bytes'] / 1e9:,.1f} GB/s (copy, read and write)."
+    return f"Peaks: {flops}, {peak['bytes'] / 1e9:,.1f} GB/s (copy, read and write)."
 
 
 def _roof_cell(document: Document, seconds: float, peak: Document) -> str:
-    rates = document["flops"] / seconds / 1e9, document["bytes"] / seconds / 1e9
-    share = roofline_share(document["flops"], document["bytes"], seconds, peak)
-    return f"{rates[0]:,.1f}, {rates[1]:,.1f} ({share:.0%})"
+    rates, share = _rates(document["flops"], document["bytes"], seconds, peak)
+    return f"{', '.join(rates)} ({share})"
 
 
-def roofline_share(flops: int, moved: int, seconds: float, peak: Document) -> float:
+def _rates(flops: float, moved: float, seconds: float, peak: Document) -> tuple[tuple[str, str], str]:
+    """GFLOP/s and GB/s, and the share of what the peaks allow; a clock that has not ticked tells nothing."""
+    if not seconds:
+        return ("–", "–"), "–"
+    share = roofline_share(flops, moved, seconds, peak)
+    return (f"{flops / seconds / 1e9:,.1f}", f"{moved / seconds / 1e9:,.1f}"), f"{share:.0%}"
+
+
+def roofline_share(flops: float, moved: float, seconds: float, peak: Document) -> float:
     """The least time that the peaks allow, over the time taken.
 
     >>> roofline_share(100, 10, 2.0, {"flops": 100.0, "bytes": 10.0})

@@ -97,9 +97,9 @@ class Worker:
         torch._dynamo.reset()
         return {}
 
-    def inside(self, program: str, seconds: float) -> Answer:
+    def inside(self, program: str, dynamic: bool | None, seconds: float) -> Answer:
         """Each kernel and ATen operator of a call, and its time: compiled once more, with clocks."""
-        setup = self.contender.setup(train=False)
+        setup = self.contender.setup(train=False, dynamic=dynamic)
         return profile.parts(_made(program, setup), setup, seconds)
 
     def peaks(self, seconds: float) -> Answer:

@@ -89,6 +89,14 @@ def test_longest_kernels_of_a_program_are_told_with_their_share_of_the_peaks():
     assert "two: " not in text
 
 
+def test_a_kernel_too_short_for_its_clock_has_no_rates():
+    row = {"name": "tiny", "calls": 1.0, "seconds": 0.0, "operations": 8.0, "moved": 64.0}
+    program = document("one", smelt=contender(1e-6, 1.0))
+    program["inside"] = {"of": "smelt", "run_seconds": 1e-6, "rows": [row]}
+    peak = {"flops": 100e9, "flops_from": "fma", "bytes": 10e9}
+    assert "| tiny | 1 | 0.0% | – | – | – |" in tables.markdown(results(program, peaks={"2": peak}))
+
+
 def test_who_is_missing_is_listed_with_the_reason_once():
     missing = contender(failed="not installed: openvino")
     text = tables.markdown(results(document("one", openvino=missing), document("two", openvino=missing)))

@@ -17,12 +17,12 @@ import torch
 
 from smelt.codegen.cpp import print_unit
 from smelt.nest.ir import Run
+from smelt.runtime import toolchain
 from tests.codegen.support import Library
 
 FLAGS = [
-    "-target", "aarch64-linux-musl", "-std=c++17", "-O2", "-w", "-fno-math-errno", "-fno-trapping-math",
-    "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-nostdinc++", "-fno-sanitize=all",
-    "-static", "-Wl,--no-gc-sections",
+    *toolchain.FLAGS, *toolchain.CLANG_FLAGS, "-target", "aarch64-linux-musl", "-fno-sanitize=all", "-static",
+    "-Wl,--no-gc-sections",
 ]  # fmt: skip
 _MEMORY = """
 extern "C" {

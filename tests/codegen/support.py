@@ -15,13 +15,12 @@ from sympy import Expr, Symbol
 
 from smelt.codegen.cpp import CppUnit, print_unit
 from smelt.nest.ir import Argument, Block, Call, For, Kernel, Let, LoopKind, Param, Run, Stmt, Store
+from smelt.runtime import toolchain
 
-FLAGS = [
-    "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
-    "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-nostdinc++",
-]  # fmt: skip
-NATIVE = ["-march=native"]
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+_OWN_FLAGS = toolchain.CLANG_FLAGS if "clang" in (COMPILER or "") else toolchain.GCC_FLAGS
+FLAGS = [*toolchain.FLAGS, *_OWN_FLAGS, "-shared", "-fopenmp"]
+NATIVE = ["-march=native"]
 
 SIZE = Symbol("n", integer=True, positive=True)
 

@@ -77,8 +77,11 @@ def test_the_divider_divides(tmp_path: Path) -> None:
     text = "".join((HEADER / name).read_text() for name in ("smelt.h", "smelt_arithmetic.h"))
     source.write_text(
         f"{text}\nusing namespace smelt;\n"
-        'extern "C" i64 quotient(i64 n, i64 by) { return divider(by).quotient(n); }\n'
-        'extern "C" i64 rest(i64 n, i64 by) { return divider(by).rest(n); }\n'
+        'extern "C" {\n'
+        "#pragma GCC visibility push(default)\n"
+        "i64 quotient(i64 n, i64 by) { return divider(by).quotient(n); }\n"
+        "i64 rest(i64 n, i64 by) { return divider(by).rest(n); }\n"
+        "}\n"
     )
     assert COMPILER is not None
     subprocess.run([COMPILER, *FLAGS, str(source), "-o", str(library)], check=True)

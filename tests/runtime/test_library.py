@@ -43,6 +43,14 @@ TEAM = (
 )
 
 
+def slower(folder: Path, toolchain: Toolchain, first: str) -> Toolchain:
+    """A compiler that runs a line of shell before it compiles."""
+    program = folder / "slower"
+    program.write_text(f'#!/bin/sh\n{first}\nexec {toolchain.command[0]} "$@"\n')
+    program.chmod(0o755)
+    return replace(toolchain, command=(str(program),))
+
+
 def test_parallel_kernels_run_on_the_runtime_that_torch_loaded(
     compile_text: Callable[[str], Library],
 ) -> None:
@@ -97,23 +105,17 @@ def test_an_entry_with_another_text_is_not_taken(tmp_path: Path, toolchain: Tool
 
 
 def test_compiles_beside_python(tmp_path: Path, toolchain: Toolchain) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text(
-        f'#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\nexec {toolchain.command[0]} "$@"\n'
-    )
-    slow.chmod(0o755)
-    job = compile_unit(ANSWER, replace(toolchain, command=(str(slow),)), Cache(tmp_path / "cache"), "k")
+    slow = slower(tmp_path, toolchain, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
+    job = compile_unit(ANSWER, slow, Cache(tmp_path / "cache"), "k")
     assert not job.done()
     (tmp_path / "go").touch()
     assert job.result().function("answer")(0, 1) == 2 and job.done()
 
 
 def test_a_temporary_cache_is_left_when_nothing_compiles_in_it(tmp_path: Path, toolchain: Toolchain) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\nsleep 0.2\nexec {toolchain.command[0]} "$@"\n')
-    slow.chmod(0o755)
+    slow = slower(tmp_path, toolchain, "sleep 0.2")
     with temporary_folder("test") as folder, cache_in(folder):
-        job = compile_unit(ANSWER, replace(toolchain, command=(str(slow),)), open_cache(), "k")
+        job = compile_unit(ANSWER, slow, open_cache(), "k")
     assert job.done() and not Path(folder).exists()
     assert job.result().function("answer")(0, 1) == 2
 
@@ -138,10 +140,8 @@ def test_refused_source_tells_the_errors_and_keeps_the_source(tmp_path: Path, to
 
 
 def test_compiler_that_is_killed(tmp_path: Path, toolchain: Toolchain) -> None:
-    killed = tmp_path / "killed"
-    killed.write_text("#!/bin/sh\nkill -9 $$\n")
-    killed.chmod(0o755)
-    job = compile_unit(ANSWER, replace(toolchain, command=(str(killed),)), Cache(tmp_path / "cache"), "k")
+    killed = slower(tmp_path, toolchain, "kill -9 $$")
+    job = compile_unit(ANSWER, killed, Cache(tmp_path / "cache"), "k")
     with pytest.raises(ToolchainError, match=r"SM0204(.|\n)*memory"):
         job.result()
 
@@ -241,14 +241,9 @@ def test_kill_during_compile_leaves_nothing_wrong(
 ) -> None:
     source = tmp_path / "unit.cpp"
     source.write_text(ANSWER)
-    slow = tmp_path / "slow"
-    slow.write_text(
-        f'#!/bin/sh\ncase "$*" in *unit.cpp*) touch {tmp_path}/began; sleep 30;; esac\n'
-        f'exec {toolchain.command[0]} "$@"\n'
-    )
-    slow.chmod(0o755)
+    wait = f'case "$*" in *unit.cpp*) touch {tmp_path}/began; sleep 30;; esac'
     root = tmp_path / "cache"
-    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setenv("CXX", slower(tmp_path, toolchain, wait).command[0])
     process = start(root, source)
     go(process)
     deadline = time.monotonic() + 60

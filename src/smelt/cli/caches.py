@@ -25,8 +25,10 @@ def temporary_folder(purpose: str) -> Iterator[str]:
 
 @contextmanager
 def cache_in(folder: str) -> Iterator[None]:
-    """Compilers keep what they compile under ``folder`` while this lasts; whose are at work then are waited
-    for: also the one of what smelt itself needs, once per process, finds the folder there.
+    """Compilers keep what they compile under ``folder`` while this lasts.
+
+    It ends when smelt's compilations have ended, those beside the program too (of smelt's own helper library,
+    once per process): who removes the folder then takes it from nobody.
     """
     from smelt.runtime import library
 

@@ -114,18 +114,18 @@ def _read(clocks: Callable[[], list[Any]] | None) -> dict[tuple[str, str], dict[
 
 def show(profile: dict[str, Any], console: Console) -> None:
     """The profile as three tables."""
-    compiling, parts, peak = profile["compile"], profile["parts"], profile["peaks"]
+    compiling, clocked, peak = profile["compile"], profile["parts"], profile["peaks"]
     total, own = _ms(compiling["seconds"]), _ms(compiling["own_seconds"])
     console.print(f"[italic]compiling: {total} ms of one processor, {own} of them smelt's[/]")
     console.print(_phase_table(compiling))
     console.print("[italic]smelt's functions while compiling (own: with the library functions they call)[/]")
     console.print(_function_table(compiling))
     console.print(
-        f"[italic]running: {_ms(parts['run_seconds'])} ms a run, "
-        f"{_ms(sum(row['seconds'] for row in parts['rows']))} of them in kernels and ATen calls; peaks: "
+        f"[italic]running: {_ms(clocked['run_seconds'])} ms a run, "
+        f"{_ms(sum(row['seconds'] for row in clocked['rows']))} of them in kernels and ATen calls; peaks: "
         f"{peak['flops'] / 1e9:,.0f} GFLOP/s ({peak['flops_from']}), {peak['bytes'] / 1e9:,.1f} GB/s[/]"
     )
-    console.print(_part_table(parts, peak))
+    console.print(_part_table(clocked, peak))
 
 
 def _table(*headings: str) -> Table:
@@ -152,9 +152,9 @@ def _function_table(compiling: dict[str, Any]) -> Table:
     return table
 
 
-def _part_table(parts: dict[str, Any], peak: dict[str, Any]) -> Table:
+def _part_table(clocked: dict[str, Any], peak: dict[str, Any]) -> Table:
     table = _table("", "calls", "µs a call", "ms a run", "share", "Gop/s", "GB/s", "of the peaks")
-    for row in parts["rows"][:PARTS]:
+    for row in clocked["rows"][:PARTS]:
         seconds = max(row["seconds"], 1e-12)
         rates = row["operations"] / seconds, row["moved"] / seconds
         best = max(rates[0] / peak["flops"], rates[1] / peak["bytes"])
@@ -164,7 +164,7 @@ def _part_table(parts: dict[str, Any], peak: dict[str, Any]) -> Table:
             f"{row['calls']:g}",
             f"{seconds / row['calls'] * 1e6:,.1f}",
             _ms(seconds),
-            f"{seconds / max(parts['run_seconds'], 1e-12):.1%}",
+            f"{seconds / max(clocked['run_seconds'], 1e-12):.1%}",
             f"{rates[0] / 1e9:,.1f}" if row["operations"] else "–",
             f"{rates[1] / 1e9:,.1f}",
             f"{best:.0%}" if row["operations"] or row["kind"] == "kernel" else "–",

@@ -28,10 +28,11 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import filelock
 
@@ -44,6 +45,7 @@ _KEY = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}")
 _MANIFEST = "manifest.json"
 _KEEPERS = ("entries", "tmp", "locks", "failed")
+_T = TypeVar("_T")
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -153,25 +155,7 @@ class Cache:
         for name in files:
             if not _NAME.fullmatch(name) or name == _MANIFEST:
                 raise ValueError(f"not a file name for a cache entry: {name!r}")
-        if self._private is None:
-            try:
-                return _put(self._home, key, files)
-            except FileNotFoundError:
-                return self._put_again(key, files)
-            except OSError as error:
-                self._degrade(error)
-        assert self._private is not None
-        return _put(self._private, key, files)
-
-    def _put_again(self, key: str, files: Mapping[str, bytes | Path]) -> Entry:
-        """Somebody removed the directories under us: make them anew, once."""
-        try:
-            self._prepare()
-            return _put(self._home, key, files)
-        except OSError as error:
-            self._degrade(error)
-        assert self._private is not None
-        return _put(self._private, key, files)
+        return self._where_new(lambda home: _put(home, key, files))
 
     def remove(self, key: str) -> None:
         """Drop one entry; nothing happens where there is none."""
@@ -181,38 +165,22 @@ class Cache:
 
     def scratch(self) -> Path:
         """A fresh directory on the cache's file system, for a compiler to work in. The caller removes it."""
-        if self._private is None:
-            try:
-                self._prepare()
-                return _temporary(self._home)
-            except OSError as error:
-                self._degrade(error)
-        assert self._private is not None
-        return _temporary(self._private)
+        return self._where_new(_temporary)
 
     def lock(self, key: str) -> filelock.BaseFileLock:
         """A lock between processes and threads that vanishes with its holder; keys share 256 files."""
-        if self._private is None:
-            try:
-                self._prepare()  # somebody may have removed the cache: the lock's folder is to be ours alone
-            except OSError as error:
-                self._degrade(error)
-        home = self._private or self._home
-        return filelock.FileLock(home / "locks" / f"{key_of(key)[:2]}.lock", thread_local=False)
+        name = f"{key_of(key)[:2]}.lock"
+        return filelock.FileLock(self._where_new(lambda home: home / "locks" / name), thread_local=False)
 
     def keep_failed(self, key: str, text: str) -> Path:
         """Keep a source that the compiler refused, for people to look at."""
-        home = self._private or self._home
-        path = home / "failed" / f"{key}.cpp"
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+        def keep(home: Path) -> Path:
+            path = home / "failed" / f"{key}.cpp"
             path.write_text(text)
-        except OSError as error:
-            self._degrade(error)
-            assert self._private is not None
-            path = self._private / "failed" / f"{key}.cpp"
-            path.write_text(text)
-        return path
+            return path
+
+        return self._where_new(keep)
 
     def entries(self) -> Iterator[str]:
         """The keys that are stored, checked or not."""
@@ -245,6 +213,19 @@ class Cache:
 
     def _homes(self) -> list[Path]:
         return [self._home] if self._private is None else [self._home, self._private]
+
+    def _where_new(self, act: Callable[[Path], _T]) -> _T:
+        """``act`` on the folder for what is new: made anew where somebody removed it, private where it cannot
+        be written.
+        """
+        if self._private is None:
+            try:
+                self._prepare()
+                return act(self._home)
+            except OSError as error:
+                self._degrade(error)
+        assert self._private is not None
+        return act(self._private)
 
     def _prepare(self) -> None:
         if not self.root.is_dir():
