@@ -16,10 +16,14 @@ from rich.console import Console
 from torch import nn
 
 import smelt
-from smelt import report, tuning
+from smelt import pipeline, report, tuning
 from smelt.cli import cache as cache_command
+from smelt.loops.ir import Contraction
+from smelt.nest.work import work
 from smelt.reporting import Choice, CompileReport
+from smelt.runtime import library, trampoline
 from smelt.runtime.cache import Cache, open_cache
+from smelt.symbolic import numel
 from smelt.tuning import Timing
 
 
@@ -46,8 +50,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def decide(monkeypatch: pytest.MonkeyPatch, native: float, aten: float) -> list[int]:
-    """Let every race end so, after both have run; returns how many raced each time."""
+    """Let every race of two ways to compute the same end so, after both have run; returns how many raced each
+    time. The program's own kernels do not race.
+    """
     races: list[int] = []
+    monkeypatch.setattr(tuning.Tuning, "_in_place", lambda *args: {})
 
     def race(pairs: Sequence[Any]) -> list[Timing]:
         for ours, theirs in pairs:
@@ -276,3 +283,156 @@ def test_a_kernel_that_was_disturbed_is_heard_again(monkeypatch: pytest.MonkeyPa
     calls[:] = [0, 0]
     assert tuning._race([(call(0, lambda count: 1.0), call(1, lambda count: 2.0))]) == [Timing(1.0, 2.0)]
     assert calls == [1 + tuning.LEAST_TURNS] * 2
+
+
+def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]:
+    """Let the first race, of the program's own kernels, end as ``ends`` begins for all of them, and so on."""
+    races: list[int] = []
+
+    def race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[Timing]:
+        for ours, theirs in pairs:
+            ours()
+            theirs()
+        races.append(len(pairs))
+        return [ends[len(races) - 1]] * len(pairs)
+
+    monkeypatch.setattr(tuning, "_race", race)
+    return races
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that the compiler was given for programs and for trials."""
+    texts: list[str] = []
+    compile_to = library.compile_to
+
+    def noted(folder: Path, text: str, *rest: Any) -> Path:
+        texts.append(text)
+        return compile_to(folder, text, *rest)
+
+    monkeypatch.setattr(library, "compile_to", noted)
+    return texts
+
+
+@pytest.mark.parametrize("native", [1e-6, 1.05e-6])
+def test_the_programs_own_kernels_race_first_and_nothing_else_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, built: list[str], native: float
+) -> None:
+    net = Net().eval()
+    trampoline.start()  # the process's helpers are not counted
+    races = decide_in_place(monkeypatch, Timing(native, 1e-6))
+    result, choices = compiled(net, image(), mode="max")
+    assert races == [3]
+    assert len([text for text in built if "alone" in text]) == 1 and not any("try0" in text for text in built)
+    assert [(each.kernel, each.why, each.native_seconds) for each in choices] == [
+        ("native", "measured", native)
+    ] * 3
+    with torch.no_grad():
+        torch.testing.assert_close(result, net(image()), rtol=1e-4, atol=1e-5)
+    _, again = compiled(net, image(), mode="max")
+    assert smelt.reports()[0].cache_hit and again == choices and races == [3]
+
+
+def test_a_kernel_that_loses_with_its_epilogue_races_alone(
+    monkeypatch: pytest.MonkeyPatch, built: list[str]
+) -> None:
+    net = Net().eval()
+    races = decide_in_place(monkeypatch, Timing(3e-6, 1e-6), Timing(1e-6, 2e-6))
+    result, choices = compiled(net, image(), mode="max")
+    assert races == [3, 3]
+    assert {(each.kernel, each.native_seconds, each.aten_seconds) for each in choices} == {
+        ("native", 1e-6, 2e-6)
+    }
+    assert [("alone0" in text, "try0" in text) for text in built if "run" in text or "try0" in text] == [
+        (True, False),
+        (False, True),
+    ]
+    with torch.no_grad():
+        torch.testing.assert_close(result, net(image()), rtol=1e-4, atol=1e-5)
+
+
+def test_a_program_whose_kernels_lose_both_races_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net().eval()
+    decide_in_place(monkeypatch, Timing(3e-6, 1e-6), Timing(2e-6, 1e-6))
+    result, choices = compiled(net, image(), mode="max")
+    assert {each.kernel for each in choices} == {"ATen"}
+    with torch.no_grad():
+        torch.testing.assert_close(result, net(image()), rtol=1e-4, atol=1e-5)
+    _, again = compiled(net, image(), mode="max")
+    assert smelt.reports()[0].cache_hit and again == choices
+
+
+def test_what_the_rule_gives_to_aten_races_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    races = decide_in_place(monkeypatch, Timing(1e-6, 2e-6))
+    _, (choice,) = compiled(nn.Linear(64, 48).eval(), torch.randn(64, 64), mode="max")
+    assert races == [1] and choice.kernel == "native"
+
+
+def scheduled_alone(
+    function: Callable[..., Any], *args: torch.Tensor, **options: Any
+) -> list[tuple[int, int]]:
+    """For each product of what is compiled of ``function``: the operations of the run that is to time it, and
+    those it has at least.
+    """
+    found = []
+    schedule = pipeline.schedule
+
+    def noted(*args: Any) -> Any:
+        scheduled = schedule(*args)
+        for run, body in scheduled.alone:
+            done = sum(work(call.kernel, scheduled.graph.hints).operations for call in run.calls)
+            sizes = (*body.shape, *body.reduce_shape) if isinstance(body, Contraction) else body.shape
+            found.append((done, 2 * int(numel(sizes))))
+        return scheduled
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "schedule", noted)
+        smelt.reset()
+        torch._dynamo.reset()
+        inputs = [arg.requires_grad_() for arg in args]
+        smelt.compile(function, mode="max", **options)(*inputs).sum().backward()
+    return found
+
+
+def test_a_run_alone_does_all_of_its_product() -> None:
+    layers = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3))
+    found = scheduled_alone(layers, torch.randn(2, 16, 20, 20))
+    assert len(found) == 6  # forward, and both gradients
+    assert all(done >= least for done, least in found), found
+    assert max(done / least for done, least in found) < 2
+
+
+def test_attention_and_its_gradients_race_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    won = Timing(1e-6, 2e-6)
+    races = decide_in_place(monkeypatch, won, won)
+    smelt.reset()
+    torch._dynamo.reset()
+    inputs = [torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3)]
+    found, eager = (
+        torch.autograd.grad(each(*inputs).square().sum(), inputs)
+        for each in (smelt.compile(function, mode="max"), function)
+    )
+    torch.testing.assert_close(found, eager)
+    assert races == [1, 1]
+    assert all(
+        (choice.kernel, choice.why) == ("native", "measured")
+        for compiled_graph in smelt.reports()
+        for choice in compiled_graph.choices
+    )
+
+
+def test_kernels_that_read_integers_do_not_run_on_any_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        places = torch.argmax(x, 1, keepdim=True).expand(64, 64)
+        return x @ weight + torch.gather(table, 1, places % 4)
+
+    races = decide_in_place(monkeypatch, Timing(1e-6, 2e-6), Timing(1e-6, 2e-6))
+    x, weight, table = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64, 4)
+    result, _ = compiled(function, x, weight, table, mode="max")  # type: ignore[arg-type]
+    torch.testing.assert_close(result, function(x, weight, table), rtol=1e-4, atol=1e-4)
+    assert races == [0, 1]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from sympy import Expr
 
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
@@ -25,7 +24,6 @@ from smelt.loops.ir import Attentions, Contraction, Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
-from smelt.nest.ir import Run
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
@@ -36,6 +34,7 @@ from smelt.runtime.clocks import Clocks
 from smelt.runtime.garbage import garbage_waits, give_back
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
+from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
 from smelt.schedule.choice import by_aten, contractions, described, rule
 from smelt.schedule.constants import frozen_buffers
@@ -56,13 +55,11 @@ _PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A program, compiled as far as text: what code generation and the executor need."""
+    """A program, compiled as far as text. ``plan`` is the scheduled one, with what its steps may raise."""
 
-    graph: Graph
+    scheduled: Scheduled
     plan: Plan
     cpp: CppUnit
-    runs: list[Run]
-    arena_size: Expr
 
 
 def compile_program(program: Program, config: Config) -> Compiled:
@@ -113,22 +110,26 @@ def _compile(program: Program, config: Config) -> Compiled:
     if config.mode == "max" and config.contractions:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
-            tuning.measure(graph)
+            tuning.look_up(graph)
     unit = _unit(graph, config, target, report, tuning)
+    if tuning is not None and tuning.unknown:
+        with report.phase("tuning"):
+            otherwise = tuning.measure(unit.scheduled, _job(unit, tools, store, key))
+        if otherwise:
+            unit = _unit(graph, config, target, report, tuning)
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-    plan = replace(unit.plan, notes=_notes(unit, constants), orders=_orders(graph, unit.graph))
+    orders = _orders(graph, unit.scheduled.graph)
+    plan = replace(unit.plan, notes=_notes(unit, constants), orders=orders)
     tell_orders(program, plan.orders)
     with report.phase("schedule"):
-        plan.notes["choices"] = _choices(graph, unit.graph, config, target, tuning)
+        plan.notes["choices"] = _choices(graph, unit.scheduled.graph, config, target, tuning)
     if config.clocks:
         plan.notes["clocks"] = _work(unit)
     _fill_report(report, plan.notes)
     report.keep_text("cpp", unit.cpp.text)
     with report.phase("compile"):
-        job = None
-        if unit.runs:
-            extra = {_PLAN: plan_json.to_json(plan).encode()}
-            job = library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts)
+        job = _job(unit, tools, store, key, {_PLAN: plan_json.to_json(plan).encode()})
+        if job is not None:
             job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
@@ -144,13 +145,26 @@ def _lowered(program: Program, config: Config) -> Graph:
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
     with report.phase("schedule"):
-        scheduled = schedule(graph, config, target, choose=tuning.choose if tuning else None)
+        choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
+        scheduled = schedule(graph, config, target, "", choose, () if config.clocks else alone)
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
-        cpp = print_unit(scheduled.runs, library.compilers(), config.clocks)
+        cpp = print_unit(scheduled.all_runs, library.compilers(), config.clocks)
         plan = _with_errors(scheduled.plan, cpp)
-    return Unit(scheduled.graph, plan, cpp, scheduled.runs, scheduled.arena_size)
+    return Unit(scheduled, plan, cpp)
+
+
+def _job(
+    unit: Unit, tools: Toolchain, store: cache.Cache, key: str, extra: Mapping[str, bytes] | None = None
+) -> CompileJob | None:
+    """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no kernel.
+
+    An entry without a plan is no program yet: another process compiles it again.
+    """
+    if not unit.scheduled.runs:
+        return None
+    return library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts)
 
 
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -192,7 +206,7 @@ def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
 def _verify_kernels(scheduled: Scheduled) -> None:
     for kernel in scheduled.plain:
         verify_kernel(kernel)
-    for run in scheduled.runs:
+    for run in scheduled.all_runs:
         verify_run(run)
 
 
@@ -233,8 +247,8 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
-    graph = unit.graph
-    runs = [run for run in unit.runs if not run.name.startswith(AHEAD)]
+    graph = unit.scheduled.graph
+    runs = [run for run in unit.scheduled.runs if not run.name.startswith(AHEAD)]
     calls = [call for run in runs for call in run.calls]
     folded = unit.plan.folded_constants
     externs: Counter[str] = Counter()
@@ -259,7 +273,7 @@ def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
         "symbols": {
             name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
         },
-        "arena_bytes": size_hint(unit.arena_size, graph.hints),
+        "arena_bytes": size_hint(unit.scheduled.arena_size, graph.hints),
         "folded": len(folded),
         "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
         "constants": {name: paths.get(name, name) for name in constants},
@@ -292,8 +306,8 @@ def _choices(
 
 def _work(unit: Unit) -> list[tuple[str, int, int]]:
     """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
-    kernels = [call.kernel for run in unit.runs for call in run.calls]
-    measured = {id(kernel): work(kernel, unit.graph.hints) for kernel in kernels}
+    kernels = [call.kernel for run in unit.scheduled.runs for call in run.calls]
+    measured = {id(kernel): work(kernel, unit.scheduled.graph.hints) for kernel in kernels}
     return [
         (name.removeprefix("kernel_"), measured[id(kernel)].operations, measured[id(kernel)].moved)
         for name, kernel in zip(unit.cpp.calls, kernels, strict=True)

@@ -1,18 +1,21 @@
 """Mode ``max``: who computes a contraction or an attention is measured once, and remembered in the cache.
 
-Each one that a kernel of our own could compute is scheduled alone, natively and as ATen's call, and
-both are run on random operands, in turns; all contractions of a graph take turns too, so that their operands
-come from where they come from in a model. An entry of the cache (`smelt.runtime.cache`) holds both times, by
-machine, compiler, torch, smelt, number of threads and the call's description.
+First the program is compiled as the rule says, and its own kernels, with all that is fused into them, race
+ATen's calls. Where they lose, or the rule has called ATen and a kernel of our own could compute it, that is
+scheduled alone, natively and as ATen's call, and these two race. All run on random operands, in turns, and
+all contractions of a graph take turns too, so that their operands come from where they come from in a model.
+An entry of the cache (`smelt.runtime.cache`) holds both times, by machine, compiler, torch, smelt, number of
+threads and the call's description.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +30,13 @@ from smelt.config import Config
 from smelt.errors import CacheError
 from smelt.loops.dependencies import analyze, views_in
 from smelt.loops.ir import Attentions, Buffer, Contraction, Graph, Node, StridedView
-from smelt.nest.ir import Run
+from smelt.nest.ir import Argument, Run
 from smelt.runtime import executor, library
 from smelt.runtime.cache import Cache, key_of
+from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.toolchain import Toolchain
-from smelt.schedule import Choose, Target, schedule
+from smelt.schedule import Choose, Products, Scheduled, Target, schedule
 from smelt.schedule.apart import product_of
 from smelt.schedule.choice import contractions, described
 from smelt.schedule.constants import frozen_buffers
@@ -60,7 +64,9 @@ PREFIX, FILE = "choice-", "choice.json"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a contraction: in our kernel, and ATen's call."""
+    """Seconds of a contraction: in our kernel (where that has won, with what is fused into it), and ATen's
+    call.
+    """
 
     native: float
     aten: float
@@ -78,15 +84,16 @@ class Tuning:
             *(str(torch.get_num_threads()), str(library.compilers())),
         )
         self.known: dict[str, Timing] = {}
+        self.unknown: dict[str, _Trial] = {}
+        """What is to be measured, once the program is compiled as the rule says."""
         self._frozen: tuple[Graph, frozenset[str]] | None = None
 
-    def measure(self, graph: Graph) -> None:
-        """Know every contraction and attention of the graph for which there is a choice."""
-        wanted: dict[str, _Trial] = {}
+    def look_up(self, graph: Graph) -> None:
+        """Which contractions and attentions of the graph, for which there is a choice, are known."""
         for node, own in contractions(graph):
             assert isinstance(node.body, (Contraction, Attentions))
             key = described(node.body, own, self.frozen(own))
-            if key in self.known or key in wanted:
+            if key in self.known or key in self.unknown:
                 continue
             found = self._remembered(key)
             if found is not None:
@@ -98,12 +105,40 @@ class Tuning:
                 else product_of(node.body, own, self.frozen(own))
             )
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
-                wanted[key] = _Trial(node, own, product, self.frozen(own))
-        if not wanted:
-            return
-        for key, timing in zip(wanted, self._measured(list(wanted.values()))):
+                self.unknown[key] = _Trial(node, own, product, self.frozen(own))
+
+    @property
+    def alone(self) -> list[Products]:
+        """What needs a run of its own to be measured."""
+        return [trial.body for trial in self.unknown.values()]
+
+    def measure(self, scheduled: Scheduled, job: CompileJob | None) -> bool:
+        """Know all that is unknown; whether any of it should be scheduled otherwise than it was.
+
+        ``scheduled``: as the rule says, with all of `alone`, compiled by ``job``.
+        """
+        trials, self.unknown = self.unknown, {}
+        count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
+        line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
+        late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
+        late.daemon = True
+        late.start()
+        try:
+            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+                found = {} if job is None else self._in_place(trials, scheduled, job.result())
+                left = {key: trial for key, trial in trials.items() if key not in found}
+                if left:
+                    found.update(zip(left, _race(self._compiled(list(left.values())))))
+        finally:
+            late.cancel()
+        for key, timing in found.items():
             self.known[key] = timing
             self._remember(key, timing)
+        return any(
+            self.choose(trial.product, trial.whole, self.target)
+            != worth_it(trial.product, trial.whole, self.target)
+            for trial in trials.values()
+        )
 
     def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
         """Whether a product or an attention runs in a kernel of our own: where that was faster, else as the
@@ -145,17 +180,28 @@ class Tuning:
 
     # -- measuring ------------------------------------------------------------------------------------------
 
-    def _measured(self, trials: Sequence[_Trial]) -> list[Timing]:
-        count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
-        line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
-        late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
-        late.daemon = True
-        late.start()
-        try:
-            with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
-                return _race(self._compiled(trials))
-        finally:
-            late.cancel()
+    def _in_place(
+        self, trials: Mapping[str, _Trial], scheduled: Scheduled, built: Library
+    ) -> dict[str, Timing]:
+        """The times of those whose kernels in the program win, whatever else these do.
+
+        Left out is what cannot run by itself: a kernel that reads integers, and ATen's call where kernels of
+        ours have to lay out what it reads.
+        """
+        arena = torch.empty(size_hint(scheduled.arena_size, scheduled.graph.hints) // 4 + 1, device="cpu")
+        arena.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(0))
+        keys, pairs = [], []
+        for run, body in scheduled.alone:
+            key, trial = next((key, trial) for key, trial in trials.items() if trial.body is body)
+            graph = trial.graph(False)
+            theirs = schedule(graph, self.config, self.target, choose=_always(False))
+            if theirs.runs or not _takes_any_numbers(run):
+                continue
+            keys.append(key)
+            call = _caller(executor.build(theirs.plan, None, {}), _operands(graph, {}))
+            pairs.append((_native_caller(run, scheduled.graph, built, arena), call))
+        times = dict(zip(keys, _race(pairs)))
+        return {key: timing for key, timing in times.items() if timing.native <= timing.aten * MARGIN}
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[tuple[Callable[[], Any], Callable[[], Any]]]:
         """Both ways to compute each, with their operands; all kernels are one library."""
@@ -231,6 +277,12 @@ class _Trial:
     ) -> None:
         self.node, self.whole, self.product, self.frozen = node, graph, product, frozenset(frozen)
 
+    @property
+    def body(self) -> Products:
+        """The contraction or attention, as the whole graph has it."""
+        assert isinstance(self.node.body, (Contraction, Attentions))
+        return self.node.body
+
     def graph(self, native: bool) -> Graph:
         """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels
         side by side, and so does the result.
@@ -274,21 +326,44 @@ def _operands(graph: Graph, drawn: dict[Any, torch.Tensor]) -> list[Any]:
     generator = torch.Generator().manual_seed(0)
 
     def tensor(buffer: Buffer) -> torch.Tensor:
-        shape = [size_hint(size, graph.hints) for size in buffer.shape]
-        strides = [size_hint(stride, graph.hints) for stride in buffer.strides]
-        key = (buffer.name, *strides)
+        key = (buffer.name, *(size_hint(stride, graph.hints) for stride in buffer.strides))
         if key not in drawn:
-            made = drawn[key] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
-            row = torch.zeros(shape[-1:], dtype=buffer.dtype, device="cpu")
-            if buffer.dtype.is_floating_point:
-                row.uniform_(-1.0, 1.0, generator=generator)
-            made.copy_(row.expand(shape))
+            drawn[key] = _drawn(buffer, graph, generator)
         return drawn[key]
 
     return [
         size_hint(each, graph.hints) if isinstance(each, Symbol) else tensor(graph.buffers[str(each)])
         for each in graph.inputs
     ]
+
+
+def _drawn(buffer: Buffer, graph: Graph, generator: torch.Generator) -> torch.Tensor:
+    shape, strides = ([size_hint(e, graph.hints) for e in each] for each in (buffer.shape, buffer.strides))
+    made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
+    row = torch.zeros(shape[-1:], dtype=buffer.dtype, device="cpu")
+    if buffer.dtype.is_floating_point:
+        row.uniform_(-1.0, 1.0, generator=generator)
+    return made.copy_(row.expand(shape))
+
+
+def _takes_any_numbers(run: Run) -> bool:
+    """Whether a run may find any bytes in the arena: integers might be indices."""
+    return all(
+        isinstance(place, Argument) or param.dtype.is_floating_point or param.dtype is torch.bool
+        for call in run.calls
+        for param, place in zip(call.kernel.params, call.args)
+    )
+
+
+def _native_caller(run: Run, graph: Graph, built: Library, arena: torch.Tensor) -> Callable[[], Any]:
+    """Calls a run of the program's; numbers of its own lie in ``arena`` and wherever else it reads."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [_drawn(graph.buffers[name], graph, generator) for name in run.arguments]
+    sizes = [size_hint(symbol, graph.hints) for symbol in run.sizes]
+    function = built.function(run.name)
+    function.argtypes = [ctypes.c_void_p] * (1 + len(tensors)) + [ctypes.c_int64] * len(sizes)
+    places = [tensor.data_ptr() for tensor in (arena, *tensors)]
+    return lambda: (function(*places, *sizes), tensors)
 
 
 def _caller(call: Callable[[list[Any]], Any], operands: list[Any]) -> Callable[[], Any]:

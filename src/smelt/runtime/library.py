@@ -150,8 +150,10 @@ class CompileJob:
         if entry is None:
             return None
         try:
-            if entry.read(SOURCE) != self.text.encode() or not set(self.extra) <= set(entry.digests):
+            if entry.read(SOURCE) != self.text.encode():
                 return None  # the key was too short a description: what we were given now is right
+            if not set(self.extra) <= set(entry.digests):
+                entry = self._stored(entry.path(self.binary))
             library = load(entry.path(self.binary))
         except (CacheError, KeyError, ToolchainError):
             self.cache.remove(self.key)
@@ -168,14 +170,17 @@ class CompileJob:
         folder = self.cache.scratch()
         try:
             binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key, self.parts)
-            files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), self.binary: binary}
-            entry = self.cache.put(self.key, files)
+            entry = self._stored(binary)
             try:
                 return load(entry.path(self.binary))
             except ToolchainError:
                 return load(binary)  # the entry was cleared or damaged under us
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _stored(self, binary: Path) -> Entry:
+        files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), self.binary: binary}
+        return self.cache.put(self.key, files)
 
 
 def compile_unit(
@@ -191,7 +196,8 @@ def compile_unit(
     ``key`` names the cache entry (see `smelt.runtime.cache.key_of`) and should cover the text and
     ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are
     stored in the same entry, so that a later process finds them with ``cache.get(key)`` and goes on with
-    `load_entry`. ``parts``: the same source in several files, to be compiled side by side.
+    `load_entry`; an entry that lacks them gets them. ``parts``: the same source in several files, to be
+    compiled side by side.
     """
     return CompileJob(text, toolchain, cache, key, extra, parts)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.config import Config
 from smelt.loops.ir import Extern, Graph
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule.assemble import Assembler, Scheduled
+from smelt.schedule.assemble import Assembler, Products, Scheduled
 from smelt.schedule.constants import split_constants
 from smelt.schedule.contractions import Choose, choose_kernels
 from smelt.schedule.fusion import fuse
@@ -21,17 +22,23 @@ AHEAD = "ahead"
 
 
 def schedule(
-    graph: Graph, config: Config, target: Target, prefix: str = "", choose: Choose | None = None
+    graph: Graph,
+    config: Config,
+    target: Target,
+    prefix: str = "",
+    choose: Choose | None = None,
+    alone: Sequence[Products] = (),
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
     Every contraction gets its kernel (what scales it is in its weight already, `smelt.schedule.scales`); what
     depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
-    runs; ``choose`` says which products run in kernels of our own (None: a rule).
+    runs; ``choose`` says which products run in kernels of our own (None: a rule). Each of those in ``alone``
+    gets a run of its own besides (`Scheduled.alone`); of bodies' products none does.
     """
     whole, parts = split_constants(choose_kernels(graph, config, target, choose))
-    scheduled = _schedule(whole, config, target, prefix)
+    scheduled = _schedule(whole, config, target, prefix, alone)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):
         ahead = _schedule(part.graph, config, target, f"{prefix}{AHEAD}{number}_")
@@ -44,7 +51,9 @@ def schedule(
     return scheduled
 
 
-def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Scheduled:
+def _schedule(
+    graph: Graph, config: Config, target: Target, prefix: str, alone: Sequence[Products] = ()
+) -> Scheduled:
     work = prepare(graph)
     groups = attach(work, fuse(work, config.fusion))
     if config.fusion:
@@ -54,7 +63,7 @@ def _schedule(graph: Graph, config: Config, target: Target, prefix: str) -> Sche
         id(body): _schedule(body, config, target, f"{prefix}body{number}_")
         for number, body in enumerate(inner)
     }
-    return replace(Assembler(work, groups, config, target, bodies, prefix).run(), graph=graph)
+    return replace(Assembler(work, groups, config, target, bodies, prefix, alone).run(), graph=graph)
 
 
-__all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]
+__all__ = ["AHEAD", "Choose", "Products", "Scheduled", "Target", "schedule"]

@@ -13,7 +13,19 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.config import Config
 from smelt.loops.dependencies import bound_symbols, views_in
-from smelt.loops.ir import Attentions, Bind, Buffer, Check, Extern, Graph, Scatter, Sort, StridedView
+from smelt.loops.ir import (
+    Attentions,
+    Bind,
+    Body,
+    Buffer,
+    Check,
+    Contraction,
+    Extern,
+    Graph,
+    Scatter,
+    Sort,
+    StridedView,
+)
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
 from smelt.nest.tree import accesses
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
@@ -46,6 +58,8 @@ from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
 
+Products = Contraction | Attentions
+"""What either a kernel of ours or ATen computes."""
 STREAMED_BYTES = 2**24
 """Results of this size and more are stored past the caches: their beginning has left these at their end."""
 
@@ -54,15 +68,22 @@ STREAMED_BYTES = 2**24
 class Scheduled:
     """What code generation and the runtime need, and what the report says about it.
 
-    ``graph``: what was scheduled, every contraction with its kernel.
+    ``graph``: what was scheduled, every contraction with its kernel. ``alone``: runs that are no step of
+    the plan, each of what one contraction or attention takes.
     """
 
     plan: Plan
     runs: list[Run]
+    alone: list[tuple[Run, Products]] = field(default_factory=list)
     graph: Graph = field(default_factory=Graph)
     arena_size: Expr = ZERO
     plain: list[Kernel] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+
+    @property
+    def all_runs(self) -> list[Run]:
+        """Everything to be printed."""
+        return [*self.runs, *(run for run, _ in self.alone)]
 
 
 class Assembler:
@@ -76,12 +97,13 @@ class Assembler:
         target: Target,
         bodies: Mapping[int, Scheduled] | None = None,
         prefix: str = "",
+        alone: Sequence[Products] = (),
     ) -> None:
         """``bodies``: what was made of each body of control flow, by the id of its graph; ``prefix`` begins
-        the names of this graph's runs.
+        the names of this graph's runs; ``alone``: what gets a run of its own, besides.
         """
         self.work, self.groups, self.config, self.target = work, groups, config, target
-        self.bodies, self.prefix = bodies or {}, prefix
+        self.bodies, self.prefix, self.alone = bodies or {}, prefix, alone
         self.graph = work.graph
         self.inputs = {name for name in self.graph.inputs if isinstance(name, str)}
         self.outputs = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
@@ -130,6 +152,9 @@ class Assembler:
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
+        for number, (body, kernels) in enumerate(self._products_alone()):
+            run, _ = self._native(f"{self.prefix}alone{number}", kernels)
+            scheduled.alone.append((run, body))
         for inner in self.bodies.values():
             scheduled.runs += inner.runs
             scheduled.plain += inner.plain
@@ -429,6 +454,24 @@ class Assembler:
         symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
+    def _products_alone(self) -> Iterator[tuple[Products, list[BuiltKernel]]]:
+        """Of ``alone`` what kernels of ours compute, and these: with those that lay out what it reads, or end
+        what it sums.
+        """
+        for position in self.built:
+            core = self.groups[position].product or self.groups[position].items[0]
+            found = next((each for each in self.alone if _is_same(each, core.body)), None)
+            if found is not None:
+                yield found, [self.built[each] for each in self.built if self._is_part(each, position, core)]
+
+    def _is_part(self, place: int, position: int, core: Item) -> bool:
+        """Whether the group at ``place`` does a part of what ``core``, at ``position``, stands for."""
+        group = self.groups[place]
+        mine = any(item.node.origin is core.node.origin for item in group.items)
+        before = mine and any(read.buffer in group.writes for read in core.reads)
+        after = mine and any(name in group.reads for name in core.writes)
+        return place == position or (before if place < position else after)
+
     def _host(self, item: Item) -> ExternStep | SizeStep | CheckStep:
         body = item.body
         if isinstance(body, Bind):
@@ -529,6 +572,13 @@ def _dtype(dtype: torch.dtype) -> str:
 
 def _input_name(each: str | Symbol | None) -> str | None:
     return each.name if isinstance(each, Symbol) else each
+
+
+def _is_same(wanted: Products, body: Body) -> bool:
+    """Whether a body of the scheduled graph is one of the graph that was given, with its kernel chosen."""
+    if isinstance(wanted, Contraction):
+        return isinstance(body, Contraction) and body.call is wanted.call and body.result == wanted.result
+    return isinstance(body, Attentions) and body.call is wanted.call
 
 
 def _whole(buffer: Buffer) -> StridedView:
