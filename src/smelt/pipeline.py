@@ -47,8 +47,8 @@ Compiled = Callable[[list[Any]], Sequence[Any]]
 PASSES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The passes in order, as they appear in ``CompileReport.phase_seconds``.
 
-A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody has
-measured it measures behind ``codegen``, waiting for the C++ compiler.
+A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
+has measured it measures behind ``codegen``, waiting for the C++ compiler.
 """
 
 _PLAN = "plan.json"

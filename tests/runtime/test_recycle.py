@@ -71,9 +71,9 @@ def test_what_was_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     make(recycler)
     now += recycle.IDLE_SECONDS * 0.75
     make(recycler)
-    assert [sum(map(len, recycler._blocks.values()))] == [1]
+    assert [len(shelf.blocks) for shelf in recycler._shelves.values()] == [1]
     recycler.clear()
-    assert not recycler._blocks
+    assert not recycler._shelves
 
 
 def test_inference_mode_leaves_no_trace() -> None:
@@ -95,3 +95,27 @@ def test_outputs_of_compiled_programs() -> None:
     assert fast(x + 1).data_ptr() == address
     assert kept[0][-1, -1].item() == 1.0
     smelt.reset()
+
+
+def test_a_step_that_holds_many_finds_each_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    is_free = recycle._Block.is_free
+
+    def counted(block: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_free(block)
+
+    recycler = Recycler()
+    first = {make(recycler).data_ptr()}
+    held = [make(recycler) for _ in range(20)]
+    assert {each.data_ptr() for each in held} > first
+    addresses = {each.data_ptr() for each in held}
+    monkeypatch.setattr(recycle._Block, "is_free", counted)
+    for _ in range(3):
+        held.clear()
+        held += [make(recycler) for _ in range(20)]
+        assert {each.data_ptr() for each in held} == addresses
+    assert looked < 3 * 2 * 20
+    held.clear()
+    assert {make(recycler).data_ptr() for _ in range(5)} == first

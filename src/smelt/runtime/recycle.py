@@ -15,12 +15,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 
-SMALLEST = 1 << 20
-"""Bytes from which on memory is kept."""
+SMALLEST = 1 << 18
+"""Bytes from which on memory is kept. What is smaller leaves holes that other small things fill."""
 IDLE_SECONDS = 20.0
 """Memory that has served nobody for so long is given back, when next some is asked for."""
 LOOK_SECONDS = 5.0
@@ -52,6 +53,33 @@ class _Block:
         return self.base.data_ptr() == self.address  # no: somebody has moved or resized the storage
 
 
+class _Shelf:
+    """Blocks of one size. A step takes many, one after the other: looking goes on where it has ended."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+        self._last = 0
+
+    def free(self) -> _Block | None:
+        """The first block, where nobody holds it: it may be in the caches still. Else another one."""
+        count = len(self.blocks)
+        for place in chain(range(min(1, count)), range(self._last + 1, count), range(1, self._last + 1)):
+            if self.blocks[place].is_free():
+                self._last = place
+                return self.blocks[place]
+        return None
+
+    def add(self, block: _Block) -> None:
+        """Keep a block, which is used at once."""
+        self._last = len(self.blocks)
+        self.blocks.append(block)
+
+    def drop(self, before: float) -> None:
+        """Keep only what has served since."""
+        self.blocks = [block for block in self.blocks if block.served > before]
+        self._last = 0
+
+
 class Recycler:
     """Memory by size. May be called from any thread.
 
@@ -66,7 +94,7 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[tuple[int, torch.dtype], list[_Block]] = defaultdict(list)
+        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = defaultdict(_Shelf)
         self._lock = threading.RLock()  # a finalizer may run compiled code in between
         self._looked = time.monotonic()
 
@@ -81,10 +109,11 @@ class Recycler:
         with self._lock:
             if now - self._looked > LOOK_SECONDS:
                 self._give_back(now)
-            block = next((block for block in self._blocks[size, dtype] if block.is_free()), None)
+            shelf = self._shelves[size, dtype]
+            block = shelf.free()
             if block is None:
                 block = _new(size, dtype)
-                self._blocks[size, dtype].append(block)
+                shelf.add(block)
             block.served = now
             made: torch.Tensor = _view(block.base, tuple(shape), tuple(strides), 0)
         return made
@@ -92,16 +121,14 @@ class Recycler:
     def clear(self) -> None:
         """Keep nothing: what is in use goes when its last holder goes."""
         with self._lock:
-            self._blocks.clear()
+            self._shelves.clear()
 
     def _give_back(self, now: float) -> None:
         self._looked = now
-        for size, blocks in list(self._blocks.items()):
-            kept = [block for block in blocks if now - block.served < IDLE_SECONDS]
-            if kept:
-                self._blocks[size] = kept
-            else:
-                del self._blocks[size]
+        for size, shelf in list(self._shelves.items()):
+            shelf.drop(now - IDLE_SECONDS)
+            if not shelf.blocks:
+                del self._shelves[size]
 
 
 def _new(size: int, dtype: torch.dtype) -> _Block:
