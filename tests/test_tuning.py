@@ -289,7 +289,7 @@ def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]
     """Let the first race, of the program's own kernels, end as ``ends`` begins for all of them, and so on."""
     races: list[int] = []
 
-    def race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[Timing]:
+    def race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]], *rest: Any) -> list[Timing]:
         for ours, theirs in pairs:
             ours()
             theirs()

@@ -200,7 +200,7 @@ class Tuning:
             keys.append(key)
             call = _caller(executor.build(theirs.plan, None, {}), _operands(graph, {}))
             pairs.append((_native_caller(run, scheduled.graph, built, arena), call))
-        times = dict(zip(keys, _race(pairs)))
+        times = dict(zip(keys, _race(pairs, lambda native, aten: native <= aten)))
         return {key: timing for key, timing in times.items() if timing.native <= timing.aten * MARGIN}
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[tuple[Callable[[], Any], Callable[[], Any]]]:
@@ -370,7 +370,14 @@ def _caller(call: Callable[[list[Any]], Any], operands: list[Any]) -> Callable[[
     return lambda: call(list(operands))
 
 
-def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[Timing]:
+def _far_apart(native: float, aten: float) -> bool:
+    return max(native, aten) > CLEAR * min(native, aten)
+
+
+def _race(
+    pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
+    is_clear: Callable[[float, float], bool] = _far_apart,
+) -> list[Timing]:
     """The best time of each, all taking turns until all is clear.
 
     A kernel of ours that seems slower has `ENOUGH_TURNS` more: something else may have been running, and
@@ -392,7 +399,7 @@ def _race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> list[
     for turn in range(MOST_TURNS):
         patience = budget if turn >= ENOUGH_TURNS else 4 * budget
         late = time.perf_counter() - begun > patience
-        if turn >= LEAST_TURNS and (late or all(max(times) > CLEAR * min(times) for times in best)):
+        if turn >= LEAST_TURNS and (late or all(is_clear(*times) for times in best)):
             break
         take_turns(turn, range(len(pairs)))
     slower = [number for number, (native, aten) in enumerate(best) if native > aten]
