@@ -20,7 +20,7 @@ from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
 from smelt.errors import CacheError
 from smelt.loops.dependencies import bound_symbols
-from smelt.loops.ir import Attentions, Contraction, Extern, Graph, StridedView
+from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
@@ -147,7 +147,9 @@ def _lowered(program: Program, config: Config) -> Graph:
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
     with report.phase("schedule"):
         choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
-        scheduled = schedule(graph, config, target, "", choose, () if config.clocks else alone)
+        if config.clocks:
+            alone = ()  # they would count what is run to be measured
+        scheduled = schedule(graph, config, target, "", choose, alone)
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
@@ -288,18 +290,17 @@ def _choices(
     called = by_aten(scheduled)
     found: dict[tuple[str, str], list[Any]] = {}
     frozen: dict[int, frozenset[str]] = {}
-    for node, own in contractions(graph):
-        assert isinstance(node.body, (Contraction, Attentions))
+    for node, body, own in contractions(graph):
         if id(own) not in frozen:
             frozen[id(own)] = frozen_buffers(own)
-        what = described(node.body, own, frozen[id(own)])
+        what = described(body, own, frozen[id(own)])
         kernel = "native" if called.isdisjoint(node.outputs) else "ATen"
         if (what, kernel) in found:
             found[what, kernel][3] += 1
             continue
         timing = tuning.known.get(what) if tuning is not None else None
         native = kernel == "native"
-        why = rule(node.body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
+        why = rule(body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
         times = (None, None) if timing is None else (timing.native, timing.aten)
         found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
     return list(found.values())

@@ -29,14 +29,14 @@ from smelt.codegen.cpp import print_unit
 from smelt.config import Config
 from smelt.errors import CacheError
 from smelt.loops.dependencies import analyze, views_in
-from smelt.loops.ir import Attentions, Buffer, Contraction, Graph, Node, StridedView
+from smelt.loops.ir import Attentions, Buffer, Contractions, Graph, Node, StridedView
 from smelt.nest.ir import Argument, Run
 from smelt.runtime import executor, library
 from smelt.runtime.cache import Cache, key_of
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.toolchain import Toolchain
-from smelt.schedule import Choose, Products, Scheduled, Target, schedule
+from smelt.schedule import Choose, Scheduled, Target, schedule
 from smelt.schedule.apart import product_of
 from smelt.schedule.choice import contractions, described
 from smelt.schedule.constants import frozen_buffers
@@ -90,25 +90,20 @@ class Tuning:
 
     def look_up(self, graph: Graph) -> None:
         """Which contractions and attentions of the graph, for which there is a choice, are known."""
-        for node, own in contractions(graph):
-            assert isinstance(node.body, (Contraction, Attentions))
-            key = described(node.body, own, self.frozen(own))
+        for node, body, own in contractions(graph):
+            key = described(body, own, self.frozen(own))
             if key in self.known or key in self.unknown:
                 continue
             found = self._remembered(key)
             if found is not None:
                 self.known[key] = found
                 continue
-            product = (
-                node.body
-                if isinstance(node.body, Attentions)
-                else product_of(node.body, own, self.frozen(own))
-            )
+            product = body if isinstance(body, Attentions) else product_of(body, own, self.frozen(own))
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
-                self.unknown[key] = _Trial(node, own, product, self.frozen(own))
+                self.unknown[key] = _Trial(node, body, own, product, self.frozen(own))
 
     @property
-    def alone(self) -> list[Products]:
+    def alone(self) -> list[Contractions]:
         """What needs a run of its own to be measured."""
         return [trial.body for trial in self.unknown.values()]
 
@@ -273,15 +268,16 @@ class _Trial:
     """A contraction or an attention alone, as a graph of its own."""
 
     def __init__(
-        self, node: Node, graph: Graph, product: Product | Attentions, frozen: Iterable[str]
+        self,
+        node: Node,
+        body: Contractions,
+        graph: Graph,
+        product: Product | Attentions,
+        frozen: Iterable[str],
     ) -> None:
-        self.node, self.whole, self.product, self.frozen = node, graph, product, frozenset(frozen)
-
-    @property
-    def body(self) -> Products:
-        """The contraction or attention, as the whole graph has it."""
-        assert isinstance(self.node.body, (Contraction, Attentions))
-        return self.node.body
+        """``body``: the node's, as ``graph`` has it; ``product``: what a kernel of ours makes of it."""
+        self.node, self.body, self.whole, self.product = node, body, graph, product
+        self.frozen = frozenset(frozen)
 
     def graph(self, native: bool) -> Graph:
         """For ATen operands lie as captured; for a native convolution as one before it leaves them, channels

@@ -360,6 +360,9 @@ class AttentionGradients:
 
 Attentions = Attention | AttentionGradients
 
+Contractions = Contraction | Attentions
+"""What keeps its meaning until a kernel is chosen for it: one of ours, or ATen's."""
+
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 

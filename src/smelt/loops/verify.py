@@ -19,6 +19,7 @@ from smelt.loops.ir import (
     Body,
     Buffer,
     Contraction,
+    Contractions,
     Extern,
     Fold,
     Graph,
@@ -109,7 +110,7 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
-    if isinstance(node.body, (Contraction, Attentions)):
+    if isinstance(node.body, Contractions):
         yield from _extern(node.body.call, graph, defined)
     if isinstance(node.body, Host):
         return
@@ -228,7 +229,7 @@ def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
     if isinstance(body, (Scan, Fold)):
         outputs = body.dtypes if isinstance(body, Scan) else ()
         return (*(dtype for dtype, _ in body.state), *outputs)
-    if isinstance(body, (Contraction, Attentions)):
+    if isinstance(body, Contractions):
         return (accumulator(body.dtype),) * count
     return (body.dtype,)  # type: ignore[union-attr]
 

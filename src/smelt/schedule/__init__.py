@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.config import Config
-from smelt.loops.ir import Extern, Graph
+from smelt.loops.ir import Contractions, Extern, Graph
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule.assemble import Assembler, Products, Scheduled
+from smelt.schedule.assemble import Assembler, Scheduled
 from smelt.schedule.constants import split_constants
 from smelt.schedule.contractions import Choose, choose_kernels
 from smelt.schedule.fusion import fuse
@@ -27,7 +27,7 @@ def schedule(
     target: Target,
     prefix: str = "",
     choose: Choose | None = None,
-    alone: Sequence[Products] = (),
+    alone: Sequence[Contractions] = (),
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
@@ -52,7 +52,7 @@ def schedule(
 
 
 def _schedule(
-    graph: Graph, config: Config, target: Target, prefix: str, alone: Sequence[Products] = ()
+    graph: Graph, config: Config, target: Target, prefix: str, alone: Sequence[Contractions] = ()
 ) -> Scheduled:
     work = prepare(graph)
     groups = attach(work, fuse(work, config.fusion))
@@ -66,4 +66,4 @@ def _schedule(
     return replace(Assembler(work, groups, config, target, bodies, prefix, alone).run(), graph=graph)
 
 
-__all__ = ["AHEAD", "Choose", "Products", "Scheduled", "Target", "schedule"]
+__all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]

@@ -20,6 +20,7 @@ from smelt.loops.ir import (
     Buffer,
     Check,
     Contraction,
+    Contractions,
     Extern,
     Graph,
     Scatter,
@@ -58,8 +59,6 @@ from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.text import python_text
 
-Products = Contraction | Attentions
-"""What either a kernel of ours or ATen computes."""
 STREAMED_BYTES = 2**24
 """Results of this size and more are stored past the caches: their beginning has left these at their end."""
 
@@ -74,7 +73,7 @@ class Scheduled:
 
     plan: Plan
     runs: list[Run]
-    alone: list[tuple[Run, Products]] = field(default_factory=list)
+    alone: list[tuple[Run, Contractions]] = field(default_factory=list)
     graph: Graph = field(default_factory=Graph)
     arena_size: Expr = ZERO
     plain: list[Kernel] = field(default_factory=list)
@@ -97,7 +96,7 @@ class Assembler:
         target: Target,
         bodies: Mapping[int, Scheduled] | None = None,
         prefix: str = "",
-        alone: Sequence[Products] = (),
+        alone: Sequence[Contractions] = (),
     ) -> None:
         """``bodies``: what was made of each body of control flow, by the id of its graph; ``prefix`` begins
         the names of this graph's runs; ``alone``: what gets a run of its own, besides.
@@ -152,7 +151,7 @@ class Assembler:
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
-        for number, (body, kernels) in enumerate(self._products_alone()):
+        for number, (body, kernels) in enumerate(self._alone()):
             run, _ = self._native(f"{self.prefix}alone{number}", kernels)
             scheduled.alone.append((run, body))
         for inner in self.bodies.values():
@@ -454,7 +453,7 @@ class Assembler:
         symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
-    def _products_alone(self) -> Iterator[tuple[Products, list[BuiltKernel]]]:
+    def _alone(self) -> Iterator[tuple[Contractions, list[BuiltKernel]]]:
         """Of ``alone`` what kernels of ours compute, and these: with those that lay out what it reads, or end
         what it sums.
         """
@@ -574,7 +573,7 @@ def _input_name(each: str | Symbol | None) -> str | None:
     return each.name if isinstance(each, Symbol) else each
 
 
-def _is_same(wanted: Products, body: Body) -> bool:
+def _is_same(wanted: Contractions, body: Body) -> bool:
     """Whether a body of the scheduled graph is one of the graph that was given, with its kernel chosen."""
     if isinstance(wanted, Contraction):
         return isinstance(body, Contraction) and body.call is wanted.call and body.result == wanted.result

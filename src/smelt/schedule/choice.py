@@ -8,7 +8,7 @@ from typing import Any
 from sympy import Expr
 
 from smelt.config import Config
-from smelt.loops.ir import Attentions, Contraction, Extern, Graph, Node, StridedView
+from smelt.loops.ir import Contraction, Contractions, Extern, Graph, Node, StridedView
 from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_sizes, described_sizes, why_atens
 from smelt.schedule.contractions import has_nest, worth_it
@@ -16,13 +16,15 @@ from smelt.schedule.loops import Target
 from smelt.symbolic import contiguous_strides, same, size_hint
 
 
-def contractions(graph: Graph) -> Iterator[tuple[Node, Graph]]:
+def contractions(graph: Graph) -> Iterator[tuple[Node, Contractions, Graph]]:
     """The contractions and attentions of a graph and of its bodies, each with its graph."""
     for each in graph.with_bodies():
-        yield from ((node, each) for node in each.nodes if isinstance(node.body, (Contraction, Attentions)))
+        for node in each.nodes:
+            if isinstance(node.body, Contractions):
+                yield node, node.body, each
 
 
-def described(body: Contraction | Attentions, graph: Graph, frozen: Collection[str]) -> str:
+def described(body: Contractions, graph: Graph, frozen: Collection[str]) -> str:
     """ATen's call with its operands' dtypes, sizes and strides: equal for contractions that cost the same.
 
     ``addmm(f32[768]*, f32[128, 768], f32[768, 3072]@(1, 768)*)``: strides where they are not row-major, ``*``
@@ -54,7 +56,7 @@ def described(body: Contraction | Attentions, graph: Graph, frozen: Collection[s
 
 
 def rule(
-    body: Contraction | Attentions,
+    body: Contractions,
     graph: Graph,
     frozen: Collection[str],
     config: Config,
