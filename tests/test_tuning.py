@@ -18,7 +18,6 @@ from torch import nn
 import smelt
 from smelt import pipeline, report, tuning
 from smelt.cli import cache as cache_command
-from smelt.loops.ir import Contraction
 from smelt.nest.work import work
 from smelt.reporting import Choice, CompileReport
 from smelt.runtime import library, trampoline
@@ -292,7 +291,7 @@ def test_a_kernel_that_was_disturbed_is_heard_again(monkeypatch: pytest.MonkeyPa
 
 
 def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]:
-    """Let the first race, of the program's own kernels, end as ``ends`` begins for all of them, and so on."""
+    """Let each race, of which the first is that of the program's own kernels, end as the next of ``ends``."""
     races: list[int] = []
 
     def race(pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]], *rest: Any) -> list[Timing]:
@@ -374,9 +373,7 @@ def test_what_the_rule_gives_to_aten_races_alone(monkeypatch: pytest.MonkeyPatch
     assert races == [1] and choice.kernel == "native"
 
 
-def scheduled_alone(
-    function: Callable[..., Any], *args: torch.Tensor, **options: Any
-) -> list[tuple[int, int]]:
+def scheduled_alone(function: Callable[..., Any], *args: torch.Tensor) -> list[tuple[int, int]]:
     """For each product of what is compiled of ``function``: the operations of the run that is to time it, and
     those it has at least.
     """
@@ -387,8 +384,7 @@ def scheduled_alone(
         scheduled = schedule(*args)
         for run, body in scheduled.alone:
             done = sum(work(call.kernel, scheduled.graph.hints).operations for call in run.calls)
-            sizes = (*body.shape, *body.reduce_shape) if isinstance(body, Contraction) else body.shape
-            found.append((done, 2 * int(numel(sizes))))
+            found.append((done, 2 * int(numel((*body.shape, *body.reduce_shape)))))
         return scheduled
 
     with pytest.MonkeyPatch.context() as patch:
@@ -396,7 +392,7 @@ def scheduled_alone(
         smelt.reset()
         torch._dynamo.reset()
         inputs = [arg.requires_grad_() for arg in args]
-        smelt.compile(function, mode="max", **options)(*inputs).sum().backward()
+        smelt.compile(function, mode="max")(*inputs).sum().backward()
     return found
 
 
@@ -432,3 +428,16 @@ def test_kernels_that_read_integers_do_not_run_on_any_numbers(
     result, _ = compiled(function, x, weight, table, mode="max")  # type: ignore[arg-type]
     torch.testing.assert_close(result, function(x, weight, table), rtol=1e-4, atol=1e-4)
     assert races == [0, 1]
+
+
+@pytest.mark.parametrize("expanded", ["operand", "added"])
+def test_expanded_inputs_are_measured(expanded: str) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return x @ weight + bias
+
+    inputs = {"operand": torch.randn(64, 64), "added": torch.randn(64, 64)}
+    inputs[expanded] = torch.randn(64).expand(64, 64)
+    args = inputs["operand"], torch.randn(64, 64), inputs["added"]
+    result, (choice,) = compiled(function, *args, mode="max")  # type: ignore[arg-type]
+    assert choice.why == "measured"
+    torch.testing.assert_close(result, function(*args), rtol=1e-4, atol=1e-4)

@@ -10,7 +10,6 @@ threads and the call's description.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import threading
@@ -336,10 +335,15 @@ def _operands(graph: Graph, drawn: dict[Any, torch.Tensor]) -> list[Any]:
 def _drawn(buffer: Buffer, graph: Graph, generator: torch.Generator) -> torch.Tensor:
     shape, strides = ([size_hint(e, graph.hints) for e in each] for each in (buffer.shape, buffer.strides))
     made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device="cpu")
-    row = torch.zeros(shape[-1:], dtype=buffer.dtype, device="cpu")
+    once = made
+    for dim, stride in enumerate(strides):
+        if stride == 0:  # expanded: all of it is one element
+            once = once.narrow(dim, 0, min(1, shape[dim]))
+    row = torch.zeros(once.shape[-1:], dtype=buffer.dtype, device="cpu")
     if buffer.dtype.is_floating_point:
         row.uniform_(-1.0, 1.0, generator=generator)
-    return made.copy_(row.expand(shape))
+    once.copy_(row.expand(once.shape))
+    return made
 
 
 def _takes_any_numbers(run: Run) -> bool:
@@ -356,8 +360,7 @@ def _native_caller(run: Run, graph: Graph, built: Library, arena: torch.Tensor) 
     generator = torch.Generator().manual_seed(0)
     tensors = [_drawn(graph.buffers[name], graph, generator) for name in run.arguments]
     sizes = [size_hint(symbol, graph.hints) for symbol in run.sizes]
-    function = built.function(run.name)
-    function.argtypes = [ctypes.c_void_p] * (1 + len(tensors)) + [ctypes.c_int64] * len(sizes)
+    function = executor.native_function(built, run.name, len(tensors), len(sizes))
     places = [tensor.data_ptr() for tensor in (arena, *tensors)]
     return lambda: (function(*places, *sizes), tensors)
 

@@ -127,11 +127,16 @@ def _bodies(
 
 def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
     for name, (function, pointers, sizes) in source.natives.items():
-        fast = trampoline.fast_callable(library, function, 1 + pointers + sizes)
-        if fast is None:
-            fast = library.function(function)
-            fast.argtypes = [ctypes.c_void_p] * (1 + pointers) + [ctypes.c_int64] * sizes
-        namespace[name] = fast
+        namespace[name] = native_function(library, function, pointers, sizes)
+
+
+def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
+    """A run of the library: takes the arena's address, those of ``pointers`` buffers, ``sizes`` integers."""
+    fast = trampoline.fast_callable(library, name, 1 + pointers + sizes)
+    if fast is None:
+        fast = library.function(name)
+        fast.argtypes = [ctypes.c_void_p] * (1 + pointers) + [ctypes.c_int64] * sizes
+    return fast
 
 
 def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:

@@ -151,7 +151,7 @@ class Assembler:
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
-        for number, (body, kernels) in enumerate(self._alone()):
+        for number, (body, kernels) in enumerate(self._runs_alone()):
             run, _ = self._native(f"{self.prefix}alone{number}", kernels)
             scheduled.alone.append((run, body))
         for inner in self.bodies.values():
@@ -453,7 +453,7 @@ class Assembler:
         symbols = free_symbols(exprs).union(*(set(call.kernel.sizes) for call in calls))
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
-    def _alone(self) -> Iterator[tuple[Contractions, list[BuiltKernel]]]:
+    def _runs_alone(self) -> Iterator[tuple[Contractions, list[BuiltKernel]]]:
         """Of ``alone`` what kernels of ours compute, and these: with those that lay out what it reads, or end
         what it sums.
         """
