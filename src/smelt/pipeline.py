@@ -31,7 +31,7 @@ from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
-from smelt.runtime.garbage import garbage_waits, give_back
+from smelt.runtime.garbage import garbage_goes, garbage_waits, give_back
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.runtime.toolchain import Toolchain
@@ -73,7 +73,7 @@ def compile_program(program: Program, config: Config) -> Compiled:
         ToolchainError: SM0201, there is no C++ compiler.
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
-    with garbage_waits():
+    with garbage_waits(), garbage_goes():
         compiled = _compile(program, config)
     give_back()
     return compiled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.checkpoint import CheckpointPolicy
 
+from smelt.capture.partition import partition
 from smelt.capture.program import Input, InputRole, Kind, OutputRole, Program
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -39,7 +37,7 @@ def capture_aot(
 
     The partitioner is min-cut. Its ``compiler`` argument is not read by torch 2.11-2.13 (one table of
     recomputable operators); what is recomputed in the backward is decided by ``torch._functorch.config``,
-    which we leave alone. Random operators are never recomputed (`_partition`).
+    which we leave alone. Random operators are never recomputed (`smelt.capture.partition`).
     """
 
     def compiler(kind: Kind) -> Callable[[GraphModule, Sequence[Any]], Compiled]:
@@ -50,25 +48,10 @@ def capture_aot(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=dict(decompositions),
-        partition_fn=_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     return backend(graph_module, list(example_inputs))
-
-
-def _partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
-    """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
-
-    By itself the partitioner recomputes most of them under activation checkpointing and under
-    ``aggressive_recomputation``; for the former it would hand generator states to the backward.
-    """
-    for node in joint.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            results = [user for user in node.users if user.target is operator.getitem]
-            for each in results or [node]:
-                each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def _compile(

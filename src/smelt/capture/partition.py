@@ -1,0 +1,88 @@
+"""A training graph → forward and backward, by torch's min-cut partitioner."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._functorch import config
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
+
+
+def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+    """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
+
+    By itself the partitioner recomputes most of them under activation checkpointing and under
+    ``aggressive_recomputation``; for the former it would hand generator states to the backward.
+
+    Equal nodes are merged here and not by the partitioner: its own way to do so imports the whole of
+    Inductor, which takes half a second and 13 MiB.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            results = [user for user in node.users if user.target is operator.getitem]
+            for each in results or [node]:
+                each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    if config.cse:
+        merge_equal_nodes(joint.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def merge_equal_nodes(graph: Graph) -> None:
+    """Common subexpression elimination: of calls of one operator with the same arguments the first remains.
+
+    What is on the memory of an output stays apart: two outputs of eager are two tensors. So do random and
+    uninitialized values, and what an operator that writes lies between.
+    """
+    returned = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
+    first: dict[Any, Node] = {}
+    for node in graph.nodes:
+        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            first.clear()
+        if not _is_pure(node) or not returned.isdisjoint(_storages(node)):
+            continue
+        arguments = _key(node.args), _key(tuple(sorted(node.kwargs.items())))
+        try:
+            earlier = first.setdefault((node.target, arguments), node)
+        except TypeError:  # an argument that cannot be hashed
+            continue
+        if earlier is not node:
+            node.replace_all_uses_with(earlier)
+            graph.erase_node(node)
+
+
+def _is_pure(node: Node) -> bool:
+    if isinstance(node.target, OpOverload):
+        schema = node.target._schema
+        if schema.is_mutable or schema.name.startswith("aten::empty"):
+            return False
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return False
+    elif getattr(node.target, "__module__", None) != "_operator":
+        return False
+    value = node.meta.get("val")
+    # what data decides has a symbol of its own, which later nodes name
+    return value is not None and (isinstance(value, torch.Tensor) or not free_unbacked_symbols(value))
+
+
+def _storages(node: Node) -> Iterator[StorageWeakRef]:
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            yield StorageWeakRef(value.untyped_storage())
+
+
+def _key(value: Any) -> Any:
+    """What is equal where an operator's arguments are: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return type(value), value.hex() if isinstance(value, float) else value

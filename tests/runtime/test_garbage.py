@@ -1,0 +1,58 @@
+"""What compiling leaves goes with it, and nothing else is looked through."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from smelt.runtime.garbage import garbage_goes, garbage_waits
+
+
+class Circle:
+    """Garbage as soon as nobody else holds it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _no_other_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_circles_made_meanwhile_go_at_the_end() -> None:
+    earlier = weakref.ref(Circle())
+    with garbage_waits(), garbage_goes():
+        made, kept = weakref.ref(Circle()), Circle()
+        assert made() is not None
+    assert made() is None
+    assert earlier() is not None, "the whole heap was looked through"
+    assert kept.itself is kept
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert earlier() is None, "what was there before stays garbage for the next full collection"
+
+
+def test_they_go_where_compiling_raises() -> None:
+    made = None
+    with pytest.raises(ValueError, match="why"), garbage_goes():
+        made = weakref.ref(Circle())
+        raise ValueError("why")
+    assert made is not None and made() is None
+
+
+def test_a_heap_that_somebody_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with garbage_goes():
+            made = weakref.ref(Circle())
+        assert made() is not None
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
