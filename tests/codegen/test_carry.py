@@ -65,9 +65,19 @@ def held(lanes: int) -> Kernel:
     return column_scan("held", lanes, [Carry("c", I64, 7), Carry("p", BF16, 0.5)], F32, t, *turn)
 
 
+def products(lanes: int) -> Kernel:
+    """Two sums of products that have a factor in common, as the operands of a register tile have."""
+    turn = (
+        Let("three", F32, "constant", (3.0,)),
+        Let("n0", F32, "fma", ("x0", "three", "s0")),
+        Let("n1", F32, "fma", ("x0", "x0", "s1")),
+    )
+    return column_scan("products", lanes, [Carry("c", F32, 0.0), Carry("p", F32, 0.0)], F32, *turn)
+
+
 @pytest.fixture(scope="module", params=ISAS)
 def scans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    kernels = [make(lanes) for make in (total, best, seen, held) for lanes in (1, 4, 8)]
+    kernels = [make(lanes) for make in (total, best, seen, held, products) for lanes in (1, 4, 8)]
     runs = [single(kernel, kernel.name) for kernel in kernels]
     return compiled(tmp_path_factory.mktemp("carry"), runs, request.param)
 
@@ -93,6 +103,11 @@ def test_scans_down_columns(scans: Library, lanes: int) -> None:
         scans(f"held_{lanes}", x, row, kept, n)
         assert torch.equal(row, torch.arange(ROWS)[:, None].expand(ROWS, n))
         assert (kept == 0.5).all()
+        small = torch.randint(-8, 9, (ROWS, n)).float()
+        thrice, squares = torch.empty(ROWS, n), torch.empty(ROWS, n)
+        scans(f"products_{lanes}", small, thrice, squares, n)
+        assert torch.equal(thrice, 3 * small.cumsum(0))
+        assert torch.equal(squares, (small * small).cumsum(0))
 
 
 def test_lanes_that_share_a_carry_are_refused() -> None:
@@ -107,3 +122,9 @@ def test_the_text_of_a_scan(tmp_path: Path) -> None:
     assert "f64 c0 = 0.0;" in text
     assert "c0 = v" in text
     assert "values<f64, 8> c0 = splat<8>(0.0);" in print_unit([single(total(8))]).text
+
+
+def test_a_factor_of_several_products_is_held_in_its_register() -> None:
+    assert "held(load<8>(in0" in print_unit([single(products(8))]).text
+    assert "held(load" not in print_unit([single(total(8))]).text
+    assert "held(load" not in print_unit([single(products(1))]).text

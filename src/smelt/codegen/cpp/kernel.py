@@ -5,6 +5,7 @@ Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -122,6 +123,7 @@ class KernelPrinter:
     counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
     needs: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
     loops: list[For] = field(default_factory=list)
     heads: dict[Symbol | None, _Head] = field(default_factory=dict)
 
@@ -191,6 +193,7 @@ class KernelPrinter:
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
         turned: set[int] = set()
+        self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
             if position in turned:
                 continue
@@ -466,7 +469,8 @@ class KernelPrinter:
         mask = f"{scope.mask}, " if scope.mask is not None else ""
         if self.contiguous(offset, scope):
             place = f"{memory.text} + {self.at_first_lane(offset)}"
-            self.define(stmt, f"load<{scope.lanes}>({mask}{place})", scope.lanes)
+            text = f"load<{scope.lanes}>({mask}{place})"
+            self.define(stmt, f"held({text})" if stmt.name in self.held else text, scope.lanes)
         else:
             element = f"{memory.text}[{self.at_lane(offset, scope)}]"
             self.define(stmt, f"gather<{scope.lanes}>({mask}[&](i64 k) {{ return {element}; }})", scope.lanes)
@@ -701,6 +705,14 @@ class KernelPrinter:
     def finish(self, accumulator: Accumulator) -> None:
         for text in accumulator.finish():
             self.line(text)
+
+
+def factors_of_several(block: Block) -> set[str]:
+    """The values that several fused multiply-adds of a block take: a register tile's operands."""
+    uses = Counter(
+        name for stmt in block.stmts if isinstance(stmt, Let) and stmt.op == "fma" for name in stmt.args[:2]
+    )
+    return {name for name, count in uses.items() if count > 1}
 
 
 def print_kernel(kernel: Kernel) -> KernelText:

@@ -478,6 +478,16 @@ template <int N, class T> SMELT_INLINE vec<T, N> load_vec(const T* p) {
   if constexpr (sizeof(T) * N > SMELT_VECTOR_BYTES) return {load_vec<N / 2>(p), load_vec<N / 2>(p + N / 2)};
   else return {*(const typename packed<T, N>::type*)p};
 }
+// A value that several operations take stays in its register: g++ would load it anew for each where it takes registers
+// to be scarce, as it does in a long function.
+template <class V> SMELT_INLINE V held(V x) { return x; }
+#ifdef SMELT_GCC_X86
+template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> held(vec<T, N, W> x) {
+  if constexpr (W) x = {held(x.lo), held(x.hi)};
+  else if constexpr (sizeof(T) * N >= 16) asm("" : "+v"(x.v));
+  return x;
+}
+#endif
 template <class T, int N, bool W> SMELT_INLINE void store_vec(T* p, vec<T, N, W> x) {
   if constexpr (W) {
     store_vec(p, x.lo);
