@@ -31,7 +31,7 @@ from kernels import KERNELS
 from smelt.cli.bench import duration
 from smelt.cli.caches import temporary_folder
 from smelt.cli.measure import Timing, ratio
-from team import FailedError, Member, race
+from team import PACE, FailedError, Member, Turns, race
 
 SCHEMA = 3
 """Version of results.json: raised when a key changes its meaning."""
@@ -184,21 +184,59 @@ def measure(
         for member in members.values():
             with suppress(FailedError):  # it will say so again when it is to prepare
                 member.ask("ready")
+        pace = _pace(stack, threads, folder, options.patience) if programs[0] in KERNELS else None
         for program in programs:
             say(f"== {program}, {setting.mode}, {threads} thread(s)")
             prepared, failures = _prepare(program, setting, members, references[program])
             usual = {name: each["usual"] for name, each in prepared.items()}
             say(f"  in turns, {options.seconds:g} s: {', '.join(prepared) or 'nobody'}")
-            times, left = race({name: members[name] for name in prepared}, program, usual, options.seconds)
+            racing: dict[str, Turns] = {name: members[name] for name in prepared}
+            if pace:
+                racing[PACE], usual[PACE] = pace, pace.usual
+            times, left = race(racing, program, usual, options.seconds)
+            beat = times.pop(PACE, None)
             for name in times:
                 with suppress(FailedError):
                     members[name].ask("drop", program=program)
             found = document(program, setting, prepared, times, {**failures, **left, **absent})
+            if pace and beat:
+                pace.tell(found, beat, times)
             ours = next((name for name in ("smelt-max", *OURS) if name in times), None)
             if ours and program in PROGRAMS and not train:
                 found["inside"] = _inside(members[ours], program, setting, options.seconds)
             documents.append(found)
     return documents
+
+
+def _pace(stack: ExitStack, threads: int, folder: str, patience: float) -> Pace | None:
+    """What beats the time for kernels; None, with a line, when there is no compiling it."""
+    try:
+        member = stack.enter_context(Member("eager", threads, folder, patience))
+        return Pace(member, **member.ask("pace"))
+    except FailedError as failed:
+        say(f"  no multiply-adds in turns with the kernels: {failed}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Multiply-adds that take turns with the kernels: processors change their speed within seconds, and a
+    peak measured at the beginning is not that of the turn.
+    """
+
+    member: Member
+    operations: int
+    usual: float
+
+    def turn(self, program: str, calls: int) -> float:
+        """One turn, whatever the program of the others."""
+        return self.member.turn(PACE, calls)
+
+    def tell(self, found: Document, beat: Timing, times: dict[str, Timing]) -> None:
+        """Each contender's flop/s over those of the multiply-adds in the same round, the median."""
+        for name, timing in times.items():
+            share = found["flops"] / self.operations * ratio(beat, timing)
+            found["contenders"][name]["of_peak_flops"] = share
 
 
 def _inside(member: Member, program: str, setting: Setting, seconds: float) -> Document | None:

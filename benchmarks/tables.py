@@ -190,14 +190,19 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
     if peak is None:
         return ["The machine's peaks could not be measured."]
     text = f"{_peaks(peak)} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
-    text += "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches."
+    text += (
+        "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches. "
+    )
+    text += (
+        "The multiply-add loop took turns with the kernels: flop/s are held against its own of that moment."
+    )
     rows = []
     for document in documents:
         intensity = document["flops"] / document["bytes"]
         cells = []
         for name in names:
-            run = document["contenders"].get(name, {}).get("run")
-            cells.append(_roof_cell(document, run["median"], peak) if run else "–")
+            contender = document["contenders"].get(name, {})
+            cells.append(_roof_cell(document, contender, peak) if contender.get("run") else "–")
         rows.append([document["name"], f"{intensity:.1f}", *cells])
     return [text, "", *table(["kernel", "flop/byte", *names], rows)]
 
@@ -207,8 +212,12 @@ def _peaks(peak: Document) -> str:
     return f"Peaks: {flops}, {peak['bytes'] / 1e9:,.1f} GB/s (copy, read and write)."
 
 
-def _roof_cell(document: Document, seconds: float, peak: Document) -> str:
-    rates, share = _rates(document["flops"], document["bytes"], seconds, peak)
+def _roof_cell(document: Document, contender: Document, peak: Document) -> str:
+    seconds, flops, moved = contender["run"]["median"], document["flops"], document["bytes"]
+    rates, share = _rates(flops, moved, seconds, peak)
+    of_flops = contender.get("of_peak_flops")
+    if of_flops is not None:
+        share = f"{max(of_flops, moved / peak['bytes'] / seconds):.0%}"
     return f"{', '.join(rates)} ({share})"
 
 

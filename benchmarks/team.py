@@ -25,6 +25,10 @@ SETTLE_SECONDS = 0.01
 """Between turns: the threads of the one before stop spinning."""
 
 
+PACE = "multiply-adds"
+"""The program of a process that beats the time (`run.Pace`)."""
+
+
 class FailedError(Exception):
     """A contender cannot go on; ``str`` is the reason, one line."""
 

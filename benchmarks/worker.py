@@ -26,6 +26,7 @@ from smelt.cli.console import inner_error
 from smelt.cli.spec import Program, describe
 from smelt.cli.workload import Setup
 from smelt.runtime import toolchain
+from team import PACE
 
 Answer = dict[str, Any]
 
@@ -101,6 +102,12 @@ class Worker:
         """Each kernel and ATen operator of a call, and its time: compiled once more, with clocks."""
         setup = self.contender.setup(train=False, dynamic=dynamic)
         return profile.parts(_made(program, setup), setup, seconds)
+
+    def pace(self) -> Answer:
+        """Make multiply-adds ready to take turns, as the program `PACE`."""
+        run, operations = peaks.multiply_adds(self.threads)
+        self.runs[PACE] = run
+        return {"operations": operations, "usual": min(_timed(run) for _ in range(3))}
 
     def peaks(self, seconds: float) -> Answer:
         """What the machine can do with this many threads."""

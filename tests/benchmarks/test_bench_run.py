@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ import run
 import team
 import zoo
 from contenders import CONTENDERS, OURS, PEERS, USUAL, Contender
+from smelt.cli import peaks
 from smelt.cli.measure import Timing
 
 
@@ -126,3 +128,19 @@ def test_a_kernels_bytes_are_those_of_its_tensors(name):
     model, args, kwargs = kernel.program()
     tensors = [*args, *model.parameters(), model(*args, **kwargs)]
     assert kernel.moved == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_a_kernel_is_held_against_the_multiply_adds_of_its_round():
+    found = {"flops": 600, "contenders": {"smelt": {}, "eager": {}}}
+    loop = Timing((1.0, 2.0, 1.0), 1)  # 1000 operations a second, in the second round half as many
+    run.Pace(None, operations=1000, usual=1.0).tell(found, loop, {"smelt": Timing((0.75, 1.5, 3.0), 1)})
+    assert found["contenders"]["smelt"]["of_peak_flops"] == pytest.approx(0.8)
+    assert "of_peak_flops" not in found["contenders"]["eager"]
+
+
+def test_multiply_adds_do_what_they_say():
+    multiply_adds, operations = peaks.multiply_adds(1)
+    assert operations >= 2 * peaks.CHAINS * peaks.STEPS * 4
+    start = time.perf_counter()
+    multiply_adds()
+    assert time.perf_counter() - start > operations / 1e13, "the compiler has left the loop out"

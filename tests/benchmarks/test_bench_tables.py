@@ -136,6 +136,15 @@ def test_roofline_is_against_the_peak_that_binds():
     assert "| matmul | 1000.0 | 10.0, 0.0 (10%) |" in text
 
 
+def test_roofline_is_against_the_multiply_adds_of_the_same_round():
+    peak = {"flops": 100e9, "bytes": 10e9, "flops_from": "multiply-add loop"}
+    kernel = {**document("matmul"), "flops": 10**9, "bytes": 10**6}
+    kernel["contenders"]["eager"]["of_peak_flops"] = 0.4
+    assert "10.0, 0.0 (40%) |" in tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
+    kernel["bytes"] = 9 * 10**8  # memory binds
+    assert "(90%) |" in tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
+
+
 def test_roofline_without_peaks_says_so():
     kernel = {**document("matmul"), "flops": 10**9, "bytes": 10**6}
     assert "could not be measured" in tables.markdown(results(kernels=[kernel], peaks={"2": None}))

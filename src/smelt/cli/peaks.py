@@ -16,6 +16,7 @@ import torch
 
 CHAINS = 12
 """Independent accumulators: more than latency times throughput of any machine's multiply-add units."""
+STEPS = 1_000_000
 COPIED_BYTES = 128 * 2**20
 
 SOURCE = f"""
@@ -49,14 +50,15 @@ def measured(threads: int, seconds: float) -> dict[str, Any]:
     """Peak flop/s and bytes/s of ``threads`` threads, and how the first was found."""
     torch.set_num_threads(threads)
     try:
-        flops, how = loop_peak(threads, seconds / 2), "multiply-add loop"
+        run, operations = multiply_adds(threads)
+        flops, how = operations / _best(run, seconds / 2), "multiply-add loop"
     except (OSError, subprocess.CalledProcessError):
         flops, how = product_peak(seconds / 2), "matrix product (no C++ compiler)"
     return {"flops": flops, "flops_from": how, "bytes": copy_peak(seconds / 2)}
 
 
-def loop_peak(threads: int, seconds: float) -> float:
-    """Flop/s of multiply-adds that never leave the registers, on all threads at once.
+def multiply_adds(threads: int) -> tuple[Callable[[], None], int]:
+    """What does multiply-adds that never leave the registers, on all threads at once, and its operations.
 
     Raises:
         OSError: no C++ compiler.
@@ -70,15 +72,13 @@ def loop_peak(threads: int, seconds: float) -> float:
         code = ctypes.CDLL(str(library))
     loop = code.multiply_adds
     loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
-    steps = 1_000_000
-    flops = 2 * CHAINS * code.lanes() * steps * threads
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
 
-        def all_threads() -> None:
-            for done in [pool.submit(loop, steps, 0.999, 0.001) for _ in range(threads)]:
-                done.result()
+    def all_threads() -> None:
+        for done in [pool.submit(loop, STEPS, 0.999, 0.001) for _ in range(threads)]:
+            done.result()
 
-        return flops / _best(all_threads, seconds)
+    return all_threads, 2 * CHAINS * code.lanes() * STEPS * threads
 
 
 def product_peak(seconds: float) -> float:
