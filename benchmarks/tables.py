@@ -190,12 +190,9 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
     if peak is None:
         return ["The machine's peaks could not be measured."]
     text = f"{_peaks(peak)} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
-    text += (
-        "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches. "
-    )
-    text += (
-        "The multiply-add loop took turns with the kernels: flop/s are held against its own of that moment."
-    )
+    text += "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches."
+    if any("of_peak_flops" in each for document in documents for each in document["contenders"].values()):
+        text += " Flop/s are held against those of the multiply-add loop, which took turns with the kernels."
     rows = []
     for document in documents:
         intensity = document["flops"] / document["bytes"]
@@ -213,11 +210,10 @@ def _peaks(peak: Document) -> str:
 
 
 def _roof_cell(document: Document, contender: Document, peak: Document) -> str:
-    seconds, flops, moved = contender["run"]["median"], document["flops"], document["bytes"]
-    rates, share = _rates(flops, moved, seconds, peak)
-    of_flops = contender.get("of_peak_flops")
-    if of_flops is not None:
-        share = f"{max(of_flops, moved / peak['bytes'] / seconds):.0%}"
+    seconds, flops, of_peak = contender["run"]["median"], document["flops"], contender.get("of_peak_flops")
+    if seconds and of_peak:
+        peak = {**peak, "flops": flops / seconds / of_peak}  # of the rounds in which it was measured
+    rates, share = _rates(flops, document["bytes"], seconds, peak)
     return f"{', '.join(rates)} ({share})"
 
 

@@ -43,7 +43,7 @@ def test_equal_calls_become_one_and_so_do_their_users() -> None:
     assert found == {aten.exp.default: 1, aten.add.Tensor: 1, aten.mul.Tensor: 1}
 
 
-@pytest.mark.parametrize("pair", [(1, 1.0), (0.0, -0.0), (1, True), (2, 3)])
+@pytest.mark.parametrize("pair", [(1, 1.0), (0.0, -0.0), (1, True), (2, 3), (0j, -0j)])
 def test_numbers_that_only_compare_equal_differ(pair: tuple[Any, Any]) -> None:
     one, other = pair
     found = merged(lambda x: (aten.mul.Scalar(x, one) / aten.mul.Scalar(x, other),), torch.ones(3))
@@ -56,13 +56,11 @@ def test_outputs_of_their_own_stay_apart() -> None:
 
 
 def test_random_and_uninitialized_values_stay_apart() -> None:
-    module = traced(
-        lambda x: (
-            torch.rand_like(x) + torch.rand_like(x),
-            torch.empty(3).fill_(1) + torch.empty(3).fill_(2),
-        ),
-        torch.ones(3),
-    )
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = torch.empty(3), torch.empty(3)
+        return torch.rand_like(x) + torch.rand_like(x), one.fill_(1) + other.fill_(2)
+
+    module = traced(program, torch.ones(3))
     before = operators(module)
     merge_equal_nodes(module.graph)
     assert operators(module) == before

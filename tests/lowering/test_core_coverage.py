@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import smelt
 from smelt.contract.decompositions import export_decompositions
-from smelt.contract.facts import is_random, reads_number
+from smelt.contract.facts import reads_number
 from smelt.lowering.chosen import chosen
 from smelt.lowering.registry import row_of
+from smelt.runtime.externs import is_random
 from tests.conformance.agreement import assert_agree, clones
 from tests.lowering.core_samples import Call, calls
 from tests.lowering.harness import check

@@ -16,6 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from smelt.runtime.externs import is_mutating, is_random
+
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
@@ -27,7 +29,7 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     Inductor, which takes half a second and 13 MiB.
     """
     for node in joint.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if is_random(node.target):
             results = [user for user in node.users if user.target is operator.getitem]
             for each in results or [node]:
                 each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -47,7 +49,7 @@ def merge_equal_nodes(graph: Graph) -> None:
     returned = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     first: dict[Any, Node] = {}
     for node in graph.nodes:
-        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        if is_mutating(node.target):
             first.clear()
         if not _is_pure(node) or not returned.isdisjoint(_storages(node)):
             continue
@@ -63,10 +65,7 @@ def merge_equal_nodes(graph: Graph) -> None:
 
 def _is_pure(node: Node) -> bool:
     if isinstance(node.target, OpOverload):
-        schema = node.target._schema
-        if schema.is_mutable or schema.name.startswith("aten::empty"):
-            return False
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
+        if is_mutating(node.target) or is_random(node.target) or node.target.name().startswith("aten::empty"):
             return False
     elif getattr(node.target, "__module__", None) != "_operator":
         return False
@@ -85,4 +84,4 @@ def _key(value: Any) -> Any:
     """What is equal where an operator's arguments are: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
-    return type(value), value.hex() if isinstance(value, float) else value
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value

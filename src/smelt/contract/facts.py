@@ -1,4 +1,4 @@
-"""What operators are (random, mutating, viewing), read off their schemas and tags."""
+"""What operators are (effects, views, sizes of results), read off their schemas and tags."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sympy import Symbol
 from torch.fx import Graph, Node
 
 from smelt.reporting import DynamicSize
+from smelt.runtime.externs import is_mutating, is_random
 
 aten = torch.ops.aten
 
@@ -30,18 +31,6 @@ EFFECT = "smelt_effect"
 
 _SHARING = frozenset({aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default})
 """Operators whose result shares memory with the argument although their schema does not say so."""
-
-
-@lru_cache(maxsize=4096)
-def is_random(target: Any) -> bool:
-    """Whether the operator draws from a generator: then it runs exactly once, in order."""
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
-@lru_cache(maxsize=4096)
-def is_mutating(target: Any) -> bool:
-    """Whether the operator's schema writes to an argument."""
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 @lru_cache(maxsize=4096)

@@ -14,9 +14,10 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from smelt.capture import Program
 from smelt.contract import where
-from smelt.contract.facts import RAISING, has_effect, is_random, is_view, layout, number
+from smelt.contract.facts import RAISING, has_effect, is_view, layout, number
 from smelt.contract.higher_order import bodies_of, body_program, expand
 from smelt.contract.verify import verify
+from smelt.runtime.externs import is_random
 
 aten = torch.ops.aten
 

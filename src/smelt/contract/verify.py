@@ -11,9 +11,10 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from smelt.capture import Program
-from smelt.contract.facts import is_mutating, new_sizes, number, returns_nothing
+from smelt.contract.facts import new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
+from smelt.runtime.externs import is_mutating
 
 aten = torch.ops.aten
 

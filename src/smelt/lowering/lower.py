@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._pytree import tree_leaves
 
-from smelt.contract.facts import environment_of, is_random, is_view, new_sizes, reads_number
+from smelt.contract.facts import environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
@@ -26,6 +26,7 @@ from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE, Row, row_of
 from smelt.lowering.tensor import HeldNumber, Tensor
+from smelt.runtime.externs import is_mutating, is_random
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
 from smelt.symbolic.expr import with_known_signs
 
@@ -159,7 +160,7 @@ class _Lowering:
             self.values[node] = self._python(node, args)
         elif target is _COPY_BACK:
             self.values[node] = self._copy_back(node, args)
-        elif target._schema.is_mutable:
+        elif is_mutating(target):
             raise self._error("SM0431", node, f"{target} mutates its arguments", _FUNCTIONALIZE)
         elif "val" not in node.meta and target._schema.returns:
             raise self._error("SM0432", node, f"{target} has no metadata", "trace with fake tensors")
@@ -432,7 +433,7 @@ def _of_sizes(error: TypeError, arguments: Any) -> Unsupported:
 
 
 def _no_row(target: OpOverload) -> str:
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if is_random(target):
         return f"random: no lowering for {target}"
     return f"no lowering for {target}"
 

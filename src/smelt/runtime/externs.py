@@ -111,6 +111,18 @@ def gives_fresh_memory(target: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def is_random(target: Any) -> bool:
+    """Whether the operator draws from a generator: then it runs exactly once, in order."""
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+@lru_cache(maxsize=4096)
+def is_mutating(target: Any) -> bool:
+    """Whether the operator's schema writes to an argument."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def _out_variant(overload: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, str] | None:
     """The overload of the same operator that takes the same arguments and one tensor to write to."""
     schema = overload._schema

@@ -34,7 +34,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import canonical, with_buffers
-from smelt.runtime.externs import gives_fresh_memory, resolve
+from smelt.runtime.externs import gives_fresh_memory, is_mutating, is_random, resolve
 from smelt.symbolic import free_symbols, numel
 
 SPARE_BYTES = 2**16
@@ -215,7 +215,7 @@ def _is_pure(node: Node) -> bool:
     if body.bodies or body.overwrites or not gives_fresh_memory(body.target):
         return False
     overload = resolve(body.target)
-    return not overload._schema.is_mutable and torch.Tag.nondeterministic_seeded not in overload.tags
+    return not is_mutating(overload) and not is_random(overload)
 
 
 def _arguments(node: Node) -> Any:
