@@ -131,6 +131,21 @@ def test_one_compile_for_all_sizes() -> None:
     assert len(smelt.reports()) == 1
 
 
+def test_rows_of_a_strided_result_are_found_without_a_division() -> None:
+    """Its lines are ``(s - 1)//4 + 1`` long: the multiples of that are seen, and that tiles end within it."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return pooled(F.conv2d(F.conv2d(x, w, stride=2, padding=1).relu(), v, stride=2, padding=1))
+
+    w, v = draw(48, 32, 3, 3, seed=1), draw(64, 48, 3, 3, seed=2)
+    fast, report = compiled(function, draw(1, 32, 60, 60), w, v, dynamic=True)
+    assert not report.externs
+    assert "divider" not in report.text("cpp").split("static void kernel_", 1)[1]
+    for size in (5, 31, 68):
+        x = draw(1, 32, size, size)
+        assert_close(fast(x, w, v), function(x, w, v), function(x.double(), w.double(), v.double()))
+
+
 def test_groups_stay_atens() -> None:
     """Few channels a group, or a depthwise convolution whose channels do not fill the lanes."""
     for channels, groups in ((32, 4), (33, 33)):

@@ -26,6 +26,7 @@ from smelt.symbolic import (
     unflatten,
 )
 from smelt.symbolic.bounds import bounds, is_nonnegative, less_than
+from smelt.symbolic.expr import usual_form
 from smelt.symbolic.index import divide, floor_div, match_groups, modulo, split_multiple
 
 A, B, C = (loop_var(name) for name in "abc")
@@ -122,6 +123,11 @@ def test_symbolic_divisors() -> None:
     assert modulo(S0 * A + B, S0, extents) == B
     assert floor_div(128 * S0 * A + 128 * B + C, 128 * S0, extents) == A
     assert modulo(128 * S0 * A + 128 * B + C, 128 * S0, extents) == 128 * B + C
+    lines = FloorDiv(S0 - 1, 4) + 1
+    tiles = {A: FloorDiv(lines, 8), B: lines}
+    assert floor_div(sympy.expand(lines * B) + 8 * A + 7, lines, tiles) == B
+    assert modulo(sympy.expand(lines * B) + 8 * A + 7, lines, tiles) == 8 * A + 7
+    assert not less_than(8 * A + 8, lines, tiles)
     left = floor_div(S0 * A + C, S0, extents)
     right = modulo(S0 * A + C, S0, extents)
     for s0 in (1, 2, 5):
@@ -148,10 +154,18 @@ def test_quotient_and_remainder_find_together_again(parts: Expr, whole: Expr) ->
 
 def test_split_multiple_loses_nothing() -> None:
     for a, b, c in itertools.product((-4, 0, 3, 8), (-2, 1, 4), (-9, 0, 5)):
-        for divisor in (sympy.Integer(1), sympy.Integer(4), S0, 4 * S0):
-            expr = a * A + b * B * S0 + c
+        for divisor in (sympy.Integer(1), sympy.Integer(4), S0, 4 * S0, S0 + 1, 4 * S0 + 1):
+            expr = a * A + b * B * S0 + c + a * B
             quotient, rest = split_multiple(expr, divisor)
             assert same(expr, quotient * divisor + rest)
+
+
+def test_simplified_sizes_have_the_form_that_sizes_from_pytorch_have() -> None:
+    for size in (FloorDiv(S0 - 1, 4) + 1, FloorDiv(S0 + 3, 4), FloorDiv(S0 + 7, 4), FloorDiv(S0, 4)):
+        simple = simplify(size, {})
+        assert usual_form(size) == simple
+        assert all(evaluate(simple, {S0: s0}) == evaluate(size, {S0: s0}) for s0 in range(1, 20))
+    assert simplify(FloorDiv(S0 + 3, 4), {}) == FloorDiv(S0 - 1, 4) + 1
 
 
 # -- bounds ------------------------------------------------------------------------------------------------

@@ -118,7 +118,21 @@ def _product(expr: sympy.Mul, extents: Extents) -> Bounds:
 def _never_negative(expr: Expr) -> bool:
     if expr.is_Integer:
         return bool(expr >= 0)
-    return bool(expr.is_nonnegative) or bool(sympy.expand(expr).is_nonnegative)
+    if expr.is_nonnegative or (expr := sympy.expand(expr)).is_nonnegative:
+        return True
+    least = sympy.Add(*map(_at_least, sympy.Add.make_args(expr)))
+    return least != expr and _never_negative(least)
+
+
+def _at_least(term: Expr) -> Expr:
+    """``-6*(x//3)`` is at least ``-2*x``; any other term is itself."""
+    coefficient, quotient = term.as_coeff_Mul()
+    if not isinstance(quotient, FloorDiv) or not coefficient.is_negative:
+        return term
+    dividend, divisor = quotient.args
+    if not divisor.is_Integer or coefficient % divisor != 0:
+        return term
+    return coefficient / divisor * dividend
 
 
 def is_nonnegative(expr: Expr, extents: Extents) -> bool:

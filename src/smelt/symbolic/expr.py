@@ -26,7 +26,7 @@ def as_expr(size: int | torch.SymInt | Expr) -> Expr:
     if isinstance(size, Expr):
         return size
     if isinstance(size, torch.SymInt):
-        return with_known_signs(size.node.expr, size.node.shape_env)
+        return usual_form(with_known_signs(size.node.expr, size.node.shape_env))
     return sympy.Integer(size)
 
 
@@ -46,6 +46,31 @@ def with_known_signs(expr: Any, environment: Any) -> Any:
         and ranges[symbol].lower >= 0
     }
     return expr.xreplace(better) if better else expr
+
+
+@lru_cache(maxsize=4096)
+def usual_form(expr: Expr) -> Expr:
+    """One form of two: ``(s - 1)//4 + 1`` and ``(s + 3)//4`` are the same size.
+
+    Of a dividend a divisor is taken out as often as that leaves it known not to be negative: the sum is then
+    known to be positive.
+
+    >>> s = Symbol("s", integer=True, positive=True)
+    >>> usual_form(FloorDiv(s + 3, 4)), usual_form(FloorDiv(s, 4))
+    ((((s - 1)//4)) + 1, (s//4))
+    """
+    if not expr.args:
+        return expr
+    args = tuple(usual_form(arg) for arg in expr.args)  # type: ignore[arg-type]
+    if args != expr.args:
+        expr = expr.func(*args)
+    if not isinstance(expr, FloorDiv) or not expr.args[1].is_Integer or expr.args[1] < 0:
+        return expr
+    dividend, divisor = expr.args
+    whole = 0
+    while dividend.as_coeff_Add()[0] > 0 and (dividend - divisor).is_nonnegative:
+        dividend, whole = dividend - divisor, whole + 1
+    return FloorDiv(dividend, divisor) + whole if whole else expr
 
 
 def loop_var(name: str) -> Symbol:

@@ -15,7 +15,7 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.symbolic.bounds import Extents, bounds, is_nonnegative, known_extents, less_than
-from smelt.symbolic.expr import same
+from smelt.symbolic.expr import same, usual_form
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -261,6 +261,8 @@ def split_multiple(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
     A number is split as Python's divmod does it: ``7 + 4*i -> (i + 1, 3)`` for the divisor 4.
     """
+    if isinstance(divisor, sympy.Add):
+        return _split_by_sum(list(terms_of(expr)), divisor)
     quotient, rest = [], []
     for term in terms_of(expr):
         if term.is_Integer and divisor.is_Integer:
@@ -272,6 +274,19 @@ def split_multiple(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
         if exact is None:
             rest.append(term)
         else:
+            quotient.append(exact)
+    return sympy.Add(*quotient), sympy.Add(*rest)
+
+
+def _split_by_sum(rest: list[Expr], divisor: sympy.Add) -> tuple[Expr, Expr]:
+    """``i*n + i + j -> (i, j)`` for the divisor ``n + 1``: where all terms of a multiple are there."""
+    first, *others = (part for part in reversed(divisor.args))
+    quotient = []
+    for term in tuple(rest):
+        exact = _exact_term(term, first)
+        multiple = [] if exact is None else [term, *(exact * other for other in others)]
+        if multiple and all(part in rest for part in multiple):
+            rest = [part for part in rest if part not in multiple]
             quotient.append(exact)
     return sympy.Add(*quotient), sympy.Add(*rest)
 
@@ -324,7 +339,9 @@ def _floor_div(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]
     if less_than(dividend, divisor, extents):
         return quotient - carry
     reduced = _common_factor(dividend, divisor, extents)
-    return quotient - carry + (FloorDiv(dividend, divisor, **_plain(divisor)) if reduced is None else reduced)
+    if reduced is None:
+        reduced = usual_form(FloorDiv(dividend, divisor, **_plain(divisor)))
+    return quotient - carry + reduced
 
 
 def _plain(divisor: Expr) -> dict[str, bool]:
