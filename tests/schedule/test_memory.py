@@ -48,3 +48,12 @@ def test_different_sizes_share_a_place() -> None:
     chain = [Lifetime(f"b{k}", size, k, k + 1) for k, size in enumerate((8 * S, 64 * S * T, 4 * S**2, 4 * T))]
     offsets = plan_arena(chain, {S: 10, T: 3}).offsets
     assert len(set(offsets.values())) == 2
+
+
+def test_small_ones_lie_side_by_side_where_a_large_one_was() -> None:
+    """Whatever the size of the large one is known to be."""
+    for large in (64 * S, sympy.Integer(640)):
+        small = [Lifetime(f"b{k}", 16 * S, first, last) for k, (first, last) in enumerate([(2, 4), (3, 5)])]
+        arena = plan_arena([Lifetime("large", large, 0, 1), *small], {S: 10})
+        assert int(arena.size.subs({S: 10})) == 640
+        assert int(arena.size.subs({S: 100})) == max(3200, int(large.subs({S: 100})))

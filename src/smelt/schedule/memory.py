@@ -14,6 +14,7 @@ from torch.utils._sympy.functions import Max
 from smelt.symbolic import FloorDiv, same, size_hint
 
 ALIGNMENT = 64
+ZERO = sympy.Integer(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,10 @@ def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int]) -> Arena:
     """Give every buffer a place so that buffers that live at the same time do not overlap.
 
     Buffers of known size are placed largest first, each at the lowest offset that is free for its whole life.
-    Buffers of symbolic size follow behind them, largest first at the symbols' ``hints``: each in the first
-    slot that is free for its whole life; a slot is as large as the largest of those in it.
+    Buffers of symbolic size follow behind them, largest first at the symbols' ``hints``, in slots: each in
+    the first one where it fits, at the bottom or on top of what lives at the same time. A slot is as large as
+    the highest of its piles, whatever the sizes are. Where that takes less at the ``hints``, buffers of known
+    size go into slots as well.
 
     >>> n = sympy.Integer
     >>> lives = [Lifetime("a", n(64), 0, 1), Lifetime("b", n(64), 1, 2), Lifetime("c", n(64), 2, 3)]
@@ -49,30 +52,67 @@ def plan_arena(lifetimes: list[Lifetime], hints: Mapping[Symbol, int]) -> Arena:
     >>> plan.offsets["a"], plan.offsets["b"], plan.offsets["c"], plan.size
     (0, 64, 0, 128)
     """
-    fixed = [life for life in lifetimes if life.size.is_Integer]
+    fixed = _packed([life for life in lifetimes if life.size.is_Integer])
     symbolic = [life for life in lifetimes if not life.size.is_Integer]
+    if not symbolic:
+        return fixed
+    apart, mixed = _in_slots(symbolic, fixed, hints), _in_slots(lifetimes, Arena({}, ZERO), hints)
+    return min(apart, mixed, key=lambda arena: size_hint(arena.size, hints))
+
+
+def _packed(lifetimes: list[Lifetime]) -> Arena:
+    """Buffers of known size, each at the lowest offset that is free."""
     placed: list[tuple[int, int, Lifetime]] = []
-    offsets: dict[str, Expr] = {}
     top = 0
-    for life in sorted(fixed, key=lambda life: (-int(life.size), life.first)):
+    for life in sorted(lifetimes, key=lambda life: (-int(life.size), life.first)):
         size = -(-int(life.size) // ALIGNMENT) * ALIGNMENT
         offset = _lowest(life, size, placed)
         placed.append((offset, size, life))
-        offsets[life.name] = sympy.Integer(offset)
         top = max(top, offset + size)
-    slots: list[list[Lifetime]] = []
-    for life in sorted(symbolic, key=lambda life: (-size_hint(life.size, hints), life.first)):
-        free = (slot for slot in slots if not any(_overlap(life, member) for member in slot))
-        slot = next(free, None)
-        if slot is None:
-            slots.append([life])
-        else:
-            slot.append(life)
-    end: Expr = sympy.Integer(top)
+    return Arena({life.name: sympy.Integer(offset) for offset, _, life in placed}, sympy.Integer(top))
+
+
+def _in_slots(lifetimes: list[Lifetime], below: Arena, hints: Mapping[Symbol, int]) -> Arena:
+    """``below``, and behind it slots for these buffers."""
+    slots: list[list[_Place]] = []
+    for life in sorted(lifetimes, key=lambda life: (-size_hint(life.size, hints), life.first)):
+        found = ((slot, place) for slot in slots if (place := _in_slot(life, slot, hints)) is not None)
+        slot, place = next(found, ([], _Place(life, None, hints)))
+        if not slot:
+            slots.append(slot)
+        slot.append(place)
+    offsets = dict(below.offsets)
+    end: Expr = below.size
     for slot in slots:
-        offsets.update((life.name, end) for life in slot)
-        end = end + aligned(_largest([life.size for life in slot]))
+        offsets.update((place.life.name, end + place.offset) for place in slot)
+        under = {id(place.base) for place in slot}
+        end = end + _largest([place.end for place in slot if id(place) not in under])
     return Arena(offsets, end)
+
+
+class _Place:
+    """Where a buffer is in its slot: at the bottom, or on another that lives at the same time."""
+
+    def __init__(self, life: Lifetime, base: _Place | None, hints: Mapping[Symbol, int]) -> None:
+        self.life, self.base = life, base
+        self.pile: frozenset[Lifetime] = (base.pile if base else frozenset()) | {life}
+        self.offset: Expr = base.end if base else ZERO
+        self.end: Expr = self.offset + aligned(life.size)
+        self.expected_end = size_hint(self.end, hints)
+
+
+def _in_slot(life: Lifetime, slot: list[_Place], hints: Mapping[Symbol, int]) -> _Place | None:
+    """A place for ``life`` that makes the slot no larger at the ``hints``, or None.
+
+    What lives at the same time has to be one pile, on which it comes to lie: so they do not overlap, whatever
+    their sizes are.
+    """
+    together = [place for place in slot if _overlap(life, place.life)]
+    base = max(together, key=lambda place: len(place.pile), default=None)
+    if base is not None and not base.pile.issuperset(place.life for place in together):
+        return None
+    place = _Place(life, base, hints)
+    return place if place.expected_end <= max(other.expected_end for other in slot) else None
 
 
 def _largest(sizes: Iterable[Expr]) -> Expr:
