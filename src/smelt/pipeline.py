@@ -141,7 +141,8 @@ def _lowered(program: Program, config: Config) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
     if frozen:
         program = join_siblings(program)
-    return fold_scales(lower(program.graph_module, config.fallback_random, frozen, program.saved_outputs))
+    graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
+    return fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases))
 
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:

@@ -1,6 +1,6 @@
 """`make fuzz N=…`: random programs, compiled with smelt and run by its reference interpreter, against eager.
 
-    python -m tests.conformance.fuzz [N] [--seed 0] [--sizes 10] [--steps 10]
+    python -m tests.conformance.fuzz [N] [--seed 0] [--sizes 10] [--steps 10] [--mode max]
     python -m tests.conformance.fuzz --only 1234          (one program again, with its text)
 
 A failing program is shrunk and written to ``conformance-results/fuzz_SEED.py``, which runs by itself.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def shrink(job: FuzzJob, outcome: str) -> Program:
     """The smallest program found that fails in the same way."""
 
     def fails(program: Program) -> bool:
-        return check(FuzzJob(program, job.sizes, job.seed)).outcome == outcome
+        return check(replace(job, program=program)).outcome == outcome
 
     return minimize(job.program, fails)
 
@@ -51,7 +52,7 @@ def as_script(job: FuzzJob, result: FuzzResult) -> str:
         f"# {job.program.source().replace(chr(10), chr(10) + '# ')}\n"
         f"PROGRAM = {job.program!r}\n\n"
         'if __name__ == "__main__":\n'
-        f"    print(check_program(FuzzJob(PROGRAM, {job.sizes}, {job.seed})))\n"
+        f"    print(check_program(FuzzJob(PROGRAM, {job.sizes}, {job.seed}, {job.mode!r})))\n"
     )
 
 
@@ -60,6 +61,7 @@ def main(
     seed: Annotated[int, typer.Option(help="the first program's seed; they count up")] = 0,
     sizes: Annotated[int, typer.Option(help="1: static; more: symbolic sizes, so many, one compile")] = 1,
     steps: Annotated[int, typer.Option(help="operators in a program")] = 10,
+    mode: Annotated[str, typer.Option(help="smelt's mode: default, max")] = "default",
     only: Annotated[int | None, typer.Option(help="one program, by its seed, with its text")] = None,
     workers: Annotated[int, typer.Option(help="processes")] = 2,
     timeout: Annotated[float, typer.Option(help="seconds for one program")] = 120.0,
@@ -69,7 +71,7 @@ def main(
     if number < 1 or sizes < 1 or steps < 1:
         raise typer.BadParameter("N, --sizes and --steps are at least 1")
     seeds = range(seed, seed + number) if only is None else [only]
-    jobs = [FuzzJob(generate(each, steps), sizes, each) for each in seeds]
+    jobs = [FuzzJob(generate(each, steps), sizes, each, mode) for each in seeds]
     if only is not None:
         print(jobs[0].program.source())
     console = Console(stderr=True)
@@ -91,7 +93,7 @@ def main(
     print(f"{len(jobs)} programs: {dict(outcomes)}; {fallbacks} fallbacks")
     for job, result in failures[:20]:
         console.print(f"shrinking {job.seed} …")
-        small = FuzzJob(shrink(job, result.outcome), job.sizes, job.seed)
+        small = replace(job, program=shrink(job, result.outcome))
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"fuzz_{job.seed}.py"
         path.write_text(as_script(small, result))

@@ -32,11 +32,14 @@ from tests.conformance.programs import TRIAL_SIZES, Program, Sizes
 
 @dataclass(frozen=True, slots=True)
 class FuzzJob:
-    """A program, and under how many sizes to run it: 1 is static, more are dynamic with one compile."""
+    """A program, under how many sizes to run it (1 is static, more are dynamic with one compile), and
+    smelt's mode.
+    """
 
     program: Program
     sizes: int = 1
     seed: int = 0
+    mode: str = "default"
 
 
 @dataclass(slots=True)
@@ -78,7 +81,7 @@ def some_sizes(count: int, seed: int) -> list[Sizes]:
 def _check(job: FuzzJob) -> FuzzResult:
     function = job.program.function()
     dynamic = job.sizes > 1
-    compiled = smelt.compile(function, fullgraph=True, dynamic=dynamic, verify=True)
+    compiled = smelt.compile(function, fullgraph=True, dynamic=dynamic, mode=job.mode, verify=True)
     result = FuzzResult("pass")
     chosen = some_sizes(job.sizes, job.seed) if dynamic else [dict(job.program.sizes)]
     for sizes in chosen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -158,6 +159,12 @@ class Pool:
         ]
         return self.rng.choice(names) if names else name
 
+    def fitting(self, name: str, test: Callable[[torch.Tensor], bool]) -> str:
+        """Another value of the dtype of ``name`` that passes the test; else ``name`` itself."""
+        kind = self.first(name).dtype
+        names = [n for n, v in self.values.items() if n != name and v[0].dtype == kind and test(v[0])]
+        return self.rng.choice(names) if names else name
+
     def first(self, name: str) -> torch.Tensor:
         """The value under the first trial sizes."""
         return self.values[name][0]
@@ -205,6 +212,8 @@ def generate(seed: int, steps: int = 10, gradients: bool | None = None) -> Progr
         differentiable = wants and getattr(torch, dtype).is_floating_point and layout != "expanded"
         each = Input(f"x{number}", shape, dtype, layout, rng.randrange(2**31), differentiable)
         inputs.append(each)
+    inputs += _factors(rng, wants)
+    for each in inputs:
         pool.values[each.name] = [each.make(sizes).detach() for sizes in TRIAL_SIZES]
     made: list[Step] = []
     protected = {each.name for each in inputs if each.wants_gradient or each.layout == "expanded"}
@@ -217,3 +226,27 @@ def generate(seed: int, steps: int = 10, gradients: bool | None = None) -> Progr
     results = [step.name for step in made if step.name is not None]
     kept = results[-1:] + [name for name in results[:-1] if rng.random() < 0.3]
     return Program(tuple(inputs), tuple(made), tuple(kept) or (inputs[0].name,))
+
+
+def _factors(rng: random.Random, wants: bool) -> list[Input]:
+    """For half of the programs: what products and convolutions need, whose sizes fit together by chance only
+    rarely. A picture, a line or rows; weights that take these, and weights that take what the former give.
+    """
+    if rng.random() < 0.5:
+        return []
+    rank = rng.choice((0, 0, 1, 2, 2))
+    widths = [rng.choice((1, 3, 4, 8, 16, 20)) for _ in range(3)]
+    window = rng.choice((1, 1, 2, 3))
+    dtype = rng.choice(("float32", "float32", "float32", "float64", "bfloat16", "float16"))
+    if rank:
+        shapes: list[tuple[str | int, ...]] = [(rng.choice((1, 2, "A")), widths[0], *"BC"[:rank])]
+    else:
+        shapes = [(*rng.choice(((), ("A",), (2, "B"))), rng.choice("BC"), widths[0])]
+    shapes += [(after, before, *[window] * rank) for before, after in pairwise(widths)]
+    inputs = []
+    for number, shape in enumerate(shapes):
+        layout = rng.choice(LAYOUTS) if rng.random() < 0.3 else "contiguous"
+        inputs.append(
+            Input(f"f{number}", shape, dtype, layout, rng.randrange(2**31), wants and layout != "expanded")
+        )
+    return inputs

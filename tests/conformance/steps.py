@@ -278,7 +278,42 @@ def contraction(pool: Pool) -> Expression | None:
     name = pool.pick(lambda v: _float(v) and v.dim() >= 2)
     if name is None:
         return None
-    return pool.rng.choice((f"{name} @ {name}.mT", f"torch.matmul({name}.mT, {name})")), (name,)
+    value = pool.first(name)
+    rows = pool.fitting(name, lambda v: v.dim() == 2 and v.shape[1] == value.shape[-1])
+    heads = pool.fitting(name, lambda v: v.dim() == value.dim() and v.shape[-1] == value.shape[-1])
+    form = pool.rng.choice(
+        (
+            "{0} @ {0}.mT",
+            "torch.matmul({0}.mT, {0})",
+            "{0} @ {1}.mT",
+            "F.linear({0}, {1})",
+            "F.linear({0}, {1}, {1}[:, 0])",
+            "torch.einsum('...i,oi->o...', {0}, {1})",
+            "F.scaled_dot_product_attention({0}, {2}, {2})",
+            "F.scaled_dot_product_attention({0}, {2}, {2}, is_causal=True)",
+        )
+    )
+    return form.format(name, rows, heads), (name, *([rows] * ("{1}" in form)), *([heads] * ("{2}" in form)))
+
+
+def convolution(pool: Pool) -> Expression | None:
+    name = pool.pick(lambda v: _float(v) and v.dim() in (3, 4))
+    if name is None:
+        return None
+    value, rng = pool.first(name), pool.rng
+    rank = value.dim() - 2
+    turned = rng.random() < 0.2
+    weight = pool.fitting(
+        name, lambda v: v.dim() == rank + 2 and v.shape[0 if turned else 1] == value.shape[1]
+    )
+    stride, padding, dilation = (rng.choice(each) for each in ((1, 1, 2, 3), (0, 0, 1, 2), (1, 1, 2)))
+    settings = f"stride={stride}, padding={padding}, dilation={dilation}"
+    if turned:
+        return f"F.conv_transpose{rank}d({name}, {weight}, {settings})", (name, weight)
+    if rng.random() < 0.2:
+        each = f"{weight}[:1, :1].expand({value.shape[1]}, 1, *{weight}.shape[2:])"
+        return f"F.conv{rank}d({name}, {each}, {settings}, groups={value.shape[1]})", (name, weight)
+    return f"F.conv{rank}d({name}, {weight}, {settings})", (name, weight)
 
 
 def window(pool: Pool) -> Expression | None:
@@ -330,7 +365,8 @@ FAMILIES: tuple[tuple[int, Family], ...] = (
     (9, view),
     (3, joining),
     (4, indexing),
-    (1, contraction),
+    (6, contraction),
+    (8, convolution),
     (2, window),
     (3, cast),
     (1, creation),

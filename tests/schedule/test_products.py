@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], int]]
     "transposed": (lambda x, y: x.t() @ y, [(70, 64), (70, 65)], 2),
     "computed rows": (lambda x, y: x.exp() @ y, [(70, 64), (64, 65)], 2),
     "used twice": (lambda x, y: (x @ y).relu() + (x @ y).sum(0), [(64, 64), (64, 64)], 3),
+    "windows on both sides": (lambda x: x.unfold(0, 64, 1) @ x.unfold(0, 64, 1).mT, [(140,)], 1),
     "then norm": (
         lambda x, w: F.layer_norm(x @ w, (64,)),
         [(70, 64), (64, 64)],

@@ -35,6 +35,11 @@ def view_of_what_was_mutated(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Te
     return view, view.t(), x
 
 
+def flat_view_of_what_was_mutated(x: torch.Tensor) -> torch.Tensor:
+    x[0].copy_(x[1])
+    return x.flatten()[3:]
+
+
 def fresh_results_that_share(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     total = x + y
     return total, total[1], total.view(-1), total.t()
@@ -66,6 +71,7 @@ MEMORY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "in place": (in_place_chain, (X, Y)),
     "through a view": (mutated_through_a_view, (X, Y)),
     "view of a mutated input": (view_of_what_was_mutated, (X, Y)),
+    "flat view of a strided input": (flat_view_of_what_was_mutated, (X[:, ::2],)),
     "results that share": (fresh_results_that_share, (X, Y)),
     "swap": (swapped, (X, Y)),
     "out=": (into_out, (X, Y)),
@@ -108,7 +114,10 @@ def test_memory(name: str) -> None:
     same(function, *inputs)
 
 
-@pytest.mark.parametrize("name", ["in place", "through a view", "results that share", "views of an input"])
+OF_ANY_SIZE = ["in place", "through a view", "flat view of a strided input", "results that share"]
+
+
+@pytest.mark.parametrize("name", [*OF_ANY_SIZE, "views of an input"])
 def test_memory_of_any_size(name: str) -> None:
     function, inputs = MEMORY[name]
     if name == "views of an input":

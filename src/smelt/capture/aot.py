@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
@@ -129,6 +130,11 @@ def program_from_aot(
         visible = min(int(metadata.num_forward), len(outputs))
     seen: OutputRole = "gradient" if kind == "backward" else "user"
     roles: list[OutputRole] = [seen if place < visible else "saved" for place in range(len(outputs))]
+    if kind != "backward" and metadata is not None:
+        first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+        for place, info in enumerate(metadata.output_info, first):
+            if info.output_type in (OutputType.alias_of_input, OutputType.is_input):
+                roles[place] = "alias"
     return Program(graph_module, kind, inputs, tuple(roles), f"{name} {kind}")
 
 

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 Kind = Literal["inference", "forward", "backward"]
 InputRole = Literal["user", "parameter", "buffer", "constant", "size", "saved", "tangent"]
-OutputRole = Literal["user", "saved", "gradient"]
+OutputRole = Literal["user", "alias", "saved", "gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Program:
 
     ``graph_module`` has ATen calls with FakeTensor metadata (``node.meta["val"]``); mutations of inputs are
     ``aten.copy_`` calls onto placeholders; the output is one flat tuple. ``output_roles``: who reads each
-    output: the user, the backward (``saved``) or autograd (``gradient``).
+    output: the user, the backward (``saved``) or autograd (``gradient``); ``alias``: the user gets a view of
+    an input, which AOTAutograd makes from sizes, strides and offset of what the program gives.
 
     >>> from smelt.capture import capture_function
     >>> program = capture_function(lambda x: x.sin() + 1, [torch.ones(3)])
@@ -101,6 +102,11 @@ class Program:
     def saved_outputs(self) -> tuple[int, ...]:
         """Positions of outputs that only the backward gets to see."""
         return tuple(position for position, role in enumerate(self.output_roles) if role == "saved")
+
+    @property
+    def alias_outputs(self) -> tuple[int, ...]:
+        """Positions of outputs of which only sizes, strides and offset count: views of inputs."""
+        return tuple(position for position, role in enumerate(self.output_roles) if role == "alias")
 
     def mutations(self) -> list[tuple[Node, Node]]:
         """(placeholder, node whose value it holds at the end), in graph order."""

@@ -43,6 +43,7 @@ def lower(
     fallback_random: bool = False,
     frozen: Collection[str] = (),
     saved: Collection[int] = (),
+    aliases: Collection[int] = (),
 ) -> Graph:
     """The loop graph of a contract graph.
 
@@ -54,6 +55,7 @@ def lower(
             whose sizes are not known, do not become `Graph.frozen`.
         saved: positions of outputs that are there for the backward alone: where one is a whole buffer, and
             nobody else gets that, it becomes one of `Graph.saved`.
+        aliases: positions of outputs of which only sizes, strides and offset count.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -66,7 +68,7 @@ def lower(
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
-    lowered = _Lowering(graph, fallback_random, frozen=frozen).run()
+    lowered = _Lowering(graph, fallback_random, frozen=frozen, aliases=aliases).run()
     lowered.saved = _saved(lowered, saved)
     return lowered
 
@@ -75,9 +77,14 @@ class _Lowering:
     """The walk: ``values`` holds what each FX node became: a Tensor, a size, a tuple of these, a constant."""
 
     def __init__(
-        self, program: FxGraph, fallback_random: bool, path: str = "", frozen: Collection[str] = ()
+        self,
+        program: FxGraph,
+        fallback_random: bool,
+        path: str = "",
+        frozen: Collection[str] = (),
+        aliases: Collection[int] = (),
     ) -> None:
-        self.program, self.path, self.frozen = program, path, frozen
+        self.program, self.path, self.frozen, self.aliases = program, path, frozen, aliases
         self.fallback_random = fallback_random
         self.graph = Graph()
         self.builder = Builder(self.graph)
@@ -185,11 +192,11 @@ class _Lowering:
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]
-        for result in results if isinstance(results, (list, tuple)) else [results]:
+        for position, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             value = self._argument(result)
             if isinstance(value, Tensor) and isinstance(result, FxNode):
                 self.builder.origin = Origin("output", result.meta.get("where"))
-                value = self._output_view(result, value)
+                value = self._output_view(result, value, position in self.aliases)
             self.graph.outputs.append(value)
 
     def _call_method(self, node: FxNode) -> None:
@@ -354,8 +361,10 @@ class _Lowering:
         self.graph.mutations.append(Mutation(target.buffer, source.buffer))
         return source
 
-    def _output_view(self, node: FxNode, x: Tensor) -> StridedView:
-        """The output with eager's strides. A view stays one, save of an input's content from before."""
+    def _output_view(self, node: FxNode, x: Tensor, alias: bool) -> StridedView:
+        """The output with eager's strides. A view stays one, save of an input's content from before. The
+        ``alias`` of what an input is given may have strides that no new buffer has: it views the input.
+        """
         wanted = strides_of(node.meta["val"])
         if node.target is _COPY_BACK:
             x = self.values[node.args[0]]  # type: ignore[index]
@@ -363,6 +372,9 @@ class _Lowering:
         stale |= bool(self.path) and (x.buffer in self.graph.inputs or x.buffer in self.graph.constants)
         view = None if stale else self._as_strided(node) or self.builder.try_strided(x)
         if view is None or not _same_layout(x.shape, view.strides, wanted):
+            homes = [each.target for each in self.graph.mutations if each.source == x.buffer]
+            if alias and homes and not is_dense(x.shape, wanted):
+                return self._view_as_traced(homes[0], node)
             strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
             view = self.builder.strided(self.builder.copy(x, strides))
         return _with_strides(view, wanted)
@@ -376,9 +388,13 @@ class _Lowering:
         source = self.values.get(base) if isinstance(base, FxNode) else None
         if not isinstance(source, Tensor) or source.buffer not in self.graph.inputs or base in self.mutated:
             return None
+        return self._view_as_traced(source.buffer, node)
+
+    def _view_as_traced(self, name: str, node: FxNode) -> StridedView:
+        """The view of an input that has the sizes, strides and offset of a node."""
         meta = node.meta["val"]
-        offset = as_expr(meta.storage_offset()) - self.builder.offsets.get(source.buffer, sympy.Integer(0))
-        return StridedView(source.buffer, shape_of(meta), strides_of(meta), offset)
+        offset = as_expr(meta.storage_offset()) - self.builder.offsets.get(name, sympy.Integer(0))
+        return StridedView(name, shape_of(meta), strides_of(meta), offset)
 
     def _input_name(self, node: Any) -> str | None:
         value = self.values.get(node)

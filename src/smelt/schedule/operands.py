@@ -180,7 +180,7 @@ def as_product(
 ) -> Product | None:
     """The contraction as a matrix product in float32; None where it is none.
 
-    Where it is rhs that sees windows, of what both have a batch of (the weight's gradient of a depthwise
+    Where rhs alone sees windows, of what both have a batch of (the weight's gradient of a depthwise
     convolution) or of few columns side by side (of one of an image), the operands change places. Columns that
     move a window come before those that lie side by side. ``apart``: how the body was made, its phases are a
     batch. ``codes``: `operand_codes`, where known.
@@ -204,8 +204,9 @@ def as_product(
         else:
             return None
     batch, rows, columns = (tuple(found) for found in dims.values())
-    moved = _moved_with(loads_of(right), variables("r", len(body.reduce_shape)))
-    windowed = any(outer[d] in moved for d in columns)
+    terms = variables("r", len(body.reduce_shape))
+    moved, moved_left = (_moved_with(loads_of(code), terms) for code in (right, left))
+    windowed = any(outer[d] in moved for d in columns) and not any(outer[d] in moved_left for d in rows)
     beside = numel([body.shape[d] for d in columns if outer[d] not in moved])
     few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
     if windowed and (few if rows else batch):
