@@ -171,6 +171,11 @@ def test_broadcasting_of_ones_is_not_taken_for_granted() -> None:
     compare(lambda x, y: x * y, inputs, dynamic=True)
 
 
+def test_what_a_guard_says_is_one_is_broadcast() -> None:
+    inputs = [(torch.randn(1, 8, a), torch.randn(b)) for a, b in [(2, 7), (3, 5), (6, 3), (14, 7), (2, 1)]]
+    compare(lambda x, y: F.avg_pool1d(x, 2) + y, inputs, dynamic=True)
+
+
 def test_training_at_several_sizes_compiles_once() -> None:
     def loss(x: Tensor, w: Tensor) -> Tensor:
         return F.gelu(x @ w).softmax(-1)[:, : x.shape[1] // 2].square().mean()

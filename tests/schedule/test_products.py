@@ -97,6 +97,20 @@ def test_what_stays_atens(function: Callable[..., Any], shapes: list[tuple[int, 
     assert sum(report.externs.values()) == 1
 
 
+def test_an_epilogue_with_loops_of_its_own() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        product = (x @ w).unsqueeze(-1)
+        return product * 2, product + y
+
+    inputs = draw(70, 64), draw(64, 66, seed=1), draw(66, 9, seed=2)
+    exact = function(*(each.double() for each in inputs))
+    torch._dynamo.reset()
+    got = torch.compile(function, backend="smelt", fullgraph=True)(*inputs)
+    for results in zip(got, function(*inputs), exact, strict=True):
+        assert_close(*results)
+    assert smelt.reports()[-1].kernel_names == ["mm_tiled"]
+
+
 def test_the_option_leaves_all_to_aten() -> None:
     smelt.reset()
     x = draw(64, 64)

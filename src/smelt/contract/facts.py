@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 
 from smelt.reporting import DynamicSize
 from smelt.runtime.externs import is_mutating, is_random
+from smelt.symbolic import is_guarded_one
 
 aten = torch.ops.aten
 
@@ -120,5 +121,7 @@ def layout(value: Any) -> tuple[Any, ...] | None:
 
 
 def number(size: Any) -> Any:
-    """A size as an int, or as SymPy expression where it is symbolic."""
+    """A size as an int, or as SymPy expression where it is symbolic (and no guard says that it is 1)."""
+    if isinstance(size, torch.SymInt) and is_guarded_one(size):
+        return 1
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size

@@ -435,7 +435,9 @@ def _number(value: Any) -> Any:
     if isinstance(value, torch.SymBool):
         condition = value.node.expr
         return bool(condition) if condition in (sympy.true, sympy.false) else condition
-    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+    if isinstance(value, torch.SymInt):
+        return as_expr(value)
+    if isinstance(value, torch.SymFloat):
         return with_known_signs(value.node.expr, value.node.shape_env)
     return value
 

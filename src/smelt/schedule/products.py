@@ -489,7 +489,7 @@ class ProductBuilder:
             where.update(
                 zip((loop.var for loop in group), self._unflattened(flat, [loop.end for loop in group]))
             )
-        where.update({loop.var: self.writer.variable() for loop in loops(chain[-1].body)})
+        inner = {loop.var: self.writer.variable(loop.end) for loop in loops(chain[-1].body)}
 
         def visit(block: Block) -> Block:
             stmts: list[Stmt] = []
@@ -501,12 +501,14 @@ class ProductBuilder:
                     stmt = replace(stmt, args=place)
                 elif isinstance(stmt, Store):
                     stmt = replace(stmt, buffer=self.writer.param(names[stmt.buffer], written=True))
-                elif isinstance(stmt, (For, Masked)):
+                elif isinstance(stmt, For):
+                    stmt = replace(stmt, var=inner[stmt.var], body=visit(stmt.body))
+                elif isinstance(stmt, Masked):
                     stmt = replace(stmt, body=visit(stmt.body))
                 stmts.append(stmt)
             return Block(tuple(stmts))
 
-        return visit(substitute(chain[-1].body, where))
+        return visit(substitute(chain[-1].body, {**where, **inner}))
 
     def name_and_origins(self) -> tuple[str, tuple[str, ...]]:
         """What the kernel is called, and the operators that it computes."""

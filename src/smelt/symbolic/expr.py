@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import FloorDiv as FloorDiv
 from torch.utils._sympy.functions import Mod as Mod
 from torch.utils._sympy.functions import ModularIndexing, PythonMod
@@ -25,9 +26,21 @@ def as_expr(size: int | torch.SymInt | Expr) -> Expr:
     """
     if isinstance(size, Expr):
         return size
-    if isinstance(size, torch.SymInt):
-        return usual_form(with_known_signs(size.node.expr, size.node.shape_env))
-    return sympy.Integer(size)
+    if not isinstance(size, torch.SymInt):
+        return sympy.Integer(size)
+    if is_guarded_one(size):
+        return sympy.Integer(1)
+    return usual_form(with_known_signs(size.node.expr, size.node.shape_env))
+
+
+def is_guarded_one(size: torch.SymInt) -> bool:
+    """Whether a guard says that a size such as ``s//2`` is 1: PyTorch broadcast it, and wrote it down nowhere
+    else. (Of a symbol by itself that is 1 nothing is left.)
+    """
+    node = size.node
+    if isinstance(node.expr, (Symbol, sympy.Number)) or not node.has_hint() or node.hint != 1:
+        return False
+    return statically_known_true(size == 1)
 
 
 def with_known_signs(expr: Any, environment: Any) -> Any:
