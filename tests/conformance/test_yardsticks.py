@@ -76,13 +76,13 @@ def test_programs_are_reproducible() -> None:
     assert len({generate(seed).source() for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(16))
 def test_random_programs(seed: int) -> None:
     result = check_program(FuzzJob(generate(seed, steps=8)))
     assert result.outcome in ("pass", "not captured"), result.message
 
 
-@pytest.mark.parametrize("seed", range(100, 103))
+@pytest.mark.parametrize("seed", range(100, 106))
 def test_random_programs_under_several_sizes(seed: int) -> None:
     result = check_program(FuzzJob(generate(seed, steps=8), 5, seed))
     assert result.outcome in ("pass", "not captured"), result.message
