@@ -176,6 +176,14 @@ def test_what_a_guard_says_is_one_is_broadcast() -> None:
     compare(lambda x, y: F.avg_pool1d(x, 2) + y, inputs, dynamic=True)
 
 
+def test_rows_looked_up_where_a_division_says_how_many() -> None:
+    def function(x: Tensor, rows: Tensor) -> Tensor:
+        table = F.avg_pool1d(x, 2).reshape(-1, 4)
+        return table[rows] + table.sum(0)
+
+    compare(function, [(torch.randn(1, 8, a), torch.arange(5)) for a in (14, 6, 23)], dynamic=True)
+
+
 def test_training_at_several_sizes_compiles_once() -> None:
     def loss(x: Tensor, w: Tensor) -> Tensor:
         return F.gelu(x @ w).softmax(-1)[:, : x.shape[1] // 2].square().mean()

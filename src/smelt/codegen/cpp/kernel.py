@@ -549,7 +549,8 @@ class KernelPrinter:
             for loop in self.loops
             if self.outermost(loop)
         ]
-        self.lines.insert(0, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
+        # behind the kernel's own head, which names what sizes and bounds are computed from
+        self.lines.insert(1, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
 
     def outermost(self, loop: For) -> bool:
         bounds = loop.begin.free_symbols | loop.end.free_symbols
