@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from smelt.config import MODES
 from tests.conformance.fuzz_worker import FuzzJob, FuzzResult, check_program
 from tests.conformance.isolation import Lost, run_isolated
 from tests.conformance.minimize import minimize
@@ -70,6 +71,8 @@ def main(
     """Random programs: views, mutation, strides, dtypes, gradients; each against eager and float64."""
     if number < 1 or sizes < 1 or steps < 1:
         raise typer.BadParameter("N, --sizes and --steps are at least 1")
+    if mode not in MODES:
+        raise typer.BadParameter(f"--mode is one of {', '.join(MODES)}")
     seeds = range(seed, seed + number) if only is None else [only]
     jobs = [FuzzJob(generate(each, steps), sizes, each, mode) for each in seeds]
     if only is not None:

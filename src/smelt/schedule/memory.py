@@ -11,10 +11,10 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max
 
+from smelt.schedule.items import ZERO
 from smelt.symbolic import FloorDiv, same, size_hint
 
 ALIGNMENT = 64
-ZERO = sympy.Integer(0)
 
 
 @dataclass(frozen=True, slots=True)
