@@ -90,15 +90,15 @@ def _pointwise_cases(dtype: torch.dtype) -> list[Case]:
     cases = []
     for name in pointwise.UNARY.split():
         x = pointwise.special(dtype)
-        cases.append(Case(name, getattr(aten, name), (x[x.isfinite()] if name == "gelu" else x,)))
+        x = x[x.isfinite()] if name == "gelu" else x
+        cases.append(Case(name, getattr(aten, name), (x,), zeros=name not in pointwise.ZEROS_DIFFER))
     cases += [
         Case(name, function, (pointwise.special(dtype),))
         for name, function in pointwise.WITH_ARGUMENTS.items()
     ]
     for name in pointwise.BINARY.split():
         x, y = _nonzero_pair(dtype)
-        if name == "hardswish_backward" and dtype is torch.float64:
-            y = y.nan_to_num()
+        y = y.nan_to_num() if name in pointwise.NAN_DIFFERS else y
         cases.append(Case(name, getattr(aten, name), (x, y), zeros=name not in pointwise.ZEROS_DIFFER))
     for name, function in pointwise.TERNARY.items():
         x, y = (part.contiguous() for part in torch.broadcast_tensors(*_nonzero_pair(dtype)))

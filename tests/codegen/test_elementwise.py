@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from smelt.loops.philox import philox
+from smelt.nest.ir import For, Kernel, Let, LoopKind, Store
 from smelt.ops import TABLE, Rule, result_dtype
-from tests.codegen.support import COMPILER, Library, pointwise, single
+from tests.codegen.isas import ISAS, compiled
+from tests.codegen.support import (
+    COMPILER,
+    SIZE,
+    Library,
+    block,
+    number,
+    param,
+    pointwise,
+    single,
+    var,
+)
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
@@ -230,3 +243,31 @@ def test_least_integer_divided_by_minus_one_wraps(group: tuple[str, Library]) ->
     assert out.item() == least.item()
     assert library("remainder_int64_8", least, torch.tensor([-1]), out, 1) == 0
     assert out.item() == 0
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_to_an_integer_and_back(tmp_path: Path, isa: str) -> None:
+    """What comes back was an integer: no -0.0, which a trunc in its place would give."""
+    runs = []
+    for real in (torch.float32, torch.float64):
+        for integer in (torch.int32, torch.int64):
+            for lanes in (1, LANES):
+                i, name = var("i"), f"{_short(real)}_{_short(integer)}_{lanes}"
+                turn = (
+                    Let("x", real, "load", ("x0", (i,))),
+                    Let("n", integer, "to_dtype", ("x",)),
+                    Let("r", real, "to_dtype", ("n",)),
+                    Store("y", (i,), "r"),
+                )
+                kind = LoopKind.SERIAL if lanes == 1 else LoopKind.VECTOR
+                body = block(For(i, number(0), SIZE, block(*turn), kind, lanes))
+                params = (param("x0", real, [SIZE]), param("y", real, [SIZE], written=True))
+                runs.append(single(Kernel(name, params, (SIZE,), body), name))
+    library = compiled(tmp_path, runs, isa)
+    for run in runs:
+        real = getattr(torch, run.name.split("_")[0])
+        x = torch.tensor([-0.5, -2.5, 0.7, -0.0, 7.0, -0.2, 3e5, -1.0] * 4, dtype=real)
+        out = torch.empty_like(x)
+        assert library(run.name, x, out, len(x)) == 0
+        wanted = x.trunc() + 0.0
+        assert torch.equal(out, wanted) and not bool((out.signbit() != wanted.signbit()).any()), run.name

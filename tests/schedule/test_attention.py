@@ -202,7 +202,7 @@ class Block(torch.nn.Module):
 def test_between_linear_layers_nothing_is_copied() -> None:
     x, inside, outside = (
         torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
-        for shape in ((2, 50, 64), (192, 64), (64, 64))
+        for shape in ((2, 31, 64), (192, 64), (64, 64))  # so few rows that no machine packs weights for them
     )
 
     def function(x: Tensor, inside: Tensor, outside: Tensor) -> Tensor:

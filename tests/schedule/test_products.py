@@ -40,6 +40,17 @@ def assert_close(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) ->
     assert float((got - exact).abs().max()) <= 4 * float((eager - exact).abs().max()) + 8 * ulp
 
 
+def tiled(report: Any) -> list[str]:
+    """The kernels that are products; what is packed before them depends on the machine's vectors."""
+    return [name for name in report.kernel_names if name.endswith("_tiled")]
+
+
+def kernels_of_avx512(function: Callable[..., Any], *inputs: torch.Tensor) -> int:
+    """How many kernels there are with vectors of 64 bytes, packing included, whatever this machine has."""
+    scheduled = schedule(lowered(function, *inputs), Config(), Target(64))
+    return sum(len(run.calls) for run in scheduled.runs)
+
+
 CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], int]] = {
     "product": (lambda x, y: x @ y, [(96, 64), (64, 80)], 1),
     "odd sizes": (lambda x, y: x @ y, [(67, 131), (131, 77)], 1),
@@ -64,10 +75,11 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], int]]
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_and_kernels(name: str) -> None:
     function, shapes, kernels = CASES[name]
-    report = compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
+    inputs = [draw(*shape, seed=k) for k, shape in enumerate(shapes)]
+    report = compiled(function, *inputs)
     assert not report.externs
-    assert report.kernels == kernels
-    assert any(kernel.endswith("_tiled") for kernel in report.kernel_names)
+    assert tiled(report)
+    assert kernels_of_avx512(function, *inputs) == kernels
 
 
 def test_one_compile_for_all_sizes() -> None:
@@ -108,7 +120,8 @@ def test_an_epilogue_with_loops_of_its_own() -> None:
     got = torch.compile(function, backend="smelt", fullgraph=True)(*inputs)
     for results in zip(got, function(*inputs), exact, strict=True):
         assert_close(*results)
-    assert smelt.reports()[-1].kernel_names == ["mm_tiled"]
+    assert tiled(smelt.reports()[-1]) == ["mm_tiled"]
+    assert kernels_of_avx512(function, *inputs) == 1
 
 
 def test_the_option_leaves_all_to_aten() -> None:
@@ -250,7 +263,7 @@ def test_equal_products_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
         *(draw(64, 64, seed=n) / 8 for n in range(3)),
         *(draw(64, seed=n) for n in range(3)),
     ]
-    assert compiled(function, *inputs).kernels == 3
+    assert len(tiled(compiled(function, *inputs))) == 3
     graph = lowered(function, *inputs)
     built.clear()
     schedule(graph, Config(), Target(32))

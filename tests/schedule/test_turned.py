@@ -101,7 +101,8 @@ def test_few_columns_are_stored_beside_each_other(name: str) -> None:
     compiled = smelt.compile(function, keep_text=True, dynamic=False)
     got, want = compiled(*inputs), function(*inputs)
     assert torch.equal(got, want) and got.stride() == want.stride()
-    assert "store_beside(" in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    assert "store_beside(" in text or "store_turned(" in text  # as many columns as lanes are turned
 
 
 def test_few_columns_that_are_looked_up() -> None:

@@ -207,6 +207,24 @@ template <class D, class S, int N, bool W> SMELT_INLINE values<D, N> bitcast(vec
 template <class D, class H, int N> SMELT_INLINE auto bitcast(lowvec<H, N> x) { return bitcast<D>(x.bits); }
 
 // ---------------------------------------------------------------------------------------------- conversion
+// Hides from g++ how an integer came from a float: else it makes of S(D(x)) a trunc(x), which may be -0.0 and never is out
+// of range. In vectors too, where the machine has no instruction for D and g++ goes lane by lane.
+#if defined(__x86_64__)
+#define SMELT_VECTOR_REGISTER "+v"
+#elif defined(__aarch64__)
+#define SMELT_VECTOR_REGISTER "+w"
+#else
+#define SMELT_VECTOR_REGISTER "+m"
+#endif
+template <class D> SMELT_INLINE D hidden(D whole) {
+  __asm__("" : "+r"(whole));
+  return whole;
+}
+template <class D, int N> SMELT_INLINE vec<D, N, false> hidden(vec<D, N, false> whole) {
+  __asm__("" : SMELT_VECTOR_REGISTER(whole.v));
+  return whole;
+}
+
 // bf16/f16: to and from float32, rounding to nearest even, NaN stays NaN.
 template <class U> SMELT_INLINE U bf16_bits(U u, U nan, U round) { return nan ? (u >> 16) | 0x40 : round >> 16; }
 
@@ -217,8 +235,11 @@ template <class D, class S, int N, bool W> SMELT_INLINE vec<D, N> convert(vec<S,
   else if constexpr (!is_float<S> && sizeof(D) > 2 * sizeof(S)) return convert<D>(convert<int_sized<2 * sizeof(S)>>(x));
   else if constexpr (!is_float<S> && !is_float<D> && sizeof(S) > 2 * sizeof(D))
     return convert<D>(convert<int_sized<sizeof(S) / 2>>(x));
-  else if constexpr (!W && sizeof(D) * N <= SMELT_VECTOR_BYTES) return {__builtin_convertvector(x.v, raw<D, N>)};
-  else return join(convert<D>(low(x)), convert<D>(high(x)));
+  else if constexpr (!W && sizeof(D) * N <= SMELT_VECTOR_BYTES) {
+    vec<D, N> y{__builtin_convertvector(x.v, raw<D, N>)};
+    if constexpr (is_float<S> && !is_float<D>) return hidden(y);
+    else return y;
+  } else return join(convert<D>(low(x)), convert<D>(high(x)));
 }
 
 template <int N> SMELT_INLINE vec<f32, N> widen(lowvec<bf16, N> x) {
@@ -303,11 +324,8 @@ template <class D, class S> SMELT_INLINE D to(S x) {
   else if constexpr (is_low<S>) return to<D>(widen(x));
   else if constexpr (is_low<D>) return narrow<D>(f32(x));
   else if constexpr (is_float<S> && !is_float<D> && sizeof(D) < 4) return D(to<i32>(x));
-  else if constexpr (is_float<S> && !is_float<D>) {
-    D whole = D(x);
-    __asm__("" : "+r"(whole));  // else g++ makes of S(D(x)) a trunc(x), which may be -0.0 and never is out of range
-    return whole;
-  } else return D(x);
+  else if constexpr (is_float<S> && !is_float<D>) return hidden(D(x));
+  else return D(x);
 }
 template <class D, class S, int N, bool W> SMELT_INLINE values<D, N> to(vec<S, N, W> x);
 template <class D, class H, int N> SMELT_INLINE auto to(lowvec<H, N> x) {
