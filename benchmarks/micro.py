@@ -1,4 +1,4 @@
-"""Memory-bound graphs against the machine's own copy bandwidth, and a call's cost on 16 floats.
+"""Memory-bound graphs against the machine's own copy bandwidth, and graphs so small that calls count.
 
 `python benchmarks/micro.py [--threads N] [--seconds S] [--vs inductor] [--json FILE]`. Everything is measured
 in one run, in turns: a copy of as many bytes is a contender, into memory that is there (``copy``) or
@@ -26,6 +26,7 @@ from smelt.cli.spec import Program
 from smelt.cli.workload import Setup, compiled, runner
 
 STREAMS = ("layernorm_gelu_residual", "masked_softmax", "pointwise_chain_4m")
+CALLS = tuple(name for name in zoo.MICRO if name not in STREAMS)
 
 
 def main() -> int:
@@ -39,13 +40,14 @@ def main() -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     contenders = ("eager", "smelt", *(["inductor"] if options.vs is None else options.vs))
-    document: dict[str, Any] = {"threads": torch.get_num_threads(), "streams": {}, "call": {}}
+    document: dict[str, Any] = {"threads": torch.get_num_threads(), "streams": {}, "calls": {}}
     for name in STREAMS:
         with progress(f"{name}: {', '.join(contenders)}, copy"):
             document["streams"][name] = stream(name, contenders, options.seconds)
-    with progress(f"tiny: {', '.join(contenders)}"):
-        times = _race("tiny", contenders, options.seconds)
-        document["call"] = {contender: timing.as_dict() for contender, timing in times.items()}
+    for name in CALLS:
+        with progress(f"{name}: {', '.join(contenders)}"):
+            times = _race(name, contenders, options.seconds)
+        document["calls"][name] = {contender: timing.as_dict() for contender, timing in times.items()}
     show(document)
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
@@ -111,11 +113,12 @@ def show(document: dict[str, Any]) -> None:
             share = f"{result['share_of_copy'][contender]:.0%}"
             table.add_row(name, contender, duration(timing["median"]), f"{speed:.1f}", share)
     console.print(table)
-    calls = Table(title="one call of tiny", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("contender", "median", "min"):
-        calls.add_column(heading, justify="left" if heading == "contender" else "right")
-    for contender, timing in document["call"].items():
-        calls.add_row(contender, f"{timing['median'] * 1e9:,.0f} ns", f"{timing['min'] * 1e9:,.0f} ns")
+    calls = Table(title="one call", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("graph", "contender", "median", "min"):
+        calls.add_column(heading, justify="left" if heading in ("graph", "contender") else "right")
+    for name, timings in document["calls"].items():
+        for contender, timing in timings.items():
+            calls.add_row(name, contender, duration(timing["median"]), duration(timing["min"]))
     console.print(calls)
 
 

@@ -29,7 +29,15 @@ MODELS = (
     "vit_base",
     "convnext_tiny",
 )
-MICRO = ("layernorm_gelu_residual", "masked_softmax", "pointwise_chain_4m", "tiny")
+MICRO = (
+    "layernorm_gelu_residual",
+    "masked_softmax",
+    "pointwise_chain_4m",
+    "tiny",
+    "small_mlp",
+    "narrow_product",
+    "grouped_convolutions",
+)
 
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _TOKENS = 128
@@ -208,3 +216,24 @@ def tiny() -> Program:
     """Three elementwise operators on 16 floats."""
     torch.manual_seed(0)
     return Tiny(), (torch.randn(16),), {}
+
+
+def small_mlp() -> Program:
+    """Three layers of 64 for four rows, as a policy of reinforcement learning has them."""
+    torch.manual_seed(0)
+    layers = [each for _ in range(3) for each in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(*layers).eval(), (torch.randn(4, 64),), {}
+
+
+def narrow_product() -> Program:
+    """Many rows, few columns."""
+    torch.manual_seed(0)
+    return nn.Linear(4096, 4).eval(), (torch.randn(4096, 4096),), {}
+
+
+def grouped_convolutions() -> Program:
+    """A block of ResNeXt: 32 groups of eight channels between two 1x1 convolutions."""
+    torch.manual_seed(0)
+    middle = nn.Conv2d(256, 256, 3, padding=1, groups=32)
+    layers = (nn.Conv2d(512, 256, 1), nn.ReLU(), middle, nn.ReLU(), nn.Conv2d(256, 512, 1))
+    return nn.Sequential(*layers).eval(), (torch.randn(1, 512, 28, 28),), {}

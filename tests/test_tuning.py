@@ -175,9 +175,9 @@ def test_without_mode_max_the_rule_decides_and_says_why() -> None:
         "32 rows, 64 columns, 64 terms: enough",
         "32 rows, 96 columns, 64 terms: enough",
     }
-    _, choices = compiled(nn.Linear(64, 64).eval(), torch.randn(2, 64))
+    _, choices = compiled(nn.Linear(256, 256).eval(), torch.randn(2, 256))
     assert [(each.kernel, each.why) for each in choices] == [
-        ("ATen", "2 rows, 64 columns, 64 terms: too few")
+        ("ATen", "2 rows, 256 columns, 256 terms: too few")
     ]
     _, choices = compiled(nn.Linear(64, 64).double().eval(), torch.randn(64, 64, dtype=torch.float64))
     assert [(each.kernel, each.why) for each in choices] == [("ATen", "no product in float32")]
@@ -235,9 +235,11 @@ def test_the_report_says_who_was_chosen_and_the_two_times() -> None:
 def test_what_the_rule_says_stays_where_it_is_about_as_fast(
     monkeypatch: pytest.MonkeyPatch, native: float, aten: float
 ) -> None:
-    layers = [nn.Linear(64, columns).eval() for columns in (48, 64)]
+    layers = [nn.Linear(2048, 3).eval(), nn.Linear(64, 64).eval()]
     decide(monkeypatch, native, aten)
-    (few,), (enough,) = (compiled(layer, torch.randn(64, 64), mode="max")[1] for layer in layers)
+    (few,), (enough,) = (
+        compiled(layer, torch.randn(64, layer.in_features), mode="max")[1] for layer in layers
+    )
     assert (few.kernel, enough.kernel) == ("ATen", "native")
 
 

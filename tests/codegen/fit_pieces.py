@@ -4,6 +4,9 @@ An odd function is a polynomial of degree 6 on each of 16 intervals of ``|x|``, 
 almost a float32, so that the constant term has no error of its own; the other coefficients interpolate
 ``(f(center + t) - f(center)) / t`` at Chebyshev's nodes. Around 0 the constant term is ``x`` itself, and the
 polynomial what ``f(x)`` is more or less: there an error of the slope would be one of the result.
+
+Without a lookup erf is one of two polynomials, whose largest error relative to erf is least: below
+`ERF_JOINT` in ``x * x``, what ``erf(x) / x`` is more than 1; from there to `ERF_END` in ``|x| - ERF_CENTER``.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ TANH_EDGES = [
     (value - 0.5) / TANH_SCALE
     for value in (*(2.0**e * (1 + m / 4) for e in (-1, 0, 1, 2) for m in range(4)), 8.0)
 ]
+
+ERF_JOINT, ERF_CENTER, ERF_END = 1.06, 2.5, 4.0
+ERF_DEGREES = (6, 13)
+ERF_LEVEL, ERF_EMPHASIS = 3.8, 5
+"""From where on errors count so many times: at the end the result has to be 1, not almost."""
+NODES, TURNS = 600, 60
+Function = Callable[[Real], Real]
 
 
 def rounded(x: Real) -> Real:
@@ -74,7 +84,49 @@ def printed(name: str, rows: list[list[Real]], rotation: int) -> str:
     return "\n".join([*lines, "};"])
 
 
+def minimax(
+    f: Function, weight: Function, low: float, high: float, center: float, degree: int
+) -> list[float]:
+    """Coefficients, in float32, of powers of ``x - center``: Lawson's iteration makes the largest
+    ``weight * |error|`` small. They are rounded one after the other, the constant first, and those of higher
+    powers fitted anew, to make up for it.
+    """
+    x = (low + high) / 2 + (high - low) / 2 * np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
+    goal, weights = (np.array([float(each(Real(at))) for at in x]) for each in (f, weight))
+    reach = float(np.abs(x - center).max())
+    powers = np.vander((x - center) / reach, degree + 1, increasing=True)
+    found: list[float] = []
+    for k in range(degree + 1):
+        best, least, emphasis = powers[:, k] * 0, np.inf, np.ones(NODES)
+        for _ in range(TURNS):
+            scale = np.sqrt(emphasis) * weights
+            fitted = np.linalg.lstsq(powers[:, k:] * scale[:, None], goal * scale, rcond=None)[0]
+            error = np.abs((powers[:, k:] @ fitted - goal) * weights)
+            if error.max() < least:
+                best, least = fitted, error.max()
+            emphasis *= error / error.max() + 1e-4
+            emphasis /= emphasis.sum()
+        found.append(float(np.float32(best[0] / reach**k)))
+        goal = goal - found[-1] * (x - center) ** k
+    return found
+
+
+def erf_beyond(z: Real) -> Real:
+    """``erf(x) / x - 1`` of ``z = x * x``."""
+    return mpmath.erf(mpmath.sqrt(z)) / mpmath.sqrt(z) - 1
+
+
+def erf_weight(x: Real) -> Real:
+    return (ERF_EMPHASIS if x > ERF_LEVEL else 1) / mpmath.erf(x)
+
+
 if __name__ == "__main__":
     mpmath.mp.dps = 40
+    small, large = ERF_DEGREES
+    for polynomial in (
+        minimax(erf_beyond, lambda z: 1 / (1 + erf_beyond(z)), 1e-9, ERF_JOINT**2, 0.0, small),
+        minimax(mpmath.erf, erf_weight, ERF_JOINT, ERF_END, ERF_CENTER, large),
+    ):
+        print(", ".join(f"{number:.9g}f" for number in polynomial))
     print(printed("erf", table(mpmath.erf, ERF_EDGES), 0))
     print(printed("tanh", table(mpmath.tanh, TANH_EDGES), 8))

@@ -130,6 +130,16 @@ def test_float32_error_over_all_exponents(library: Library, op: str) -> None:
     assert error <= BOUNDS.get(op, 0.6), f"{op}({where!r}): {error} ulp"
 
 
+@pytest.mark.parametrize(("op", "end"), [("erf", 4.0), ("tanh", 9.1)])
+def test_what_is_one_is_one(library: Library, op: str, end: float) -> None:
+    """Not almost: gelu multiplies what ``1 + erf(x)`` leaves by numbers as large as one likes."""
+    far = torch.cat([torch.linspace(end, 2 * end, 1000), torch.tensor([1e3, 1e30, torch.inf])])
+    x = torch.cat([far, -far])
+    out = torch.empty_like(x)
+    assert library(f"{op}_4", x, out, x.numel()) == 0
+    assert torch.equal(out, x.sign())
+
+
 def test_float32_pow(library: Library) -> None:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(200_000, generator=generator).exp() ** 8

@@ -148,14 +148,20 @@ def test_rows_of_a_strided_result_are_found_without_a_division() -> None:
 
 def test_groups_stay_atens() -> None:
     """Few channels a group, or a depthwise convolution whose channels do not fill the lanes."""
-    for channels, groups in ((32, 4), (33, 33)):
+    for channels, groups in ((8, 4), (33, 33)):
         x, w = draw(1, channels, 9, 9), draw(channels, channels // groups, 3, 3, seed=1)
         _, report = compiled(lambda x, w, g=groups: pooled(F.conv2d(x, w, groups=g)), x, w)
         assert report.externs == {"aten.convolution.default": 1}
 
 
+def test_groups_of_few_channels_are_ours() -> None:
+    x, w = draw(1, 32, 9, 9), draw(32, 4, 3, 3, seed=1)
+    _, report = compiled(lambda x, w: pooled(F.conv2d(x, w, groups=8)), x, w)
+    assert not report.externs
+
+
 def test_a_result_of_few_terms_that_lies_otherwise_is_atens() -> None:
-    _, report = compiled(lambda x, w: F.conv2d(x, w), draw(1, 32, 9, 9), draw(32, 32, 1, 1, seed=1))
+    _, report = compiled(lambda x, w: F.conv2d(x, w), draw(1, 32, 40, 40), draw(32, 32, 1, 1, seed=1))
     assert report.externs == {"aten.convolution.default": 1}
     _, report = compiled(lambda x, w: F.conv2d(x, w), draw(1, 32, 9, 9), draw(32, 32, 3, 3, seed=1))
     assert not report.externs

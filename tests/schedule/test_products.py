@@ -99,14 +99,33 @@ def test_one_compile_for_all_sizes() -> None:
 @pytest.mark.parametrize(
     "function, shapes",
     [
-        (lambda x, y: x @ y, [(8, 64), (64, 64)]),
+        (lambda x, y: x @ y, [(8, 256), (256, 256)]),
         (lambda x, y: x.double() @ y.double(), [(64, 64), (64, 64)]),
-        (lambda x, y: F.conv2d(x, y), [(1, 3, 8, 8), (4, 3, 3, 3)]),
+        (lambda x, y: F.conv2d(x, y), [(1, 3, 8, 8), (2, 3, 3, 3)]),
     ],
 )
 def test_what_stays_atens(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
     report = compiled(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
     assert sum(report.externs.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(1, 16), (16, 16)],
+        [(3, 1), (1, 5)],
+        [(1, 128), (128, 128)],
+        [(40, 512), (512, 10)],
+        [(2000, 8), (8, 4)],
+        [(6, 300), (300, 1)],
+        [(20, 4, 5), (20, 5, 3)],
+    ],
+)
+def test_small_and_narrow_products_are_ours(shapes: list[tuple[int, ...]]) -> None:
+    """ATen's call would take longer than the product, or ATen is slow for such sizes."""
+    x, w = (draw(*shape, seed=k) for k, shape in enumerate(shapes))
+    report = compiled(lambda x, w: (x @ w).relu(), x, w)
+    assert not report.externs
 
 
 def test_an_epilogue_with_loops_of_its_own() -> None:
@@ -299,3 +318,21 @@ def test_one_compile_for_few_rows_and_many() -> None:
             assert_close(fast(x), model(x), exact(x.double()))
     (report,) = smelt.reports()
     assert not report.externs
+
+
+def test_a_column_whose_readers_need_its_whole_row() -> None:
+    """The result has one column: loops over its rows are loops over its elements, and yet no epilogue."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        inner = a[:, 1:] - (x @ w) * a[0, 1:]
+        return torch.slice_scatter(a, inner, 1, 1)
+
+    compiled(function, draw(5, 4), draw(4, 1, seed=1), draw(5, 5, seed=2))
+
+
+def test_products_of_nothing() -> None:
+    for shapes in [((0, 8), (8, 8)), ((8, 0), (0, 8)), ((3, 0), (0, 0)), ((0, 40, 8), (0, 8, 8))]:
+        x, w = (draw(*shape) for shape in shapes)
+        torch._dynamo.reset()
+        fast = torch.compile(lambda x, w: (x @ w) + 1, backend="smelt", fullgraph=True)
+        assert torch.equal(fast(x, w), (x @ w) + 1)

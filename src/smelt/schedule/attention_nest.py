@@ -35,7 +35,7 @@ from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten
 
-QUERY_TILES = 16
+QUERY_TILES = 32
 """Register tiles in a block of queries: that often packed keys and values are used."""
 KEY_BLOCK = 256
 """Keys in a block: packed, they and their values stay in the second cache."""

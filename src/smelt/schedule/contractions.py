@@ -50,22 +50,30 @@ from smelt.symbolic import contiguous_strides, size_hint
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
 
-FEWEST_ROWS, FEWEST = 32, 64
-"""Matrix products with fewer rows or terms, or with fewer columns, are ATen's: packing would not pay. What is
-packed ahead may have any number of rows.
+FEWEST_ROWS, FEW_ROWS = 32, 8
+"""Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where there is
+more than `MOST_PACKED` to pack, for one matrix or, of fewer than `FEW_ROWS`, for all of them.
 """
+MOST_PACKED = 2**14
+"""Elements whose packing takes as long as calling ATen does, some microseconds."""
+FEWEST_COLUMNS, MOST_PADDED = 4, 2**16
+"""A panel is mostly padding with fewer columns: these are ATen's if lhs has more elements than that."""
+FEWEST_DOTTED = 64
+"""The least columns and terms of a 16-bit product that the processor multiplies itself, to be ours."""
 FEWEST_PANELS = 8
 """Panels from which on every thread has enough of its own, and packs them."""
-FEWEST_CHANNELS, FEWEST_TAPS = 16, 3
-"""The same for the columns and terms of a convolution, and for what is fewer in a depthwise one, rows or
-terms.
+FEWEST_PIXELS, FEWEST_CHANNELS, FEWEST_TAPS = 32, 4, 3
+"""Convolutions with fewer rows and terms are ATen's, or with fewer of any of rows, columns and terms;
+depthwise ones with less of what is fewer, rows or terms.
 """
 MOST_ROWS = 4
 """Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
 float32.
 """
-FEWEST_TO_TURN = 48
-"""Terms from which on a product pays whose result has to be laid out anew."""
+FEWEST_TO_TURN, MOST_TO_TURN = 48, 2**20
+"""Terms from which on a product pays whose result has to be laid out anew; with at most so many
+multiplications it does anyway, as calling ATen takes longer.
+"""
 
 
 def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose | None = None) -> Graph:
@@ -117,13 +125,18 @@ def _products(
             for node in contractions
             if id(node) in products
             and node.outputs[0] in fixed
-            and size_hint(products[id(node)].depth, graph.hints) < FEWEST_TO_TURN
+            and _is_dear_to_turn(products[id(node)], graph)
             and not _lies_so(products[id(node)], graph.buffers[node.outputs[0]])
         ]
         if not lost:
             return products, fixed
         for node in lost:
             del products[id(node)]
+
+
+def _is_dear_to_turn(product: Product, graph: Graph) -> bool:
+    sizes = [size_hint(size, graph.hints) for size in (*product.extents, product.depth)]
+    return sizes[-1] < FEWEST_TO_TURN and math.prod(sizes) > MOST_TO_TURN
 
 
 def _lies_so(product: Product, result: Buffer) -> bool:
@@ -155,6 +168,8 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
     """Whether `smelt.schedule.products` has a nest for a product, or there is one for an attention."""
     if not isinstance(product, Product):
         return has_attention_nest(product, graph)
+    if any(size == 0 for size in (*product.extents, product.depth)):
+        return False
     if not _is_plain_rhs(product.body, graph) and box(product, graph, "rhs") is None:
         return False
     if is_matrix_product(product):
@@ -173,20 +188,21 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
         return attention_pays(product, graph)
     if not has_nest(product, graph, target):
         return False
-    rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents[-2:], product.depth))
+    *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
     if product.body.dtype in target.dot_products:
         return (
             is_matrix_product(product)
             and product.frozen
             and rows <= MOST_ROWS
-            and min(columns, depth) >= FEWEST
+            and min(columns, depth) >= FEWEST_DOTTED
         )
     if is_matrix_product(product):
-        few = rows < FEWEST_ROWS and not product.frozen
-        return not few and depth >= FEWEST_ROWS and columns >= FEWEST
+        packed = columns * depth * (math.prod(batch) if rows < FEW_ROWS else 1)
+        packs = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
+        return packs and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     if product.shared:
-        return max(rows, depth) >= FEWEST_ROWS and min(rows, depth) >= FEWEST_TAPS
-    return max(rows, depth) >= FEWEST_ROWS and min(rows, columns, depth) >= FEWEST_CHANNELS
+        return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
+    return max(rows, depth) >= FEWEST_PIXELS and min(rows, columns, depth) >= FEWEST_CHANNELS
 
 
 def _is_plain_rhs(body: Contraction, graph: Graph) -> bool:

@@ -60,7 +60,7 @@ def spilled(work: Work, group: Group) -> set[str]:
     """
     found: set[str] = set()
     total = 0
-    for name, shape in _rows(work, group).items():
+    for name, shape in row_buffers(work, group).items():
         size = numel(shape) * work.buffers[name].dtype.itemsize
         if not size.is_Integer or total + int(size) > SCRATCH_BYTES:
             found.add(name)
@@ -69,7 +69,7 @@ def spilled(work: Work, group: Group) -> set[str]:
     return found
 
 
-def _rows(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
+def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
     """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has
     one.
     """
@@ -94,7 +94,7 @@ class KernelBuilder:
     def __init__(self, work: Work, group: Group, stored: set[str]) -> None:
         self.work, self.group = work, group
         self.stored = stored
-        self.rows = {name: shape for name, shape in _rows(work, group).items() if name not in stored}
+        self.rows = {name: shape for name, shape in row_buffers(work, group).items() if name not in stored}
         self.params: dict[str, str] = {}
         self.origins: dict[Origin, None] = {}
         self.written: set[str] = set()

@@ -11,7 +11,7 @@ from smelt.schedule.apart import product_of
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
-from smelt.schedule.nests import BuiltKernel, KernelBuilder
+from smelt.schedule.nests import BuiltKernel, KernelBuilder, row_buffers
 from smelt.schedule.operands import operand_code
 from smelt.schedule.products import ProductBuilder, over_elements
 
@@ -33,6 +33,8 @@ def attach(work: Work, groups: list[Group]) -> list[Group]:
             continue
         reader = readers[0]
         if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
+            continue
+        if row_buffers(work, reader):  # a tile has no whole row
             continue
         trial = KernelBuilder(work, reader, set(reader.writes)).build()
         product = product_of(core.body, work.graph)

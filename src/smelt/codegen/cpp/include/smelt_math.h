@@ -413,16 +413,16 @@ SMELT_FLOAT(cos) { return each(in, [](f32 v) { return f32(::cos(f64(v))); }); }
 #endif
 
 // ---------------------------------------------------------------------------------------------- error function
+// An odd polynomial below 1.06, one around 2.5 above (tests/codegen/fit_pieces.py makes them); 1 from 4 on.
 SMELT_FLOAT(erf) {
   SMELT_FLOAT_TYPES
-  F a = abs(in).v, z = x * x;
-  F small = mad(x, horner(z, 1.2837917e-01f, -3.7612632e-01f, 1.1283664e-01f, -2.6857704e-02f, 5.1969513e-03f,
-                          -8.097698e-04f, 8.185073e-05f), x);
-  F b = smaller(F{} + 4.0f, a);
-  F q = horner(b, -1.6920897e-04f, 1.1294885e+00f, 6.334008e-01f, 1.0822042e-01f, -2.5080638e-02f, 4.1562626e-03f,
-               -4.3139514e-04f, 2.0828755e-05f);
-  vec<f32, N> large{1.0f - exp(vec<f32, N>{-q}).v};
-  return {a < 0.92f ? small : copysign(large, in).v};
+  F a = abs(in).v, z = x * x, t = smaller(F{} + 4.0f, a) - 2.5f;
+  F small = mad(x, horner(z, .128379166f, -.3761262f, .112834848f, -.0268487576f, .00517757982f,
+                             -.000790822669f, 7.49789469e-05f), x);
+  vec<f32, N> large{horner(t, .999593079f, .00217828248f, -.00544692064f, .00835025124f, -.00861412194f,
+                              .00611522468f, -.00282035256f, .000549907796f, .000288371695f, -.000261972542f,
+                              6.11403011e-05f, 1.43418893e-05f, -9.01156454e-06f, 1.01643832e-06f)};
+  return {a < 1.06f ? small : copysign(large, in).v};
 }
 
 // ---------------------------------------------------------------------------------------------- sixteen pieces
