@@ -108,9 +108,16 @@ def test_flat_positions_beyond_int32() -> None:
 # -- what eager refuses --------------------------------------------------------------------------------------
 
 X = torch.rand(4, 6)
+LARGE = torch.rand(64, 64)
 POSITIONS = torch.tensor([0, 9])
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "matmul of two dtypes": (lambda x, y: x @ y, (X.half(), X.t())),
+    "large matmul of two dtypes": (lambda x, y: x @ y, (LARGE.half(), LARGE)),
+    "linear of another dtype": (F.linear, (X.half(), X)),
+    "bias of another dtype": (F.linear, (X, X, X[0, :4].half())),
+    "large bias of another dtype": (F.linear, (LARGE, LARGE, LARGE[0].double())),
+    "bmm of two dtypes": (torch.bmm, (LARGE[None], LARGE[None].half())),
+    "convolution of two dtypes": (F.conv1d, (LARGE[None].half(), LARGE[:, :, None])),
     "shapes that do not broadcast": (lambda x, y: x + y, (X, X.t())),
     "inner dimensions": (lambda x, y: x @ y, (X, X)),
     "index": (lambda x, i: x[i], (X, POSITIONS)),

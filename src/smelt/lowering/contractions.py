@@ -103,7 +103,12 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
 
 
 def _product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
-    """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector."""
+    """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector.
+
+    Of two dtypes there is none: ATen refuses them, and its meta functions (hence capture) do not.
+    """
+    if x.dtype != y.dtype:
+        raise Unsupported("a product of two dtypes")
     batch = max(len(x.shape), len(y.shape)) - 2 if min(len(x.shape), len(y.shape)) > 1 else 0
     rows = len(x.shape) > 1
     columns = len(y.shape) > 1
@@ -134,6 +139,8 @@ def conjugate_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
 def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Sum:
     """``beta * onto + alpha * (x @ y)``; with a beta of 0 nothing of ``onto`` counts, no NaN either."""
     found = _product(ctx, x, y, alpha)
+    if onto.dtype != x.dtype:
+        raise Unsupported("a product onto another dtype")
     if beta == 0:
         return found
     shape, dtype = ctx.shape, ctx.dtype
