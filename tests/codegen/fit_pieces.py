@@ -1,4 +1,4 @@
-"""Prints the tables of ``smelt_math.h``'s erf and tanh: ``python -m tests.codegen.fit_pieces``.
+"""Prints the numbers in ``smelt_math.h``'s erf, tanh and ndtr: ``python -m tests.codegen.fit_pieces``.
 
 An odd function is a polynomial of degree 6 on each of 16 intervals of ``|x|``, around a center whose value is
 almost a float32, so that the constant term has no error of its own; the other coefficients interpolate
@@ -7,6 +7,9 @@ polynomial what ``f(x)`` is more or less: there an error of the slope would be o
 
 Without a lookup erf is one of two polynomials, whose largest error relative to erf is least: below
 `ERF_JOINT` in ``x * x``, what ``erf(x) / x`` is more than 1; from there to `ERF_END` in ``|x| - ERF_CENTER``.
+
+Of ndtr only the absolute error counts: ``ndtr(x) - 1/2`` is ``x`` times a quotient of polynomials in
+``x * x``.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ ERF_DEGREES = (6, 13)
 ERF_LEVEL, ERF_EMPHASIS = 3.8, 5
 """From where on errors count so many times: at the end the result has to be 1, not almost."""
 NODES, TURNS = 600, 60
+NDTR_END, NDTR_DEGREE, NDTR_TURNS = 5.586, 5, 1500
 Function = Callable[[Real], Real]
 
 
@@ -111,6 +115,31 @@ def minimax(
     return found
 
 
+def minimax_quotient(f: Function, end: float, degree: int) -> tuple[list[float], list[float]]:
+    """Coefficients of P and Q (the first is 1), of the same degree, in ``f(x) = x * P(x * x) / Q(x * x)``, in
+    float32: Lawson's iteration on the linear problem ``x * P - f * Q``, divided by the Q before.
+    """
+    z = (1 - np.cos(np.linspace(0, np.pi, 5 * NODES)[1:])) / 2
+    x = np.sqrt(z) * end
+    goal = np.array([float(f(Real(at))) for at in x])
+    powers = np.vander(z, degree + 1, increasing=True)
+    best, least, emphasis, below = np.zeros(0), np.inf, np.ones(z.size), np.ones(z.size)
+    for _ in range(NDTR_TURNS):
+        system = np.hstack([powers * x[:, None], powers[:, 1:] * -goal[:, None]])
+        system *= (emphasis / below)[:, None]
+        scale = np.linalg.norm(system, axis=0)
+        fitted = np.linalg.lstsq(system / scale, goal * emphasis / below, rcond=None)[0] / scale
+        above, below = powers @ fitted[: degree + 1], 1 + powers[:, 1:] @ fitted[degree + 1 :]
+        error = np.abs(x * above / below - goal)
+        if error.max() < least and below.min() > 0:
+            best, least = fitted, error.max()
+        emphasis *= (error / error.max() + 1e-3) ** 0.3
+        emphasis /= emphasis.max()
+    shrunk = end ** (-2.0 * np.arange(degree + 1))
+    both = best[: degree + 1] * shrunk, np.append(1.0, best[degree + 1 :]) * shrunk
+    return tuple([float(number) for number in each.astype(np.float32)] for each in both)  # type: ignore[return-value]
+
+
 def erf_beyond(z: Real) -> Real:
     """``erf(x) / x - 1`` of ``z = x * x``."""
     return mpmath.erf(mpmath.sqrt(z)) / mpmath.sqrt(z) - 1
@@ -127,6 +156,8 @@ if __name__ == "__main__":
         minimax(erf_beyond, lambda z: 1 / (1 + erf_beyond(z)), 1e-9, ERF_JOINT**2, 0.0, small),
         minimax(mpmath.erf, erf_weight, ERF_JOINT, ERF_END, ERF_CENTER, large),
     ):
+        print(", ".join(f"{number:.9g}f" for number in polynomial))
+    for polynomial in minimax_quotient(lambda x: mpmath.ncdf(x) - 0.5, NDTR_END, NDTR_DEGREE):
         print(", ".join(f"{number:.9g}f" for number in polynomial))
     print(printed("erf", table(mpmath.erf, ERF_EDGES), 0))
     print(printed("tanh", table(mpmath.tanh, TANH_EDGES), 8))

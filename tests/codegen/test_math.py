@@ -54,7 +54,7 @@ LOW = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 @pytest.fixture(scope="module", params=ISAS)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    names = [*REFERENCE, "erfinv", "digamma"]
+    names = [*REFERENCE, "ndtr", "erfinv", "digamma"]
     runs = [
         single(pointwise(op, [kind], kind, LANES), f"{op}_{kind.itemsize}")
         for op in names
@@ -132,12 +132,28 @@ def test_float32_error_over_all_exponents(library: Library, op: str) -> None:
 
 @pytest.mark.parametrize(("op", "end"), [("erf", 4.0), ("tanh", 9.1)])
 def test_what_is_one_is_one(library: Library, op: str, end: float) -> None:
-    """Not almost: gelu multiplies what ``1 + erf(x)`` leaves by numbers as large as one likes."""
+    """Not almost: programs multiply what ``1 + erf(x)`` leaves by numbers as large as one likes."""
     far = torch.cat([torch.linspace(end, 2 * end, 1000), torch.tensor([1e3, 1e30, torch.inf])])
     x = torch.cat([far, -far])
     out = torch.empty_like(x)
     assert library(f"{op}_4", x, out, x.numel()) == 0
     assert torch.equal(out, x.sign())
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_ndtr(library: Library, dtype: torch.dtype) -> None:
+    """Its absolute error, for that is gelu's; and where it has to be 0 or 1, it is."""
+    not_musls(library, "ndtr", ("ndtr",) if dtype == F32 else ())
+    fewer = EMULATED if isinstance(library, ArmLibrary) else 1
+    near = torch.linspace(-9, 9, 1_000_001 // fewer, dtype=dtype)
+    x = torch.cat([patterns(257 * 31 * fewer).to(dtype), near])
+    out = torch.empty_like(x)
+    assert library(f"ndtr_{dtype.itemsize}", x, out, x.numel()) == 0
+    assert torch.equal(out.isnan(), x.isnan())
+    error = (out.double() - torch.special.ndtr(x.double())).abs().nan_to_num()
+    assert error.max() <= {F32: 2.4e-7, F64: 2.3e-16}[dtype], (x[error.argmax()], out[error.argmax()])
+    far = x.abs() > {F32: 5.66, F64: 8.5}[dtype]
+    assert torch.equal(out[far], (x[far] > 0).to(dtype))
 
 
 def test_float32_pow(library: Library) -> None:

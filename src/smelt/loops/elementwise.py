@@ -121,6 +121,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "erf": torch.erf,
     "erfc": torch.erfc,
     "erfinv": torch.erfinv,
+    "ndtr": torch.special.ndtr,
     "lgamma": torch.lgamma,
     "digamma": torch.digamma,
     "sigmoid": torch.sigmoid,

@@ -233,7 +233,7 @@ _CUBE = 0.044715
 
 
 def _gelu_erf(c: Constants, x: Any) -> Any:
-    return ops.mul(ops.mul(x, c(0.5)), ops.add(c(1), ops.erf(ops.mul(x, c(math.sqrt(0.5))))))
+    return ops.mul(x, ops.ndtr(x))
 
 
 def _gelu_angle(c: Constants, x: Any) -> Any:
@@ -246,9 +246,8 @@ def _gelu_tanh(c: Constants, x: Any) -> Any:
 
 
 def _gelu_erf_backward(c: Constants, grad: Any, x: Any) -> Any:
-    area = ops.mul(c(0.5), ops.add(c(1), ops.erf(ops.mul(x, c(math.sqrt(0.5))))))
     density = ops.mul(ops.exp(ops.mul(ops.mul(x, x), c(-0.5))), c(1 / math.sqrt(2 * math.pi)))
-    return ops.mul(grad, ops.add(area, ops.mul(x, density)))
+    return ops.mul(grad, ops.add(ops.ndtr(x), ops.mul(x, density)))
 
 
 def _gelu_tanh_backward(c: Constants, grad: Any, x: Any) -> Any:

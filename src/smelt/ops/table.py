@@ -110,6 +110,7 @@ _ALL = [
         erf=(16, "error function"),
         erfc=(20, "complementary error function"),
         erfinv=(24, "inverse error function"),
+        ndtr=(10, "(1 + erf(x / sqrt(2))) / 2, to an absolute error; exactly 0 and 1 far out"),
         lgamma=(40, "log |gamma(x)|"),
         digamma=(40, "derivative of lgamma"),
         sigmoid=(12, "1 / (1 + exp(-x))"),

@@ -290,6 +290,10 @@ def atanh(x: Value) -> Value:
     return ops.copysign(ops.mul(_c(x, 0.5), ops.log1p(doubled)), x)
 
 
+def ndtr(x: Value) -> Value:
+    return ops.mul(_c(x, 0.5), ops.add(_c(x, 1.0), ops.erf(ops.mul(x, _c(x, math.sqrt(0.5))))))
+
+
 def sigmoid(x: Value) -> Value:
     one = _c(x, 1.0)
     return ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
@@ -332,7 +336,7 @@ DECOMPOSED: dict[str, Callable[..., Value]] = {
     for each in (
         *(fmod, remainder, floordiv, sign, trunc, round_, signbit, copysign, isnan, isinf, fmax, fmin),
         *(nextafter, rsqrt, reciprocal, exp2, expm1, log1p, log2, log10, hypot, int_pow, fma),
-        *(tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, sigmoid, philox),
+        *(tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, ndtr, sigmoid, philox),
     )
 } | SPECIAL
 """Row of `smelt.ops.table.TABLE` → function of its arguments, to be run under the `ops` handler."""
