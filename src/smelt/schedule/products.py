@@ -61,6 +61,8 @@ BLOCK = 512
 CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
 FEWEST_ROWS = 4
+MOST_TILE_ROWS = 8
+"""Of a tile: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall into one."""
 MOST_TILES = 64
 """Of rows with one panel, up to which the next one is fetched meanwhile: beyond, it is not worth it."""
 
@@ -72,8 +74,10 @@ def tile_rows(rows: Expr, registers: int, accumulators: int) -> int:
     [6, 5, 6, 1]
     >>> [tile_rows(sympy.Integer(rows), 2, 16) for rows in (128, 49, 197)]
     [8, 7, 8]
+    >>> tile_rows(sympy.Integer(1024), 1, 12)
+    8
     """
-    most = accumulators // registers
+    most = min(accumulators // registers, MOST_TILE_ROWS)
     if not rows.is_Integer:
         return most
     count = int(rows)
