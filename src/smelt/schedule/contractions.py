@@ -45,6 +45,7 @@ from smelt.schedule.operands import (
 )
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width
+from smelt.schedule.winograd import Results, with_winograd
 from smelt.symbolic import contiguous_strides, size_hint
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
@@ -84,6 +85,9 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
     What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
     that does, channels side by side; what a convolution pads has its zeros around it in memory.
     """
+    import os
+    if config.contractions and os.environ.get("WINO"):
+        graph = with_winograd(graph, frozen_buffers(graph))
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
@@ -97,6 +101,9 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
             made = _Native(node, product, chosen, layouts, borders, target).nodes()
         for each in made:
             chosen.nodes.append(each)
+            if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results) and each.outputs[0] not in layouts.fixed:
+                from smelt.schedule.operands import strides_in_order
+                layouts.place(each.outputs[0], strides_in_order(each.body.shape, (0, 2, 3, 1)))
             layouts.follow(each)
             borders.note(each)
     chosen.outputs = layouts.outputs()
