@@ -45,7 +45,7 @@ from smelt.schedule.operands import (
 )
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width
-from smelt.schedule.winograd import Results, with_winograd
+from smelt.schedule.winograd import Results
 from smelt.symbolic import contiguous_strides, size_hint
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
@@ -85,9 +85,6 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
     What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
     that does, channels side by side; what a convolution pads has its zeros around it in memory.
     """
-    import os
-    if config.contractions and os.environ.get("WINO"):
-        graph = with_winograd(graph, frozen_buffers(graph))
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)

@@ -14,7 +14,7 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, StridedView, Value
+from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, Reduction, StridedView, Value
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides
 
@@ -25,9 +25,31 @@ _I = sympy.Integer
 def with_winograd(graph: Graph, frozen: frozenset[str]) -> Graph:
     nodes: list[Node] = []
     found = replace(graph, buffers=dict(graph.buffers))
+    flags: list[str] = []
     for node in graph.nodes:
-        nodes += _Rewritten(node, found).nodes() if _pays(node, graph, frozen) else [node]
-    return replace(found, nodes=nodes)
+        if _pays(node, graph, frozen):
+            made = _Rewritten(node, found)
+            nodes += made.nodes()
+            flags.append(made.flag)
+        else:
+            nodes.append(node)
+    if not flags:
+        return graph
+    found.buffers["infinite"] = Buffer("infinite", torch.bool, (_I(1),), (_I(1),))
+    nodes.append(Node(("infinite",), Pointwise((_I(1),), torch.bool, _Any(tuple(flags))), nodes[-1].origin))
+    outputs = [*graph.outputs, StridedView("infinite", (_I(1),), (_I(1),), _I(0))]
+    return replace(found, nodes=nodes, outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    flags: tuple[str, ...]
+
+    def __call__(self, index: Index) -> Value:
+        first, *rest = (ops.load(flag, ()) for flag in self.flags)
+        for each in rest:
+            first = ops.logical_or(first, each)
+        return first
 
 
 def _pays(node: Node, graph: Graph, frozen: frozenset[str]) -> bool:
@@ -68,11 +90,20 @@ class _Rewritten:
         yield Node((products,), Contraction((_I(16), tiles, k), (c,), torch.float32,
             lambda i, r: ops.load(patches, (i[0], i[1], r[0])), lambda i, r: ops.load(weights, (i[0], r[0], i[2])), None, call), origin)
         yield replace(self.node, body=Pointwise(body.shape, torch.float32, Results(body, products)))
+        whole = str(self.node.outputs[0])
+        rows = self._buffer("rows", (n, h, w), torch.bool)
+        yield Node((rows,), Reduction("any", (n, h, w), (k,), torch.bool, lambda i, r: _infinite(ops.load(whole, (i[0], r[0], i[1], i[2])))), origin)
+        self.flag = self._buffer("flag", (), torch.bool)
+        yield Node((self.flag,), Reduction("any", (), (n, h, w), torch.bool, lambda i, r: ops.load(rows, r)), origin)
 
-    def _buffer(self, purpose: str, shape: tuple[Expr, ...]) -> str:
+    def _buffer(self, purpose: str, shape: tuple[Expr, ...], dtype: torch.dtype = torch.float32) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
-        self.graph.buffers[name] = Buffer(name, torch.float32, shape, contiguous_strides(shape))
+        self.graph.buffers[name] = Buffer(name, dtype, shape, contiguous_strides(shape))
         return name
+
+
+def _infinite(value: Value) -> Value:
+    return ops.logical_not(ops.eq(ops.sub(value, value), ops.constant(0.0, torch.float32)))
 
 
 def _sign(plus: Expr) -> Value:
