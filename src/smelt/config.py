@@ -26,6 +26,10 @@ class Config:
     contractions: bool = True
     """Whether matrix products run in kernels of our own where that pays (off: ATen computes them all)."""
 
+    winograd: bool = True
+    """Whether 3x3 convolutions with frozen weights take fewer multiplications where that pays
+    (`smelt.schedule.winograd`). A result that is not finite has the graph compiled without."""
+
     vectorize: bool = True
     parallel: bool = True
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
 from smelt.codegen.cpp import CLOCKS, CppUnit, print_unit
@@ -33,6 +34,7 @@ from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.garbage import garbage_goes, garbage_waits, give_back
 from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.otherwise import or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
@@ -101,7 +103,7 @@ def _compile(program: Program, config: Config) -> Compiled:
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = _from_cache(store, key, program, report)
+    found = _from_cache(store, key, program, config, report)
     if found is not None:
         return found
     with report.phase("lowering"):
@@ -135,18 +137,21 @@ def _compile(program: Program, config: Config) -> Compiled:
             job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
-        return _cut(executor.build(plan, job, constants, _clocks(plan, job, report)))
+        return _checked(
+            executor.build(plan, job, constants, _clocks(plan, job, report)), plan, program, config
+        )
 
 
-def _cut(call):
-    import os
-    if not os.environ.get("WINO"): return call
-    def checked(args):
-        *results, flag = call(args)
-        if flag.item(): raise RuntimeError("not finite")
-        return tuple(results)
-    checked._boxed_call = True
-    return checked
+def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config) -> Compiled:
+    """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
+    if len(plan.outputs) == len(program.outputs):
+        return compiled
+
+    def compile_otherwise() -> Compiled:
+        logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
+        return compile_program(program, replace(config, winograd=False))
+
+    return or_otherwise(compiled, compile_otherwise)
 
 
 def _lowered(program: Program, config: Config) -> Graph:
@@ -155,10 +160,7 @@ def _lowered(program: Program, config: Config) -> Graph:
         program = join_siblings(program)
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
     graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases))
-    import os
-    if config.contractions and os.environ.get("WINO"):
-        graph = with_winograd(graph, frozen_buffers(graph))
-    return graph
+    return with_winograd(graph) if config.winograd and config.contractions else graph
 
 
 def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
@@ -230,7 +232,9 @@ def _verify_kernels(scheduled: Scheduled) -> None:
         verify_run(run)
 
 
-def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileReport) -> Compiled | None:
+def _from_cache(
+    store: cache.Cache, key: str, program: Program, config: Config, report: CompileReport
+) -> Compiled | None:
     """The compiled program that an earlier process left, where there is one."""
     with report.phase("cache"):
         entry = store.get(key)
@@ -251,7 +255,8 @@ def _from_cache(store: cache.Cache, key: str, program: Program, report: CompileR
         constants = {
             name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
         }
-        return executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
+        built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
+        return _checked(built, plan, program, config)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:

@@ -42,6 +42,7 @@ from smelt.schedule.operands import (
     lies_well,
     memory_order,
     operand_code,
+    strides_in_order,
 )
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width
@@ -98,13 +99,18 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
             made = _Native(node, product, chosen, layouts, borders, target).nodes()
         for each in made:
             chosen.nodes.append(each)
-            if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results) and each.outputs[0] not in layouts.fixed:
-                from smelt.schedule.operands import strides_in_order
-                layouts.place(each.outputs[0], strides_in_order(each.body.shape, (0, 2, 3, 1)))
+            if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results):
+                _place(str(each.outputs[0]), each.body, layouts)
             layouts.follow(each)
             borders.note(each)
     chosen.outputs = layouts.outputs()
     return chosen
+
+
+def _place(name: str, body: Pointwise, layouts: Layouts) -> None:
+    """Lay a convolution's results out as its products lie, unless somebody wants them otherwise."""
+    if name not in layouts.fixed:
+        layouts.place(name, strides_in_order(body.shape, Results.channels_last))
 
 
 def _products(

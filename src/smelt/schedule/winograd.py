@@ -1,8 +1,15 @@
-"""Convolutions with fewer multiplications: two by two results at a time (Winograd's F(2x2, 3x3)).
+"""3x3 convolutions with fewer multiplications: two by two results at a time (Winograd's F(2x2, 3x3)).
 
-Four results of a 3x3 window that moves by one, side by side two by two, see 4x4 elements. Instead of 36 products
-for each channel, 16: of what 16 sums of the elements are with 16 sums of the weights (Lavin and Gray 2016,
-"Fast Algorithms for Convolutional Neural Networks").
+Four results side by side of a window that moves by one see 4x4 elements, a patch. For each channel they take
+36 products; or 16, of as many sums of the patch with as many sums of the weights (Lavin and Gray 2016, "Fast
+Algorithms for Convolutional Neural Networks"; F(4x4, 3x3) would lose digits, this loses none)::
+
+    patches[f, tile, c]  = sums of x's patch             weights[f, c, k] = sums of the weight, ahead
+    products[f]          = patches[f] @ weights[f]       result = sums of the products, by row and column
+
+Where x has an infinity, or a sum overflows, sums of the patch are NaN and so are results that would not be.
+Hence the graph gets an output behind all others, a bool: whether a result was not finite. Then none of the
+others counts, and whoever runs the graph has to run one without these (`smelt.runtime.otherwise`).
 """
 
 from __future__ import annotations
@@ -12,98 +19,148 @@ from dataclasses import dataclass, replace
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr
 
-from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Pointwise, Reduction, StridedView, Value
+from smelt.loops.ir import (
+    Bind,
+    Buffer,
+    Check,
+    Contraction,
+    Extern,
+    Graph,
+    Index,
+    Node,
+    Pointwise,
+    Reduction,
+    StridedView,
+    Value,
+)
 from smelt.ops import ops
+from smelt.schedule.constants import frozen_buffers
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides
 
 FEWEST_CHANNELS, FEWEST_TILES = 64, 48
-_I = sympy.Integer
+"""Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little."""
+MOST_BYTES = 2**24
+"""Of patches and products together: more go to memory and back, and take a lot of it."""
+FREQUENCIES = 4
+"""Sums of a row of a patch, and of a column."""
+
+ZERO, ONE, TWO = map(sympy.Integer, (0, 1, 2))
 
 
-def with_winograd(graph: Graph, frozen: frozenset[str]) -> Graph:
-    nodes: list[Node] = []
-    found = replace(graph, buffers=dict(graph.buffers))
-    flags: list[str] = []
+def with_winograd(graph: Graph) -> Graph:
+    """The graph with its convolutions done so where that pays, and its results' check as another last output;
+    the graph itself where there is none of these, or where it must not run twice.
+
+    The convolutions: 3x3 with stride and dilation 1, without groups, in float32, of static even sizes, with a
+    weight that depends on frozen inputs alone.
+    """
+    frozen = frozen_buffers(graph)
+    if not frozen or not _may_run_again(graph):
+        return graph
+    found = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    flags = []
     for node in graph.nodes:
-        if _pays(node, graph, frozen):
-            made = _Rewritten(node, found)
-            nodes += made.nodes()
-            flags.append(made.flag)
+        if _pays(node, frozen):
+            rewritten = _Rewritten(node, found)
+            found.nodes += rewritten.nodes()
+            flags.append(rewritten.flag)
         else:
-            nodes.append(node)
+            found.nodes.append(node)
     if not flags:
         return graph
-    found.buffers["infinite"] = Buffer("infinite", torch.bool, (_I(1),), (_I(1),))
-    nodes.append(Node(("infinite",), Pointwise((_I(1),), torch.bool, _Any(tuple(flags))), nodes[-1].origin))
-    outputs = [*graph.outputs, StridedView("infinite", (_I(1),), (_I(1),), _I(0))]
-    return replace(found, nodes=nodes, outputs=outputs)
+    name = "not_finite"
+    found.buffers[name] = Buffer(name, torch.bool, (ONE,), (ONE,))
+    found.nodes.append(
+        Node((name,), Pointwise((ONE,), torch.bool, _Any(tuple(flags))), found.nodes[-1].origin)
+    )
+    found.outputs = [*graph.outputs, StridedView(name, (ONE,), (ONE,), ZERO)]
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Any:
-    flags: tuple[str, ...]
-
-    def __call__(self, index: Index) -> Value:
-        first, *rest = (ops.load(flag, ()) for flag in self.flags)
-        for each in rest:
-            first = ops.logical_or(first, each)
-        return first
+def _may_run_again(graph: Graph) -> bool:
+    """Whether running the graph leaves nothing behind but its results, and takes nothing (random numbers)."""
+    return not graph.mutations and not any(
+        isinstance(node.body, (Extern, Bind, Check)) for node in graph.nodes
+    )
 
 
-def _pays(node: Node, graph: Graph, frozen: frozenset[str]) -> bool:
+def _pays(node: Node, frozen: frozenset[str]) -> bool:
     body = node.body
-    if not isinstance(body, Contraction) or body.dtype != torch.float32 or len(body.shape) != 4:
+    if not isinstance(body, Contraction) or body.call.target != "aten.convolution.default":
         return False
-    if body.call.target != "aten.convolution.default":
+    _, weight, _, stride, _, dilation, transposed, _, groups = body.call.args
+    sizes = (*body.shape, *body.reduce_shape)
+    if body.dtype != torch.float32 or len(body.shape) != 4 or not all(size.is_Integer for size in sizes):
         return False
-    x, weight, _, stride, padding, dilation, transposed, _, groups = body.call.args
-    if not (isinstance(weight, StridedView) and weight.buffer in frozen):
+    if transposed or groups != 1 or {*stride, *dilation} != {1} or weight.buffer not in frozen:
         return False
-    if transposed or groups != 1 or set(stride) != {1} or set(dilation) != {1}:
-        return False
-    if not all(size.is_Integer for size in (*body.shape, *body.reduce_shape)):
-        return False
-    n, k, h, w = map(int, body.shape)
-    c, *taps = map(int, body.reduce_shape)
-    return taps == [3, 3] and h % 2 == w % 2 == 0 and min(c, k) >= FEWEST_CHANNELS and n * h * w // 4 >= FEWEST_TILES
+    images, results, height, width, channels, *taps = map(int, sizes)
+    tiles = images * height * width // 4
+    return (
+        taps == [3, 3]
+        and height % 2 == width % 2 == 0
+        and min(channels, results) >= FEWEST_CHANNELS
+        and tiles >= FEWEST_TILES
+        and 4 * FREQUENCIES**2 * tiles * (channels + results) <= MOST_BYTES
+    )
 
 
 class _Rewritten:
+    """The nodes that take a convolution's place. ``flag``: the buffer with whether a result is not finite."""
+
     def __init__(self, node: Node, graph: Graph) -> None:
-        self.node, self.graph = node, graph
+        assert isinstance(node.body, Contraction)
+        self.node, self.body, self.graph = node, node.body, graph
+        self.result = str(node.outputs[0])
+        self.flag = self._buffer("flag", (), torch.bool)
 
     def nodes(self) -> Iterator[Node]:
-        body = self.node.body
-        n, k, h, w = body.shape
-        c = body.reduce_shape[0]
-        tiles = n * h * w / 4
-        weights = self._buffer("weights", (_I(16), c, k))
-        patches = self._buffer("patches", (_I(16), tiles, c))
-        products = self._buffer("products", (_I(16), tiles, k))
-        origin = self.node.origin
-        yield Node((weights,), Pointwise((_I(16), c, k), torch.float32, _Weights(body)), origin)
-        yield Node((patches,), Pointwise((_I(16), tiles, c), torch.float32, _Patches(body)), origin)
-        views = [StridedView(name, self.graph.buffers[name].shape, self.graph.buffers[name].strides, _I(0)) for name in (patches, weights)]
-        call = Extern("aten.bmm.default", tuple(views), {})
-        yield Node((products,), Contraction((_I(16), tiles, k), (c,), torch.float32,
-            lambda i, r: ops.load(patches, (i[0], i[1], r[0])), lambda i, r: ops.load(weights, (i[0], r[0], i[2])), None, call), origin)
-        yield replace(self.node, body=Pointwise(body.shape, torch.float32, Results(body, products)))
-        whole = str(self.node.outputs[0])
-        rows = self._buffer("rows", (n, h, w), torch.bool)
-        yield Node((rows,), Reduction("any", (n, h, w), (k,), torch.bool, lambda i, r: _infinite(ops.load(whole, (i[0], r[0], i[1], i[2])))), origin)
-        self.flag = self._buffer("flag", (), torch.bool)
-        yield Node((self.flag,), Reduction("any", (), (n, h, w), torch.bool, lambda i, r: ops.load(rows, r)), origin)
+        images, results, height, width = self.body.shape
+        channels, tiles = self.body.reduce_shape[0], images * height * width / 4
+        sums = sympy.Integer(FREQUENCIES**2)
+        patches = self._buffer("patches", (sums, tiles, channels))
+        weights = self._buffer("weights", (sums, channels, results))
+        products = self._buffer("products", (sums, tiles, results))
+        yield self._pointwise(patches, _Patches(self.body))
+        yield self._pointwise(weights, _Weights(self.body))
+        views = [
+            StridedView(name, self.graph.buffers[name].shape, self.graph.buffers[name].strides, ZERO)
+            for name in (patches, weights)
+        ]
+        product = Contraction(
+            (sums, tiles, results),
+            (channels,),
+            torch.float32,
+            lambda i, r: ops.load(patches, (i[0], i[1], r[0])),
+            lambda i, r: ops.load(weights, (i[0], r[0], i[2])),
+            None,
+            Extern("aten.bmm.default", tuple(views), {}),
+        )
+        yield replace(self.node, outputs=(products,), body=product)
+        yield self._pointwise(self.result, Results(self.body, products))
+        pixels = self._buffer("pixels", (images, height, width), torch.bool)
+        over_channels = Reduction("any", (images, height, width), (results,), torch.bool, self._is_not_finite)
+        yield replace(self.node, outputs=(pixels,), body=over_channels)
+        over_pixels = Reduction(
+            "any", (), (images, height, width), torch.bool, lambda i, r: ops.load(pixels, r)
+        )
+        yield replace(self.node, outputs=(self.flag,), body=over_pixels)
+
+    def _is_not_finite(self, index: Index, rindex: Index) -> Value:
+        image, row, column = index
+        value = ops.load(self.result, (image, rindex[0], row, column))
+        return ops.ne(ops.sub(value, value), ops.constant(0.0, torch.float32))
+
+    def _pointwise(self, name: str, function: _Patches | _Weights | Results) -> Node:
+        body = Pointwise(self.graph.buffers[name].shape, torch.float32, function)
+        return replace(self.node, outputs=(name,), body=body)
 
     def _buffer(self, purpose: str, shape: tuple[Expr, ...], dtype: torch.dtype = torch.float32) -> str:
-        name = f"{self.node.outputs[0]}_{purpose}"
+        name = f"{self.result}_{purpose}"
         self.graph.buffers[name] = Buffer(name, dtype, shape, contiguous_strides(shape))
         return name
-
-
-def _infinite(value: Value) -> Value:
-    return ops.logical_not(ops.eq(ops.sub(value, value), ops.constant(0.0, torch.float32)))
 
 
 def _sign(plus: Expr) -> Value:
@@ -113,80 +170,113 @@ def _sign(plus: Expr) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Patches:
-    """(frequency, tile, channel): of rows 0 to 3 of a tile 0-2, 1+2, 2-1 or 1-3, of the columns of these too."""
+    """A loop function of (frequency, tile, channel): a sum of two rows of a patch, each of two elements.
+
+    By frequency: 0 - 2, 1 + 2, 2 - 1, 1 - 3.
+    """
 
     body: Contraction
 
     def __call__(self, index: Index) -> Value:
         frequency, tile, channel = index
-        h, w = self.body.shape[2:]
-        across = w / 2
-        row, column = Mod(FloorDiv(tile, across), h / 2) * 2, Mod(tile, across) * 2
-        image = FloorDiv(tile, across * (h / 2))
-        (a, b, s), (d, e, t) = _pair(FloorDiv(frequency, _I(4))), _pair(Mod(frequency, _I(4)))
+        _, _, height, width = self.body.shape
+        across, down = width / 2, height / 2
+        place = (
+            FloorDiv(tile, across * down),
+            ZERO,
+            Mod(FloorDiv(tile, across), down) * 2,
+            Mod(tile, across) * 2,
+        )
+        first, second, plus = _pair(Mod(frequency, sympy.Integer(FREQUENCIES)))
 
-        def seen(i: Expr, j: Expr) -> Value:
-            return self.body.lhs((image, _I(0), row, column), (channel, i, j))
+        def along(row: Expr) -> Value:
+            left, right = (self.body.lhs(place, (channel, row, column)) for column in (first, second))
+            return ops.fma(right, _sign(plus), left)
 
-        def across_(i: Expr) -> Value:
-            return ops.fma(seen(i, e), _sign(t), seen(i, d))
-
-        return ops.fma(across_(b), _sign(s), across_(a))
+        upper, lower, added = _pair(FloorDiv(frequency, sympy.Integer(FREQUENCIES)))
+        return ops.fma(along(lower), _sign(added), along(upper))
 
 
-def _pair(i: Expr) -> tuple[Expr, Expr, Expr]:
-    """Rows a and b, and whether b is added to a, for frequency i: (0, 2, 0), (1, 2, 1), (2, 1, 0), (1, 3, 0)."""
-    half, third = FloorDiv(i, _I(2)), FloorDiv(i, _I(3))
-    one = FloorDiv(i + 1, _I(2)) - half  # i is odd
-    return i - 2 * third, 2 + 2 * third - half, one - third
+def _pair(frequency: Expr) -> tuple[Expr, Expr, Expr]:
+    """Which two elements of a line make a sum, and 1 where they are added, 0 where they are subtracted.
+
+    >>> [_pair(sympy.Integer(frequency)) for frequency in range(FREQUENCIES)]
+    [(0, 2, 0), (1, 2, 1), (2, 1, 0), (1, 3, 0)]
+    """
+    half, third, odd = FloorDiv(frequency, TWO), FloorDiv(frequency, sympy.Integer(3)), Mod(frequency, TWO)
+    return frequency - 2 * third, 2 + 2 * third - half, odd - third
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """(frequency, channel, result's channel): w0, (w0 + w1 + w2) / 2, (w0 - w1 + w2) / 2 or w2, both ways."""
+    """A loop function of (frequency, channel, channel of the result): sums of the weight's rows and columns.
+
+    By frequency: 0, (0 + 1 + 2) / 2, (0 - 1 + 2) / 2, 2.
+    """
 
     body: Contraction
 
     def __call__(self, index: Index) -> Value:
-        frequency, channel, out = index
-        zero = _I(0)
+        frequency, channel, result = index
+        of_rows, of_columns = (part(frequency, sympy.Integer(FREQUENCIES)) for part in (FloorDiv, Mod))
 
-        def weight(i: int, j: int) -> Value:
-            return self.body.rhs((zero, out, zero, zero), (channel, _I(i), _I(j)))
+        def down(column: int) -> Value:
+            taps = [(channel, sympy.Integer(row), sympy.Integer(column)) for row in range(3)]
+            return _of_three(of_rows, [self.body.rhs((ZERO, result, ZERO, ZERO), tap) for tap in taps])
 
-        rows = [_weight_sum(FloorDiv(frequency, _I(4)), [weight(i, j) for i in range(3)]) for j in range(3)]
-        return _weight_sum(Mod(frequency, _I(4)), rows)
-
-
-def _weight_sum(i: Expr, w: list[Value]) -> Value:
-    ends = ops.add(w[0], w[2])
-    half = ops.constant(0.5, torch.float32)
-    middle = ops.mul(half, ops.where(_is(i, 1), ops.add(ends, w[1]), ops.sub(ends, w[1])))
-    return ops.where(_is(i, 0), w[0], ops.where(_is(i, 3), w[2], middle))
+        return _of_three(of_columns, [down(column) for column in range(3)])
 
 
-def _is(i: Expr, value: int) -> Value:
-    return ops.eq(ops.index_expr(i, torch.int64), ops.constant(value, torch.int64))
+def _of_three(frequency: Expr, values: list[Value]) -> Value:
+    def is_frequency(number: int) -> Value:
+        return ops.eq(ops.index_expr(frequency, torch.int64), ops.constant(number, torch.int64))
+
+    first, middle, last = values
+    ends = ops.add(first, last)
+    both = ops.where(is_frequency(1), ops.add(ends, middle), ops.sub(ends, middle))
+    inner = ops.mul(ops.constant(0.5, torch.float32), both)
+    return ops.where(is_frequency(0), first, ops.where(is_frequency(3), last, inner))
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Row 0 of a tile: products 0+1+2, row 1: 1-2-3; columns alike."""
+    """A loop function: the convolution's results, as sums of the products of their tile.
+
+    In the upper row of a tile 0 + 1 + 2, in the lower 1 - 2 - 3; so for the columns.
+    """
 
     body: Contraction
     products: str
 
+    channels_last = (0, 2, 3, 1)
+    """Dimensions as the result's memory shall have them, outermost first."""
+
     def __call__(self, index: Index) -> Value:
-        image, out, row, column = index
-        h, w = self.body.shape[2:]
-        tile = (image * (h / 2) + FloorDiv(row, _I(2))) * (w / 2) + FloorDiv(column, _I(2))
-        i, j = Mod(row, _I(2)), Mod(column, _I(2))
+        image, channel, row, column = index
+        _, _, height, width = self.body.shape
+        tile = (image * (height / 2) + FloorDiv(row, TWO)) * (width / 2) + FloorDiv(column, TWO)
+        below, right = Mod(row, TWO), Mod(column, TWO)
 
-        def product(di: int, dj: int) -> Value:
-            return ops.load(self.products, ((i + di) * 4 + j + dj, tile, out))
+        def product(down: int, across: int) -> Value:
+            frequency = (below + down) * FREQUENCIES + right + across
+            return ops.load(self.products, (frequency, tile, channel))
 
-        def along(di: int) -> Value:
-            return ops.fma(ops.add(product(di, 1), product(di, 2)), _sign(1 - j), product(di, 0))
+        def along(down: int) -> Value:
+            two = ops.add(product(down, 1), product(down, 2))
+            return ops.fma(two, _sign(1 - right), product(down, 0))
 
-        total = ops.fma(ops.add(along(1), along(2)), _sign(1 - i), along(0))
+        total = ops.fma(ops.add(along(1), along(2)), _sign(1 - below), along(0))
         return total if self.body.start is None else ops.add(total, self.body.start(index))
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    """A loop function: whether one of the flags is set."""
+
+    flags: tuple[str, ...]
+
+    def __call__(self, index: Index) -> Value:
+        found, *others = (ops.load(flag, ()) for flag in self.flags)
+        for other in others:
+            found = ops.logical_or(found, other)
+        return found
