@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the MLIR floor run."""
+"""The examples in docstrings run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from importlib import import_module
 
 import pytest
 
-import smelt.mlir
-
-pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+import smelt
 
 MODULES = [
-    "smelt.lowering.needs",
-    "smelt.cli.schema",
-    *(found.name for found in pkgutil.walk_packages(smelt.mlir.__path__, "smelt.mlir.")),
+    found.name for found in pkgutil.walk_packages(smelt.__path__, "smelt.") if found.name != "smelt.__main__"
 ]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_run(name):
+    if name.startswith("smelt.mlir."):
+        pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+    smelt.reset()
     result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0
