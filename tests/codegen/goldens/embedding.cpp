@@ -2,19 +2,22 @@ namespace smelt {
 
 static i64 kernel_embedding_8(const i64_buffer* in0, const f32_buffer* in1, f32_buffer* out2, i64 s0) {
   i64 error = 0;
-  #pragma omp parallel for schedule(static)
-  for (i64 d0 = 0; d0 < s0; d0 += 1) {
-    const i64 v0 = in0[d0];
-    const i64 x0 = check_index(wrap_index(v0, 10), 10, &error);
-    i64 d1 = 0;
-    for (; d1 + 8 <= 19; d1 += 8) {
-      const auto v1 = load<8>(in1 + (x0*19 + d1));
-      store(out2 + (d0*19 + d1), v1);
-    }
-    if (d1 < 19) {
-      const auto m0 = first<8>(19 - d1);
-      const auto v2 = load<8>(m0, in1 + (x0*19 + d1));
-      store(m0, out2 + (d0*19 + d1), v2);
+  Iterations iterations0(s0);
+  #pragma omp parallel
+  for (Chunk chunk0(iterations0); chunk0.next();) {
+    for (i64 d0 = chunk0.begin, e0 = chunk0.end; d0 < e0; d0 += 1) {
+      const i64 v0 = in0[d0];
+      const i64 x0 = check_index(wrap_index(v0, 10), 10, &error);
+      i64 d1 = 0;
+      for (; d1 + 8 <= 19; d1 += 8) {
+        const auto v1 = load<8>(in1 + (x0*19 + d1));
+        store(out2 + (d0*19 + d1), v1);
+      }
+      if (d1 < 19) {
+        const auto m0 = first<8>(19 - d1);
+        const auto v2 = load<8>(m0, in1 + (x0*19 + d1));
+        store(m0, out2 + (d0*19 + d1), v2);
+      }
     }
   }
   return error;

@@ -2,26 +2,29 @@ namespace smelt {
 
 // aten.native_layer_norm at model.py:3 in forward
 static void kernel_layernorm(const f32_buffer* in0, const f32_buffer* in1, f32_buffer* out2, i64 s0) {
-  #pragma omp parallel for schedule(static)
-  for (i64 d0 = 0; d0 < s0; d0 += 1) {
-    reduce_welford<values<f32, 64>> a0_64;
-    for (i64 d1 = 0; d1 < 768; d1 += 64) {
-      const auto v0 = load<64>(in0 + (d0*768 + d1));
-      a0_64.update(v0);
-    }
-    auto a0_all = reduce(a0_64);
-    const f32 v1 = a0_all.mean;
-    const f32 v2 = a0_all.m2;
-    const f32 v3 = truediv(v2, 768.0f);
-    const f32 v4 = add(v3, 1e-05f);
-    const f32 v5 = rsqrt(v4);
-    for (i64 d2 = 0; d2 < 768; d2 += 16) {
-      const auto v6 = load<16>(in0 + (d0*768 + d2));
-      const auto v7 = sub(v6, splat<16>(v1));
-      const auto v8 = mul(v7, splat<16>(v5));
-      const auto v9 = load<16>(in1 + d2);
-      const auto v10 = mul(v8, v9);
-      store(out2 + (d0*768 + d2), v10);
+  Iterations iterations0(s0);
+  #pragma omp parallel
+  for (Chunk chunk0(iterations0); chunk0.next();) {
+    for (i64 d0 = chunk0.begin, e0 = chunk0.end; d0 < e0; d0 += 1) {
+      reduce_welford<values<f32, 64>> a0_64;
+      for (i64 d1 = 0; d1 < 768; d1 += 64) {
+        const auto v0 = load<64>(in0 + (d0*768 + d1));
+        a0_64.update(v0);
+      }
+      auto a0_all = reduce(a0_64);
+      const f32 v1 = a0_all.mean;
+      const f32 v2 = a0_all.m2;
+      const f32 v3 = truediv(v2, 768.0f);
+      const f32 v4 = add(v3, 1e-05f);
+      const f32 v5 = rsqrt(v4);
+      for (i64 d2 = 0; d2 < 768; d2 += 16) {
+        const auto v6 = load<16>(in0 + (d0*768 + d2));
+        const auto v7 = sub(v6, splat<16>(v1));
+        const auto v8 = mul(v7, splat<16>(v5));
+        const auto v9 = load<16>(in1 + d2);
+        const auto v10 = mul(v8, v9);
+        store(out2 + (d0*768 + d2), v10);
+      }
     }
   }
 }

@@ -61,10 +61,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "sort": (),
     "transpose": (),
     "stream": (),
+    "parallel": (),
     "clock": (),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, the
-random number generator, sorting, vectors turned in registers, stores past the caches, clocks."""
+random number generator, sorting, vectors turned in registers, stores past the caches, iterations among
+threads, clocks."""
 
 
 @lru_cache(maxsize=8)

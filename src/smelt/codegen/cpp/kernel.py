@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -40,7 +40,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.ops import TABLE
-from smelt.symbolic import contiguous_strides, flatten, numel
+from smelt.symbolic import FloorDiv, Mod, contiguous_strides, flatten, numel
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 _STACK_BYTES = 64 * 1024
@@ -262,19 +262,41 @@ class KernelPrinter:
             nested.append((inner, name))
             self.loops.append(inner)
             body = inner.body
-        if scope.parallel == 0:
-            collapse = f" collapse({len(nested)})" if len(nested) > 1 else ""
-            ordered = " ordered" if self.merges_outward(body) else ""
-            self.line(f"#pragma omp parallel for schedule(static){collapse}{ordered}")
-        for loop, name in nested:
-            self.line(self.loop_head(loop, name) + " {")
-            self.indent += 1
-        with self.head([each.var for each, _ in nested]):
-            self.statements(body, replace(scope, parallel=scope.parallel + 1))
-        for _ in nested:
-            self.indent -= 1
-            self.line("}")
+        inside = replace(scope, parallel=scope.parallel + 1)
+        with ExitStack() as blocks:
+            if scope.parallel or self.merges_outward(body):
+                if not scope.parallel:
+                    collapse = f" collapse({len(nested)})" if len(nested) > 1 else ""
+                    self.line(f"#pragma omp parallel for schedule(static){collapse} ordered")
+                for loop, name in nested:
+                    blocks.enter_context(self.block(self.loop_head(loop, name)))
+            else:
+                self.shared_out(nested, blocks)
+            with self.head([each.var for each, _ in nested]):
+                self.statements(body, inside)
         del self.loops[len(self.loops) - (len(nested) - 1) :]
+
+    def shared_out(self, nested: list[tuple[For, str]], blocks: ExitStack) -> None:
+        """Open these loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
+        self.needs.add("parallel")
+        counts = [FloorDiv(loop.end - loop.begin + loop.step - 1, loop.step) for loop, _ in nested]
+        iterations, chunk, end = (self.fresh(each) for each in ("iterations", "chunk", "e"))
+        self.line(f"Iterations {iterations}({self.index(sympy.Mul(*counts))});")
+        self.line("#pragma omp parallel")
+        blocks.enter_context(self.block(f"for (Chunk {chunk}({iterations}); {chunk}.next();)"))
+        first, name = nested[0]
+        counted = len(nested) == 1 and first.begin == 0 and first.step == 1
+        place = name if counted else self.fresh("i")
+        head = f"for (i64 {place} = {chunk}.begin, {end} = {chunk}.end; {place} < {end}; {place} += 1)"
+        blocks.enter_context(self.block(head))
+        if counted:
+            return
+        iteration = sympy.Dummy("iteration", integer=True, nonnegative=True)
+        self.symbols[iteration] = place
+        for position, (loop, name) in enumerate(nested):
+            number = FloorDiv(iteration, sympy.Mul(*counts[position + 1 :]))
+            number = Mod(number, counts[position]) if position else number
+            self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 
     def merges_outward(self, body: Block) -> bool:
         updated = updates_in(body.stmts)

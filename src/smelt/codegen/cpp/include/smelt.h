@@ -7,6 +7,7 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #define SMELT_INLINE static inline __attribute__((always_inline))
+#define SMELT_INLINE_METHOD inline __attribute__((always_inline))
 #ifndef __has_builtin
 #define __has_builtin(x) 0
 #endif

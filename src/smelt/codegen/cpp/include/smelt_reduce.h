@@ -13,7 +13,6 @@ template <class V> SMELT_INLINE auto low_of(V x) { return low(x); }
     next.update(x);                                                     \
     v = where(m, next.v, v);                                            \
   }
-#define SMELT_INLINE_METHOD inline __attribute__((always_inline))
 
 #define SMELT_SIMPLE_REDUCTION(name, identity, combine)                                                  \
   template <class V> struct name {                                                                       \
