@@ -34,8 +34,8 @@ EXPORT i64 others_help(i64 count, i64 slow, i64 looks) {
   #pragma omp parallel
   for (Chunk chunk(iterations); chunk.next();)
     for (i64 i = chunk.begin, end = chunk.end; i < end; i += 1) {
-      const i64 own = end - i;
-      while (i == slow && looked < looks && __atomic_load_n(&finished, __ATOMIC_RELAXED) < count - own) looked += 1;
+      const i64 rest = count - (end - i);
+      while (i == slow && looked < looks && __atomic_load_n(&finished, __ATOMIC_RELAXED) < rest) looked += 1;
       __atomic_fetch_add(&finished, 1, __ATOMIC_RELAXED);
     }
   return looked < looks;

@@ -55,6 +55,9 @@ def _agrees(got: torch.Tensor, model: nn.Module, x: torch.Tensor) -> None:
         ((2, 8, 16, 16), {"padding": 0}),
         ((1, 8, 16, 18), {"padding": (2, 1)}),
         ((1, 8, 28, 28), {"padding": 1, "padding_mode": "reflect"}),
+        ((2, 8, 7, 7), {}),
+        ((1, 8, 9, 12), {"padding": (1, 0)}),
+        ((1, 8, 11, 13), {"padding": 2}),
     ],
 )
 def test_results_are_as_exact_as_eagers(size, more, threads) -> None:
@@ -156,15 +159,19 @@ class Counting(nn.Module):
         (_block(stride=2), (1, 8, 32, 32), {}),
         (_block(dilation=2, padding=2), (1, 8, 16, 16), {}),
         (_block(groups=8), (1, 8, 16, 16), {}),
-        (_block(), (1, 8, 15, 15), {}),
-        (_block(), (1, 8, 8, 8), {}),
+        (_block(padding=0), (1, 8, 17, 17), {}),
+        (_block(padding=(1, 0)), (1, 8, 16, 17), {}),
+        (_block(), (1, 8, 6, 6), {}),
         (_block(), (1, 8, 256, 256), {}),
         (_block(), (1, 8, 16, 16), {"winograd": False}),
         (_block(), (1, 8, 16, 16), {"freezing": False}),
         (_block(), (1, 8, 16, 16), {"dynamic": True}),
         (Counting(), (1, 8, 16, 16), {}),
     ],
-    ids=["stride", "dilation", "groups", "odd", "small", "large", "off", "unfrozen", "dynamic", "mutation"],
+    ids=[
+        *("stride", "dilation", "groups", "odd", "odd width", "small", "large"),
+        *("off", "unfrozen", "dynamic", "mutation"),
+    ],
 )
 def test_others_are_as_they_were(model, size, options) -> None:
     x = torch.randn(size)

@@ -62,9 +62,16 @@ template <typename T> static T read(int64 base, int64 offset) { return *(const T
 static PyObject* watch(PyObject* self, PyObject* arguments) {
   const Table& table = *(const Table*)PyLong_AsLongLong(self);
   const Layout& at = table.at;
-  for (const Entry* each = table.entries; each < table.entries + table.count; each++) {
+  const Entry* end = table.entries + table.count;
+  for (const Entry* each = table.entries; each < end; each++) {
     PyObject* object = PyList_GetItem(arguments, each->position);
     if (!object) return 0;
+    if (const Entry* soon = each + 8; soon < end) {
+      __builtin_prefetch((const void*)(soon->tensor + at.storage));
+      __builtin_prefetch((const void*)(soon->tensor + at.offset));
+      __builtin_prefetch((const void*)(soon->tensor + at.counter));
+      __builtin_prefetch((const void*)(soon->counter + at.version));
+    }
     int64 tensor = read<int64>((int64)object, at.object);
     bool same = tensor == each->tensor && read<int64>(tensor, at.storage) == each->storage
         && read<int64>(tensor, at.offset) == each->offset && read<int64>(tensor, at.counter) == each->counter

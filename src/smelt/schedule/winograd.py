@@ -39,7 +39,7 @@ from smelt.ops import ops
 from smelt.schedule.constants import frozen_buffers
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides
 
-FEWEST_CHANNELS, FEWEST_TILES = 64, 48
+FEWEST_CHANNELS, FEWEST_TILES = 64, 16
 """Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little."""
 MOST_BYTES = 2**24
 """Of patches and products together: more go to memory and back, and take a lot of it."""
@@ -53,7 +53,7 @@ def with_winograd(graph: Graph) -> Graph:
     """The graph with its convolutions done so where that pays, and its results' check as another last output;
     the graph itself where there is none of these, or where it must not run twice.
 
-    The convolutions: 3x3 with stride and dilation 1, without groups, in float32, of static even sizes, with a
+    The convolutions: 3x3 with stride and dilation 1, without groups, in float32, of static sizes, with a
     weight that depends on frozen inputs alone.
     """
     frozen = frozen_buffers(graph)
@@ -90,17 +90,18 @@ def _pays(node: Node, frozen: frozenset[str]) -> bool:
     body = node.body
     if not isinstance(body, Contraction) or body.call.target != "aten.convolution.default":
         return False
-    _, weight, _, stride, _, dilation, transposed, _, groups = body.call.args
+    _, weight, _, stride, padding, dilation, transposed, _, groups = body.call.args
     sizes = (*body.shape, *body.reduce_shape)
     if body.dtype != torch.float32 or len(body.shape) != 4 or not all(size.is_Integer for size in sizes):
         return False
     if transposed or groups != 1 or {*stride, *dilation} != {1} or weight.buffer not in frozen:
         return False
     images, results, height, width, channels, *taps = map(int, sizes)
-    tiles = images * height * width // 4
+    tiles = images * -(-height // 2) * -(-width // 2)
+    # the last patch of an odd size reaches beyond the convolution's own: only a padded input is asked there
     return (
         taps == [3, 3]
-        and height % 2 == width % 2 == 0
+        and all(size % 2 == 0 or pad > 0 for size, pad in ((height, padding[0]), (width, padding[-1])))
         and min(channels, results) >= FEWEST_CHANNELS
         and tiles >= FEWEST_TILES
         and 4 * FREQUENCIES**2 * tiles * (channels + results) <= MOST_BYTES
@@ -118,7 +119,7 @@ class _Rewritten:
 
     def nodes(self) -> Iterator[Node]:
         images, results, height, width = self.body.shape
-        channels, tiles = self.body.reduce_shape[0], images * height * width / 4
+        channels, tiles = self.body.reduce_shape[0], images * halves(height) * halves(width)
         sums = sympy.Integer(FREQUENCIES**2)
         patches = self._buffer("patches", (sums, tiles, channels))
         weights = self._buffer("weights", (sums, channels, results))
@@ -163,6 +164,11 @@ class _Rewritten:
         return name
 
 
+def halves(size: Expr) -> Expr:
+    """How many tiles are side by side on so many results; of the last one half may be too much."""
+    return FloorDiv(size + 1, TWO)
+
+
 def _sign(plus: Expr) -> Value:
     """1 where ``plus`` is 1, -1 where it is 0."""
     return ops.index_expr(2 * plus - 1, torch.float32)
@@ -180,7 +186,7 @@ class _Patches:
     def __call__(self, index: Index) -> Value:
         frequency, tile, channel = index
         _, _, height, width = self.body.shape
-        across, down = width / 2, height / 2
+        across, down = halves(width), halves(height)
         place = (
             FloorDiv(tile, across * down),
             ZERO,
@@ -254,7 +260,7 @@ class Results:
     def __call__(self, index: Index) -> Value:
         image, channel, row, column = index
         _, _, height, width = self.body.shape
-        tile = (image * (height / 2) + FloorDiv(row, TWO)) * (width / 2) + FloorDiv(column, TWO)
+        tile = (image * halves(height) + FloorDiv(row, TWO)) * halves(width) + FloorDiv(column, TWO)
         below, right = Mod(row, TWO), Mod(column, TWO)
 
         def product(down: int, across: int) -> Value:
