@@ -551,3 +551,11 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(SmeltError, match="SM0806"):
         wrong = loop(H, SIZE, Let("c", F32, "nonsense", ()), Store("y", (H,), "c"))
         print_unit([single(kernel("bad", [out], wrong))])
+
+
+@pytest.mark.parametrize(("size", "rest"), [(SIZE, True), (8 * SIZE, False), (8 * SIZE + 4, True)])
+def test_a_loop_of_whole_vectors_has_no_rest(size: Expr, rest: bool) -> None:
+    params = [param("x", F32, [size]), param("y", F32, [size], written=True)]
+    body = loop(J, size, load("v", "x", J), Store("y", (J,), "v"), kind=VECTOR, step=8)
+    text = print_unit([single(Kernel("copied", tuple(params), (SIZE,), block(body)))]).text
+    assert ("first<8>(s0" in text) is rest

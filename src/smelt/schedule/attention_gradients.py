@@ -32,7 +32,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
-from smelt.schedule.attention_parts import blocks, exp_below_one, score_width, tile_rows
+from smelt.schedule.attention_parts import blocks, divides, exp_below_one, score_width, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -422,7 +422,7 @@ class _QueryTile:
             )
             if not self._direct:
                 left = sweep.queries.length(sweep.query_block) - self.number * self.rows
-                even = sweep.queries.size.is_Integer and int(sweep.queries.size) % self.rows == 0
+                even = divides(self.rows, sweep.queries.size)
                 yield over(rows if even else Min(rows, left), self._added)
 
     def _scores(self, panel: Expr) -> Stmt:
@@ -496,7 +496,7 @@ class _QueryTile:
     def _direct(self) -> bool:
         """Whether a tile is the gradient itself, stored where it belongs."""
         depth = self.sweep.builder.depth
-        return self.sweep.once and depth.is_Integer and int(depth) % self.sweep.builder.deep == 0
+        return self.sweep.once and divides(self.sweep.builder.deep, depth)
 
     def _by_query(self, panel: Expr) -> Stmt:
         """``tile(pulls, keys)``."""

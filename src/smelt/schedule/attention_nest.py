@@ -27,7 +27,14 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.loops.ir import Attention
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
-from smelt.schedule.attention_parts import blocks, exp_below_one, score_width, tile_rows
+from smelt.schedule.attention_parts import (
+    blocks,
+    divides,
+    exp_below_one,
+    length_of_block,
+    score_width,
+    tile_rows,
+)
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
@@ -122,7 +129,7 @@ class AttentionBuilder:
         yield self.writer.over(self.queries.length(self.query_block), self._last)
 
     def _whole_panels(self) -> bool:
-        return self.columns.is_Integer and int(self.columns) % self.across == 0
+        return divides(self.across, self.columns)
 
     def _last(self, row: Expr) -> Iterator[Stmt]:
         """One query's results: what was found, divided by the sum; the logarithm of the sum."""
@@ -297,7 +304,7 @@ class _Tile:
 
         def seen(panel: Expr) -> Iterator[Stmt]:
             yield Accumulate("most", "max", F32)
-            width = Min(sympy.Integer(wide), self.length - panel * wide)
+            width = length_of_block(self.length, wide, panel)
             yield writer.over(
                 sympy.Integer(self.rows),
                 lambda row: [writer.vector(ZERO, width, lambda column: masked(row, panel, column))],
@@ -325,7 +332,7 @@ class _Tile:
         yield Let("w5", torch.int64, "where", ("w2", "w3", "w4"))
         last = writer.variable()
         yield Let("w6", torch.int64, "indirect_index", ("w5", panels + 1, False, False), last)
-        self.limit = Min(self.length, last * wide)
+        self.limit = last * wide if divides(wide, self.length) else Min(self.length, last * wide)
 
     # -- scores ---------------------------------------------------------------------------------------------
 

@@ -28,6 +28,22 @@ LEAST = -87.33
 """exp of this is the least normal number."""
 
 
+def divides(block: int, size: Expr) -> bool:
+    """Whether all blocks of ``size`` elements are full, for certain."""
+    return size.is_Integer and int(size) % block == 0
+
+
+def length_of_block(size: Expr, block: int, number: Expr) -> Expr:
+    """How many elements block ``number`` has, of ``size`` elements in blocks of ``block``.
+
+    >>> last = sympy.Symbol("last", integer=True)
+    >>> length_of_block(sympy.Integer(48), 16, last), length_of_block(sympy.Integer(40), 16, last)
+    (16, Min(16, 40 - 16*last))
+    """
+    full = sympy.Integer(block)
+    return full if divides(block, size) else Min(full, size - number * block)
+
+
 @dataclass(slots=True)
 class Blocks:
     """A dimension cut into blocks: ``block`` of ``size`` elements each, in pieces of ``step``.
@@ -42,11 +58,7 @@ class Blocks:
 
     def length(self, number: Expr) -> Expr:
         """How many elements block ``number`` has."""
-        if self.count is None:
-            return self.size
-        if self.size.is_Integer and int(self.size) % self.block == 0:
-            return sympy.Integer(self.block)
-        return Min(sympy.Integer(self.block), self.size - number * self.block)
+        return self.size if self.count is None else length_of_block(self.size, self.block, number)
 
     @property
     def pieces(self) -> int:

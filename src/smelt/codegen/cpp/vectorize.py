@@ -36,10 +36,11 @@ def plan_vector_loop(loop: For, accumulators: dict[str, str]) -> VectorPlan:
     factor = widest
     while factor > 1 and count is not None and count < 2 * factor * loop.step:
         factor //= 2
-    if count is not None:
-        for candidate in (factor, factor // 2, factor // 4):
-            if candidate >= 1 and count % (candidate * loop.step) == 0 and 2 * candidate >= factor:
-                return VectorPlan(candidate * loop.step, loop.step, True, True)
+    content, _ = extent.as_content_primitive()  # what divides the extent, whatever its symbols are
+    whole = int(content) if content.is_Integer else 1
+    for candidate in (factor, factor // 2):
+        if candidate >= 1 and whole % (candidate * loop.step) == 0:
+            return VectorPlan(candidate * loop.step, loop.step, True, True)
     lanes = factor * loop.step
     return VectorPlan(lanes, loop.step, count is None or count >= lanes, False)
 
