@@ -72,3 +72,14 @@ def test_a_loop_that_turns_in_the_last_block_alone_counts_that() -> None:
     rest = replace(inner, begin=number(96), end=sympy.Min(100, first + 32))
     kernel = replace(scale(100), body=Block((loop(J, 4, whole, rest),)))
     assert work(kernel, {}) == work(scale(100), {})
+
+
+def test_a_loop_that_ends_where_data_says_counts_as_long_as_it_may_be() -> None:
+    (inner,) = scale(100).body.stmts
+    assert isinstance(inner, For)
+    count = (
+        Let("n", torch.int64, "constant", (7,)),
+        Let("end", torch.int64, "indirect_index", ("n", number(101), False, False), J),
+    )
+    kernel = replace(scale(100), body=Block((*count, replace(inner, end=J))))
+    assert work(kernel, {}) == work(scale(100), {})

@@ -52,7 +52,7 @@ def work(kernel: Kernel, hints: Mapping[Symbol, int]) -> Work:
 
 class _Counter:
     def __init__(self, hints: Mapping[Symbol, int]) -> None:
-        self.hints = hints
+        self.hints = dict(hints)
         self.operations = 0.0
         self.loads: dict[str, float] = defaultdict(float)
         self.stores: dict[str, float] = defaultdict(float)
@@ -67,6 +67,8 @@ class _Counter:
             elif isinstance(stmt, Masked):
                 self.block(stmt.body, times, last)
             elif isinstance(stmt, Let):
+                if stmt.index is not None:  # at most: it is below the size that it is checked against
+                    self.hints[stmt.index] = max(self._value(stmt.args[1], last) - 1, 0)
                 if stmt.op == "load":
                     self.loads[stmt.args[0]] += times
                 elif stmt.op == "fma":
