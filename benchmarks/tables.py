@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from contenders import CONTENDERS, OURS, PEERS
@@ -25,11 +25,14 @@ def geometric_mean(values: Iterable[float]) -> float | None:
     return math.exp(math.fsum(logarithms) / len(logarithms)) if logarithms else None
 
 
-def means(documents: Sequence[Document]) -> dict[str, tuple[float, int]]:
+def means(
+    documents: Sequence[Document], ratio_of: Callable[[Document, str], float | None] | None = None
+) -> dict[str, tuple[float, int]]:
     """By contender: the geometric mean over eager, and of how many programs."""
+    ratio_of = ratio_of or _speedup
     found = {}
     for name in _names(documents):
-        ratios = [ratio for document in documents if (ratio := _speedup(document, name))]
+        ratios = [ratio for document in documents if (ratio := ratio_of(document, name))]
         mean = geometric_mean(ratios)
         if mean is not None:
             found[name] = (mean, len(ratios))
@@ -80,10 +83,14 @@ def _speeds(documents: Sequence[Document]) -> list[str]:
         best = over_best_peer(document)
         cells = [_cell(document, name) for name in names]
         rows.append([document["name"], *cells, f"{best:.2f}" if best else "–"])
-    found = means(documents)
-    known = [_mean(found[name], len(documents)) if name in found else "–" for name in names]
-    rows.append(["**geometric mean over eager**", *known, _mean_over_peers(found)])
-    text = ["Median of a call, and in parentheses how many times faster than eager.", ""]
+    for title, ratio_of in (("geometric mean over eager", _speedup), ("of the fastest turns", _fastest)):
+        found = means(documents, ratio_of)
+        known = [_mean(found[name], len(documents)) if name in found else "–" for name in names]
+        rows.append([f"**{title}**", *known, _mean_over_peers(found)])
+    text = [
+        "Median of a call, and in parentheses how many times faster than eager. The last line is what others"
+    ]
+    text += ["that work on the machine disturb least: each contender's fastest turn over eager's.", ""]
     return text + table(["program", *names, "smelt / best peer"], rows)
 
 
@@ -258,6 +265,13 @@ def _speedup(document: Document, name: str) -> float | None:
     contender = document["contenders"].get(name)
     speedup: float | None = contender["speedup"] if contender else None
     return speedup
+
+
+def _fastest(document: Document, name: str) -> float | None:
+    """The fastest turn's speed over that of eager's."""
+    runs = [(document["contenders"].get(each) or {}).get("run") for each in ("eager", name)]
+    eager, own = (run["min"] if run else None for run in runs)
+    return eager / own if eager and own else None
 
 
 def _versions(machine: Document) -> str:

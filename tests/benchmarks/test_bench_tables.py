@@ -21,9 +21,9 @@ OFF = {
 MACHINE = {"processor": "a processor", "cpus": 2, "isa": "AVX2", "versions": {"torch": "2.13"}}
 
 
-def contender(median=None, speedup=None, failed=None, accuracy=FINE):
+def contender(median=None, speedup=None, failed=None, accuracy=FINE, fastest=None):
     return {
-        "run": None if median is None else {"median": median},
+        "run": None if median is None else {"median": median, "min": fastest or median},
         "speedup": speedup,
         "compile_seconds": None if median is None or speedup == 1.0 else 3.25,
         "own_seconds": None,
@@ -62,6 +62,18 @@ def test_means_say_of_how_many_programs_they_are():
     text = tables.markdown(results(one, two))
     assert "**4.00x**" in text
     assert "**2.00x** (1 of 2)" in text
+
+
+def test_fastest_turns_have_a_mean_of_their_own():
+    one = document(
+        "one", smelt=contender(0.05, 2.0, fastest=0.02), openvino=contender(0.05, 2.0, fastest=0.04)
+    )
+    lines = tables.markdown(results(one)).splitlines()
+    (usual,), (fastest,) = (
+        [line for line in lines if title in line] for title in ("mean over", "fastest turns")
+    )
+    assert usual.endswith("| **2.00x** | **2.00x** | **1.00** |")
+    assert fastest.endswith("| **5.00x** | **2.50x** | **2.00** |")
 
 
 def test_best_peer_is_the_fastest_other_compiler():
