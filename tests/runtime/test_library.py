@@ -257,22 +257,37 @@ def test_kill_during_compile_leaves_nothing_wrong(
     assert job.result().function("answer")(0, 4) == 8
 
 
-def test_a_job_started_before_a_fork_finishes_in_the_child(tmp_path: Path, toolchain: Toolchain) -> None:
-    code = """if True:
-        import os, sys
-        from smelt.runtime.cache import Cache
-        from smelt.runtime.library import compile_unit
-        from smelt.runtime.toolchain import find
-        job = compile_unit(sys.argv[2], find(), Cache(sys.argv[1]), "k")
-        child = os.fork()
-        value = job.result().function("answer")(0, 4)
-        if child == 0:
-            os._exit(value)
-        print(value, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), ANSWER], capture_output=True, text=True, timeout=120
-    )
+FORKED = """if True:
+    import os, subprocess, sys, threading, time
+    from smelt.runtime.cache import Cache
+    from smelt.runtime.library import compile_unit
+    from smelt.runtime.toolchain import find
+    toolchain, pipes_are_open = find(), threading.Event()
+    handles = subprocess.Popen._get_handles
+    def slow_start(*args):
+        made = handles(*args)
+        pipes_are_open.set()
+        time.sleep(0.3)
+        return made
+    subprocess.Popen._get_handles = slow_start
+    job = compile_unit(sys.argv[2], toolchain, Cache(sys.argv[1]), "k")
+    if sys.argv[3] == "while starting":
+        pipes_are_open.wait()
+    child = os.fork()
+    value = job.result().function("answer")(0, 4)
+    if child == 0:
+        os._exit(value)
+    print(value, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("when", ["at once", "while starting"])
+def test_a_job_started_before_a_fork_finishes_in_the_child(
+    tmp_path: Path, toolchain: Toolchain, when: str
+) -> None:
+    """Also where the compiler's pipes are open just then: the child must not hold their writing ends."""
+    words = [sys.executable, "-c", FORKED, str(tmp_path), ANSWER, when]
+    out = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert out.stdout.split() == ["8", "8"], out.stderr
 
 

@@ -28,6 +28,14 @@ LOCK_SECONDS = 300.0
 _SHOWN_LINES = 8
 _THREAD = "smelt-compile"
 
+_starting = threading.Lock()
+"""Held while a compiler is started. A fork waits for it: a pipe to the compiler whose writing end the child
+held as well would not end before the child does, which may be waiting for this compilation."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Library:
@@ -296,13 +304,14 @@ def _built_of_parts(folder: Path, parts: Sequence[str], toolchain: Toolchain, bi
 
 
 def _start(command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
-    )
+    with _starting:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+        )
 
 
 @contextmanager
