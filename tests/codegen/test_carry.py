@@ -128,3 +128,9 @@ def test_a_factor_of_several_products_is_held_in_its_register() -> None:
     assert "held(load<8>(in0" in print_unit([single(products(8))]).text
     assert "held(load" not in print_unit([single(total(8))]).text
     assert "held(load" not in print_unit([single(products(1))]).text
+
+
+def test_only_loops_that_hand_on_a_value_are_said_to_go_round_often() -> None:
+    text = print_unit([single(total(8))]).text
+    kernel = text[text.index("static void kernel_total_8") :]
+    assert kernel.count("for (") > kernel.count("SMELT_OFTEN(") == kernel.count(f"< {ROWS})") > 0

@@ -358,6 +358,20 @@ def collapsed_from_two(lanes: int) -> Kernel:
     return kernel(f"collapsed_from_two_{lanes}", params, For(a, number(2), SIZE, block(middle), PARALLEL, 3))
 
 
+QUOTIENT = FloorDiv(SIZE * SIZE, FloorDiv(SIZE, number(4)))
+
+
+def collapsed_by_a_quotient(lanes: int) -> Kernel:
+    """Two parallel loops, the inner one as long as a quotient by what is not a number."""
+    params = [param("x", F32, [2, QUOTIENT, 11]), param("y", F32, [2, QUOTIENT, 11], written=True)]
+    a, b = var("a"), var("b")
+    body = [load("v", "x", a, b, J), Let("s", F32, "mul", ("v", "v")), Store("y", (a, b, J), "s")]
+    inner = loop(b, QUOTIENT, loop(J, 11, *body, **kind_of(lanes)), kind=PARALLEL)
+    return Kernel(
+        f"collapsed_by_a_quotient_{lanes}", tuple(params), (SIZE,), block(loop(a, 2, inner, kind=PARALLEL))
+    )
+
+
 def bfloat(lanes: int) -> Kernel:
     low = torch.bfloat16
     params = [param("x", low, [SIZE]), param("w", torch.float16, [1]), param("y", low, [SIZE], written=True)]
@@ -387,6 +401,7 @@ NESTS = {
     "split_sum": split_sum,
     "collapsed": collapsed,
     "collapsed_from_two": collapsed_from_two,
+    "collapsed_by_a_quotient": collapsed_by_a_quotient,
     "bfloat": bfloat,
 }
 both = pytest.mark.parametrize("lanes", [1, LANES])
@@ -503,6 +518,15 @@ def test_parallel_loops_begin_anywhere_in_any_steps(nests: Library, lanes: int, 
     wanted = torch.full_like(y, -1.0)
     wanted[2::3, :, 2::3] = x[2::3, :, 2::3] ** 2
     assert torch.equal(y, wanted)
+
+
+@both
+@pytest.mark.parametrize("size", [4, 9])
+def test_parallel_loops_as_long_as_a_quotient(nests: Library, lanes: int, size: int) -> None:
+    x = torch.randn(2, size * size // (size // 4), 11)
+    y = torch.empty_like(x)
+    nests(f"collapsed_by_a_quotient_{lanes}", x, y, size)
+    assert torch.equal(y, x * x)
 
 
 @both

@@ -41,7 +41,8 @@ class Names(dict[Symbol, str]):
         symbols = divisor.free_symbols
         if not symbols or not symbols <= self.fixed:
             return None
-        divider = self.dividers.setdefault(index_text(divisor, self), f"by{len(self.dividers)}")
+        by = index_text(divisor, self.in_lanes({}))  # dividers are made before all that is shared
+        divider = self.dividers.setdefault(by, f"by{len(self.dividers)}")
         text = f"{divider}.{'rest' if rest else 'quotient'}({index_text(number, self)})"
         return text if self.share is None else self.share(text, frozenset(number.free_symbols) - self.fixed)
 

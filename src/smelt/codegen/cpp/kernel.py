@@ -245,8 +245,10 @@ class KernelPrinter:
         self.loops.pop()
 
     def loop_head(self, stmt: For, var: str) -> str:
-        begin, end = self.index(stmt.begin), self.index(stmt.end)
-        return f"for (i64 {var} = {begin}; {var} < {end}; {var} += {stmt.step})"
+        begin, goes_on = self.index(stmt.begin), f"{var} < {self.index(stmt.end)}"
+        if any(isinstance(each, Advance) for each in stmt.body.stmts):
+            goes_on = f"SMELT_OFTEN({goes_on})"
+        return f"for (i64 {var} = {begin}; {goes_on}; {var} += {stmt.step})"
 
     def parallel_loop(self, stmt: For, var: str, scope: Scope) -> None:
         nested = [(stmt, var)]
