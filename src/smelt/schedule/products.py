@@ -85,6 +85,17 @@ def tile_rows(rows: Expr, registers: int, accumulators: int) -> int:
     return min(range(most, least - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
 
 
+def last_rows(expected: int, height: int) -> list[int]:
+    """By how many rows at once those of the last tile are taken, one after another, where their number is not
+    known: by as many as are ``expected``, half a tile where these are none or one, what is left by fewer.
+
+    >>> [last_rows(expected, 6) for expected in range(6)]
+    [[3, 1], [3, 1], [2, 1], [3, 1], [4, 2, 1], [5, 2, 1]]
+    """
+    most = expected if expected > 1 else -(-height // 2)
+    return sorted({1, most, min(most, 2) if most > 3 else 1}, reverse=True)
+
+
 @dataclass(frozen=True, slots=True)
 class _Panel:
     """Where a panel is: in the batch, beside which columns, and which one there.
@@ -256,8 +267,7 @@ class ProductBuilder:
 
         Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
-        How many the last one has may not be known: then they are taken in two halves, what is left of these
-        one by one.
+        How many the last one has may not be known: then they are taken by `last_rows`.
         """
         height, tile, last = self.height, self.writer.variable(), self.writer.variable()
         full = FloorDiv(self.line, sympy.Integer(height))
@@ -269,13 +279,12 @@ class ProductBuilder:
         if rest.is_Integer:
             left = inside(last * height, int(rest))
         else:
-            half = -(-height // 2)
-            halves = FloorDiv(rest, sympy.Integer(half))
-            left = []
-            for first, count, rows in ((ZERO, halves, half), (halves * half, rest - halves * half, 1)):
-                each = self.writer.variable()
-                body = Block(tuple(inside(full * height + first + each * rows, rows)))
+            left, first = [], full * height
+            for rows in last_rows(self.hint(rest), height):
+                each, count = self.writer.variable(), FloorDiv(rest, sympy.Integer(rows))
+                body = Block(tuple(inside(first + each * rows, rows)))
                 left.append(For(each, ZERO, count, body, independent=True))
+                first, rest = first + count * rows, rest - count * rows
         return [whole, For(last, full, end, Block(tuple(left)), independent=True)]
 
     def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
