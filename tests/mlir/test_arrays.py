@@ -80,6 +80,8 @@ def test_diagonals_windows_and_tiles() -> None:
     assert kinds(check_access((10,), [2 * I + J], {I: 4, J: 3})) == {"Windows"}
     assert kinds(check_access((9,), [2 * I + 2 * J], {I: 3, J: 2})) == {"Windows"}
     assert kinds(check_access((5,), [FloorDiv(I, 2)], {I: 9})) == {"Take"}
+    tiles_of_tiles = check_access((4, 3), [I + 2 * J, I + K], {I: 2, J: 2, K: 2})
+    assert kinds(tiles_of_tiles) == {"Reshape", "Pad", "Slice", "Transpose"}
 
 
 def test_masked_loads_leave_the_buffer() -> None:
