@@ -93,7 +93,7 @@ def last_rows(expected: int, height: int) -> list[int]:
     [[3, 1], [3, 1], [2, 1], [3, 1], [4, 2, 1], [5, 2, 1]]
     """
     most = expected if expected > 1 else -(-height // 2)
-    return sorted({1, most, min(most, 2) if most > 3 else 1}, reverse=True)
+    return sorted({most, 2, 1} if most > 3 else {most, 1}, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
