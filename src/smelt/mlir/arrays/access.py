@@ -321,12 +321,9 @@ class _Planner:
         if not order:
             self._point(at, start)
             return True
-        layout = self._layout(order, factors)
-        if layout is None:
+        if self._layout(order, factors) is None:
             return False
-        low, high = self._outside(start, order, factors, at, layout)
-        self._pad(at, low, high)
-        self._windows(at, sympy.expand(start + low), order, factors)
+        self._windows(at, start, order, factors)
         for variable in backwards:
             self.steps.append(Reverse(self.labels.index(variable)))
         return True
@@ -385,7 +382,7 @@ class _Planner:
         order: Sequence[Symbol],
         factors: Mapping[Symbol, Expr],
         at: int,
-        layout: str,
+        layout: str | None,
     ) -> tuple[Expr, Expr]:
         """How many elements are read before the first and behind the last one of the dimension."""
         low: Expr = ZERO
@@ -397,10 +394,15 @@ class _Planner:
             last = start + sum(factors[v] * (self.extents[v] - 1) for v in order)
         else:
             return low, ZERO
-        return low, _missing(sympy.expand(self.shape[at] - 1 - last))
+        spare = sympy.expand(self.shape[at] - 1 - last)
+        high = ZERO if is_nonnegative(spare, {}) else sympy.Max(0, -spare)
+        return low, high
 
     def _windows(self, at: int, start: Expr, order: Sequence[Symbol], factors: Mapping[Symbol, Expr]) -> None:
         layout = self._layout(order, factors)
+        low, high = self._outside(start, order, factors, at, layout)
+        self._pad(at, low, high)
+        start = sympy.expand(start + low)
         sizes = [self.extents[v] for v in order]
         if layout == "plain":
             self._slice(at, start, sizes[0], factors[order[0]])
@@ -412,8 +414,6 @@ class _Planner:
             tile = factors[order[0]]
             self._slice(at, start, sympy.expand(sizes[0] * tile), ONE)
             self._reshape(at, 1, [sizes[0], tile], [order[0], -1])
-            if self._layout(order[1:], factors) == "tiled":  # tiles of a tile, the last one beyond its end
-                self._pad(at + 1, ZERO, _missing(sympy.expand(tile - sizes[1] * factors[order[1]])))
             self._windows(at + 1, ZERO, order[1:], factors)
         else:
             small = 1 if sizes[1].is_Integer and sizes[1] <= MOST_WINDOWS else 0
@@ -480,8 +480,3 @@ class _Planner:
         if sizes != self.shape:
             self.steps.append(Reshape(tuple(sizes)))
         self.shape, self.labels = sizes, list(final)
-
-
-def _missing(spare: Expr) -> Expr:
-    """How many elements are to be added where ``spare`` of them are too many."""
-    return ZERO if is_nonnegative(spare, {}) else sympy.Max(0, -spare)
