@@ -23,18 +23,20 @@ class Names(dict[Symbol, str]):
 
     Division by what is made of these alone goes through a ``divider`` (``smelt_arithmetic.h``), which
     multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
-    quotient, made of certain symbols, a name of its own.
+    quotient, made of certain symbols, a name of its own. ``number`` prints what is not negative.
     """
 
     def __init__(
         self,
         fixed: Mapping[Symbol, str] = MappingProxyType({}),
         share: Callable[[str, frozenset[Symbol]], str] | None = None,
+        number: Callable[[int], str] = str,
     ) -> None:
         super().__init__(fixed)
         self.fixed = frozenset(fixed)
         self.dividers: dict[str, str] = {}
         self.share = share
+        self.number = number
 
     def divided(self, number: Expr, divisor: Expr, rest: bool) -> str | None:
         """The quotient, or the rest; None where the divisor is a number or changes."""
@@ -64,9 +66,14 @@ def index_text(expr: Expr, names: Mapping[Symbol, str]) -> str:
     return _print(expr, names)[0]
 
 
+def _number(value: int, names: Mapping[Symbol, str]) -> str:
+    text = names.number(abs(value)) if isinstance(names, Names) else str(abs(value))
+    return text if value >= 0 else f"-{text}"
+
+
 def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if expr.is_Integer:
-        return str(int(expr)), _ATOM if expr >= 0 else _SUM
+        return _number(int(expr), names), _ATOM if expr >= 0 else _SUM
     if isinstance(expr, Symbol):
         try:
             return names[expr], _ATOM
@@ -112,9 +119,10 @@ def _product(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     numerator, denominator = int(coefficient.p), int(coefficient.q)
     if numerator == -1 and denominator == 1:
         return "-" + "*".join(factors), _PRODUCT
-    text = "*".join(
-        factors + ([str(numerator)] if numerator > 1 else [f"({numerator})"] if numerator != 1 else [])
-    )
+    if numerator != 1:
+        number = _number(numerator, names)
+        factors.append(number if numerator > 0 else f"({number})")
+    text = "*".join(factors)
     return (f"({text})/{denominator}" if denominator != 1 else text), _PRODUCT
 
 
@@ -214,12 +222,9 @@ class Term:
     def text(self, names: Mapping[Symbol, str]) -> str:
         factors = [_wrapped(factor, names, _PRODUCT) for factor in self.factors]
         if not factors:
-            return str(self.coefficient)
-        if self.coefficient == -1:
-            return "-" + "*".join(factors)
-        if self.coefficient < 0:
-            return f"-{'*'.join(factors)}*{-self.coefficient}"
-        return "*".join(factors + ([str(self.coefficient)] if self.coefficient != 1 else []))
+            return _number(self.coefficient, names)
+        number = [] if abs(self.coefficient) == 1 else [_number(abs(self.coefficient), names)]
+        return ("-" if self.coefficient < 0 else "") + "*".join(factors + number)
 
     def depends(self, symbols: set[Symbol]) -> bool:
         return any(not symbols.isdisjoint(factor.free_symbols) for factor in self.factors)

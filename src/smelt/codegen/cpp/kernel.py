@@ -6,7 +6,7 @@ Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -112,6 +112,7 @@ class KernelPrinter:
     """Prints one kernel; see `print_kernel`."""
 
     kernel: Kernel
+    number: Callable[[int], str] = str
     lines: list[str | list[str]] = field(default_factory=list)
     indent: int = 1
     symbols: Names = field(default_factory=Names)
@@ -177,7 +178,7 @@ class KernelPrinter:
             const = "" if param.written else "const "
             parameters.append(f"{const}{CPP_TYPES[param.dtype]}_buffer* {name}")
         sizes = {symbol: f"s{position}" for position, symbol in enumerate(self.kernel.sizes)}
-        self.symbols = Names(sizes, self.shared)
+        self.symbols = Names(sizes, self.shared, self.number)
         parameters += [f"i64 {name}" for name in self.symbols.values()]
         with self.head([None]):
             self.statements(self.kernel.body, Scope())
@@ -740,10 +741,10 @@ def factors_of_several(block: Block) -> set[str]:
     return {name for name, count in uses.items() if count > 1}
 
 
-def print_kernel(kernel: Kernel) -> KernelText:
-    """The C++ of one kernel.
+def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> KernelText:
+    """The C++ of one kernel; ``number`` prints the numbers (0 and more) of indices and loops.
 
     Raises:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
     """
-    return KernelPrinter(kernel).run()
+    return KernelPrinter(kernel, number).run()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from smelt.codegen.cpp.functions import Function, Functions
 from smelt.codegen.cpp.header import header_text
 from smelt.codegen.cpp.index import index_text
-from smelt.codegen.cpp.kernel import KernelText, print_kernel
 from smelt.codegen.cpp.types import CPP_TYPES
-from smelt.nest.ir import Call, InArena, Kernel, Run
+from smelt.nest.ir import Call, InArena, Run
 
 ERRORS: tuple[tuple[str, str], ...] = (
     ("IndexError", "index out of range in self"),
@@ -41,54 +40,6 @@ class CppUnit:
     calls: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """A printed kernel."""
-
-    comments: str
-    head: str
-    body: str
-
-    def text(self, linkage: str = "") -> str:
-        return f"{self.comments}{linkage}{self.head} {{\n{self.body}\n}}"
-
-
-@dataclass(slots=True)
-class _Unit:
-    """The unit while it is printed."""
-
-    functions: list[_Function] = field(default_factory=list)
-    names: dict[tuple[str, str], str] = field(default_factory=dict)
-    seen: dict[object, tuple[str, KernelText]] = field(default_factory=dict)
-    needs: set[str] = field(default_factory=set)
-    calls: list[str] = field(default_factory=list)
-
-    def kernel(self, kernel: Kernel) -> tuple[str, KernelText]:
-        """The C++ name of a kernel; equal ones are printed once."""
-        key = (kernel.params, kernel.sizes, kernel.body)
-        if key in self.seen:
-            return self.seen[key]
-        printed = print_kernel(kernel)
-        text = (printed.signature, printed.body)
-        if text not in self.names:
-            name = self.names[text] = self.fresh(kernel.name)
-            result = "i64" if printed.checked else "void"
-            comments = "".join(f"// {_one_line(origin)}\n" for origin in dict.fromkeys(kernel.origins))
-            self.functions.append(_Function(comments, f"{result} {name}({printed.signature})", printed.body))
-            self.needs |= printed.needs
-        self.seen[key] = self.names[text], printed
-        return self.seen[key]
-
-    def fresh(self, wanted: str) -> str:
-        base = "kernel_" + re.sub(r"\W+", "_", wanted).strip("_")
-        taken = set(self.names.values())
-        name, number = base, 1
-        while name in taken:
-            number += 1
-            name = f"{base}_{number}"
-        return name
-
-
 def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
     """The translation unit with one entry point per run. It includes nothing: the header is part of the text.
 
@@ -98,19 +49,19 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
     Raises:
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
     """
-    unit = _Unit()
-    errors, entries = {}, []
+    kernels = Functions(call.kernel for run in runs for call in run.calls)
+    errors, entries, calls = {}, [], list[str]()
     for run in runs:
-        text, checked = _print_run(run, unit, clocks)
+        text, checked = _print_run(run, kernels, calls, clocks)
         entries.append(text)
         errors[run.name] = ERRORS if checked else ()
-    header = header_text(frozenset(unit.needs))
+    header = header_text(frozenset(kernels.needs | ({"clock"} if clocks else set())))
     if clocks:
-        array = f"i64 {CLOCKS}[{2 * max(len(unit.calls), 1)}] = {{}};"
+        array = f"i64 {CLOCKS}[{2 * max(len(calls), 1)}] = {{}};"
         entries.insert(0, f'extern "C" {{ __attribute__((visibility("default"))) {array} }}')
-    functions = [function.text("static ") for function in unit.functions]
-    parts = _parts(header, unit.functions, entries, compilers)
-    return CppUnit(_file(header, [*functions, *entries]), errors, parts, tuple(unit.calls))
+    functions = [function.text("static ") for function in kernels.functions]
+    parts = _parts(header, kernels.functions, entries, compilers)
+    return CppUnit(_file(header, [*functions, *entries]), errors, parts, tuple(calls))
 
 
 def _file(header: str, pieces: Sequence[str]) -> str:
@@ -119,13 +70,13 @@ def _file(header: str, pieces: Sequence[str]) -> str:
 
 
 def _parts(
-    header: str, functions: Sequence[_Function], entries: Sequence[str], compilers: int
+    header: str, functions: Sequence[Function], entries: Sequence[str], compilers: int
 ) -> tuple[str, ...]:
     """Files of about equally long kernels, which the file of the entry points declares."""
     count = min(compilers, sum(len(function.body) for function in functions) // LEAST_PART)
     if count < 2:
         return ()
-    files: list[list[_Function]] = [[] for _ in range(count)]
+    files: list[list[Function]] = [[] for _ in range(count)]
     sizes = [0] * count
     for function in sorted(functions, key=lambda function: -len(function.body)):
         shortest = sizes.index(min(sizes))
@@ -139,7 +90,7 @@ def _parts(
     )
 
 
-def _print_run(run: Run, unit: _Unit, clocks: bool) -> tuple[str, bool]:
+def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
     sizes = {symbol: f"s{position}" for position, symbol in enumerate(run.sizes)}
     parameters = [
         "char* arena",
@@ -148,18 +99,17 @@ def _print_run(run: Run, unit: _Unit, clocks: bool) -> tuple[str, bool]:
     ]
     lines, any_checked = [], False
     for call in run.calls:
-        name, printed = unit.kernel(call.kernel)
-        number = len(unit.calls)
-        unit.calls.append(name)
-        args = ", ".join(_arguments(call, sizes))
+        function, numbers = kernels[call.kernel]
+        number = len(calls)
+        calls.append(function.name)
+        args = ", ".join([*_arguments(call, sizes), *map(str, numbers)])
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
-            unit.needs.add("clock")
-        if printed.checked:
+        if function.checked:
             any_checked = True
-            lines.append(f"  if (i64 error = {name}({args})) return error;")
+            lines.append(f"  if (i64 error = {function.name}({args})) return error;")
         else:
-            lines.append(f"  {name}({args});")
+            lines.append(f"  {function.name}({args});")
         if clocks:
             lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" __attribute__((visibility("default"))) i64 {run.name}({", ".join(parameters)})'
@@ -175,7 +125,3 @@ def _arguments(call: Call, sizes: dict) -> Iterable[str]:
         )
         yield f"({CPP_TYPES[param.dtype]}_buffer*){where}"
     yield from (sizes[symbol] for symbol in call.kernel.sizes)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).rstrip("\\")
