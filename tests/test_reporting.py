@@ -21,6 +21,20 @@ def test_phases_add_up_also_where_one_raises() -> None:
     assert report.seconds == report.phase_seconds["lowering"]
 
 
+def test_a_phase_inside_of_another_counts_for_itself() -> None:
+    report = CompileReport("inference", "graph 0")
+    began = time.perf_counter()
+    with report.phase("schedule"):
+        for _ in range(2):
+            with report.phase("codegen"):
+                time.sleep(0.02)
+    whole = time.perf_counter() - began
+    assert list(report.phase_seconds) == ["schedule", "codegen"]
+    assert report.phase_seconds["codegen"] >= 0.04
+    assert report.phase_seconds["schedule"] <= whole - 0.04
+    assert report.seconds == pytest.approx(whole, abs=0.01)
+
+
 def test_equal_fallbacks_are_counted() -> None:
     report = CompileReport("inference", "graph 0")
     report.add_fallback("aten.sort.stable", "no lowering", "a.py:1 in f")

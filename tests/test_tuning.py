@@ -311,13 +311,13 @@ def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources that the compiler was given for programs and for trials."""
     texts: list[str] = []
-    compile_to = library.compile_to
+    compiled_by = library.CompileJob._compile
 
-    def noted(folder: Path, text: str, *rest: Any) -> Path:
-        texts.append(text)
-        return compile_to(folder, text, *rest)
+    def noted(job: library.CompileJob) -> library.Library:
+        texts.append(job.text)
+        return compiled_by(job)
 
-    monkeypatch.setattr(library, "compile_to", noted)
+    monkeypatch.setattr(library.CompileJob, "_compile", noted)
     return texts
 
 

@@ -15,7 +15,7 @@ import torch
 from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
-from smelt.codegen.cpp import CLOCKS, CppUnit, print_unit
+from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter
 from smelt.config import Config
 from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
@@ -25,6 +25,7 @@ from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify as verify_loops
 from smelt.lowering import lower
+from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
@@ -59,11 +60,14 @@ _PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A program, compiled as far as text. ``plan`` is the scheduled one, with what its steps may raise."""
+    """A program, compiled as far as text, and its ``objects`` as far as they were begun. ``plan`` is the
+    scheduled one, with what its steps may raise.
+    """
 
     scheduled: Scheduled
     plan: Plan
     cpp: CppUnit
+    objects: library.Objects
 
 
 def compile_program(program: Program, config: Config) -> Compiled:
@@ -115,12 +119,12 @@ def _compile(program: Program, config: Config) -> Compiled:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    unit = _unit(graph, config, target, report, tuning)
+    unit = _unit(graph, config, target, report, tuning, library.Objects(tools, store))
     if tuning is not None and tuning.unknown:
         with report.phase("tuning"):
             otherwise = tuning.measure(unit.scheduled, _job(unit, tools, store, key))
         if otherwise:
-            unit = _unit(graph, config, target, report, tuning)
+            unit = _unit(graph, config, target, report, tuning, library.Objects(tools, store))
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     orders = _orders(graph, unit.scheduled.graph)
     plan = replace(unit.plan, notes=_notes(unit, constants), orders=orders)
@@ -163,18 +167,31 @@ def _lowered(program: Program, config: Config) -> Graph:
     return with_winograd(graph) if config.winograd and config.contractions else graph
 
 
-def _unit(graph: Graph, config: Config, target: Target, report: CompileReport, tuning: Tuning | None) -> Unit:
+def _unit(
+    graph: Graph,
+    config: Config,
+    target: Target,
+    report: CompileReport,
+    tuning: Tuning | None,
+    objects: library.Objects,
+) -> Unit:
     with report.phase("schedule"):
         choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
         if config.clocks:
             alone = ()  # they would count what is run to be measured
-        scheduled = schedule(graph, config, target, "", choose, alone)
+        printer = UnitPrinter(objects)
+
+        def ready(kernel: Kernel) -> None:
+            with report.phase("codegen"):
+                printer.add(kernel)
+
+        scheduled = schedule(graph, config, target, "", choose, alone, ready)
         if config.verify:
             _verify_kernels(scheduled)
     with report.phase("codegen"):
-        cpp = print_unit(scheduled.all_runs, library.compilers(), config.clocks)
+        cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
         plan = _with_errors(scheduled.plan, cpp)
-    return Unit(scheduled, plan, cpp)
+    return Unit(scheduled, plan, cpp, objects)
 
 
 def _job(
@@ -186,7 +203,7 @@ def _job(
     """
     if not unit.scheduled.runs:
         return None
-    return library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts)
+    return library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts, unit.objects)
 
 
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -165,16 +165,25 @@ class CompileReport:
     problems: list[Problem] = field(default_factory=list)
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
     """With the option ``clocks``: how long each part ran so far."""
+    _within: list[float] = field(default_factory=list, repr=False)
     _texts: dict[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds that the block takes to ``phase_seconds[name]``, also where it raises."""
+        """Add the seconds that the block takes to ``phase_seconds[name]``, also where it raises.
+
+        A phase inside of another counts for itself.
+        """
         start = time.perf_counter()
+        self.phase_seconds.setdefault(name, 0.0)
+        self._within.append(0.0)
         try:
             yield
         finally:
-            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + time.perf_counter() - start
+            taken = time.perf_counter() - start
+            self.phase_seconds[name] += taken - self._within.pop()
+            if self._within:
+                self._within[-1] += taken
 
     @property
     def seconds(self) -> float:

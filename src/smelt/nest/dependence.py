@@ -15,14 +15,16 @@ from smelt.symbolic.affine import expand, linear
 
 def carried_updates(loop: For) -> list[Update]:
     """Updates in the loop of accumulators that are declared outside it: a reduction over the loop."""
-    inside = {stmt.name for stmt in walk(loop.body) if isinstance(stmt, Accumulate)}
-    return [stmt for stmt in walk(loop.body) if isinstance(stmt, Update) and stmt.acc not in inside]
+    within = walk(loop.body)
+    inside = {stmt.name for stmt in within if isinstance(stmt, Accumulate)}
+    return [stmt for stmt in within if isinstance(stmt, Update) and stmt.acc not in inside]
 
 
 def carried_state(loop: For) -> list[Advance]:
     """Advances in the loop of carries that are declared outside it: its turns go in order."""
-    inside = {stmt.name for stmt in walk(loop.body) if isinstance(stmt, Carry)}
-    return [stmt for stmt in walk(loop.body) if isinstance(stmt, Advance) and stmt.carry not in inside]
+    within = walk(loop.body)
+    inside = {stmt.name for stmt in within if isinstance(stmt, Carry)}
+    return [stmt for stmt in within if isinstance(stmt, Advance) and stmt.carry not in inside]
 
 
 def conflict(loop: For) -> str | None:

@@ -36,6 +36,7 @@ from smelt.nest.ir import (
 from smelt.nest.tree import (
     accesses,
     find,
+    indirect_symbols,
     local_buffers,
     loops,
     map_exprs,
@@ -486,13 +487,13 @@ def _hoist_block(block: Block) -> Block:
 
 def _invariant(loop: For) -> tuple[list[Stmt], list[Stmt]]:
     """Split a loop's own statements into those that do not vary with it and the rest."""
-    stored = {buffer for buffer, _, is_store in accesses(loop.body) if is_store} | local_buffers(loop.body)
-    inside = {s.name for s in walk(loop.body) if isinstance(s, (Let, Masked, Accumulate))}
-    symbols = {loop.var} | {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
-    moved: list[Stmt] = []
-    kept: list[Stmt] = []
     if loop.kind is LoopKind.PARALLEL:
         return [], list(loop.body.stmts)
+    stored = {buffer for buffer, _, is_store in accesses(loop.body) if is_store} | local_buffers(loop.body)
+    inside = {s.name for s in walk(loop.body) if isinstance(s, (Let, Masked, Accumulate))}
+    symbols = {loop.var} | indirect_symbols(loop.body)
+    moved: list[Stmt] = []
+    kept: list[Stmt] = []
     for stmt in loop.body.stmts:
         if isinstance(stmt, Let) and _fixed(stmt, inside, symbols, stored):
             inside.discard(stmt.name)

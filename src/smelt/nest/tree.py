@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sympy import Expr, Symbol
@@ -11,12 +11,18 @@ from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, Sort
 from smelt.symbolic.affine import expand, replaced
 
 
-def walk(block: Block) -> Iterator[Stmt]:
+def walk(block: Block) -> Sequence[Stmt]:
     """Every statement, outer before inner, in program order."""
+    found: list[Stmt] = []
+    _collect(block, found)
+    return found
+
+
+def _collect(block: Block, found: list[Stmt]) -> None:
     for stmt in block.stmts:
-        yield stmt
+        found.append(stmt)
         if isinstance(stmt, (For, Masked)):
-            yield from walk(stmt.body)
+            _collect(stmt.body, found)
 
 
 def loops(block: Block) -> list[For]:

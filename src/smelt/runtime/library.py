@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -103,8 +104,10 @@ class CompileJob:
         key: str,
         extra: Mapping[str, bytes] | None = None,
         parts: Sequence[str] = (),
+        objects: Objects | None = None,
     ) -> None:
-        self.text, self.toolchain, self.cache, self.key, self.parts = text, toolchain, cache, key, parts
+        self.text, self.toolchain, self.cache, self.key = text, toolchain, cache, key
+        self.parts, self.objects = parts, objects
         self.extra = dict(extra or {})
         # the dynamic linker takes a path it knows for the library it knows: another text, another name
         self.binary = f"unit-{key_of(text, toolchain.identity)[:16]}.so"
@@ -151,6 +154,7 @@ class CompileJob:
         except BaseException as error:
             self._error = error
         finally:
+            self.objects = None
             self.seconds = time.perf_counter() - began
 
     def _from_cache(self) -> Library | None:
@@ -177,7 +181,10 @@ class CompileJob:
     def _compile(self) -> Library:
         folder = self.cache.scratch()
         try:
-            binary = compile_to(folder, self.text, self.toolchain, self.cache, self.key, self.parts)
+            binary = folder / "unit.so"
+            objects = self.objects or Objects(self.toolchain, self.cache)
+            if not (self.parts and objects.link(self.parts, binary)):
+                compile_to(binary, self.text, self.toolchain, self.cache, self.key)
             entry = self._stored(binary)
             try:
                 return load(entry.path(self.binary))
@@ -198,6 +205,7 @@ def compile_unit(
     key: str,
     extra: Mapping[str, bytes] | None = None,
     parts: Sequence[str] = (),
+    objects: Objects | None = None,
 ) -> CompileJob:
     """Start compiling ``text``; ``job.result()`` gives the `Library`.
 
@@ -205,9 +213,9 @@ def compile_unit(
     ``toolchain.identity``; an entry that holds another text is replaced. ``extra`` files (``plan.json``) are
     stored in the same entry, so that a later process finds them with ``cache.get(key)`` and goes on with
     `load_entry`; an entry that lacks them gets them. ``parts``: the same source in several files, to be
-    compiled side by side.
+    compiled side by side, but for what is among ``objects`` already.
     """
-    return CompileJob(text, toolchain, cache, key, extra, parts)
+    return CompileJob(text, toolchain, cache, key, extra, parts, objects)
 
 
 def wait_for_all() -> None:
@@ -243,28 +251,24 @@ def compilers() -> int:
         return os.cpu_count() or 1
 
 
-def compile_to(
-    folder: Path, text: str, toolchain: Toolchain, cache: Cache, key: str, parts: Sequence[str] = ()
-) -> Path:
-    """Compile ``text`` in ``folder``, or its ``parts`` side by side; returns the shared library's path.
+def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key: str) -> None:
+    """Make ``text`` the shared library ``binary``, in a directory of its own.
 
     Raises:
         ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told.
     """
-    source, binary = folder / SOURCE, folder / "unit.so"
+    source = binary.parent / SOURCE
     source.write_text(text)
-    if _built_of_parts(folder, parts, toolchain, binary):
-        return binary
     command = toolchain.build_command(str(source), str(binary))
     try:
-        run = _start(command, folder, subprocess.PIPE)
+        run = _start(command, binary.parent, subprocess.PIPE)
         _, output = run.communicate()
     except OSError as error:
         raise ToolchainError(
             "SM0204", f"the C++ compiler {command[0]} cannot be started", why=str(error)
         ) from error
     if run.returncode == 0 and binary.exists():
-        return binary
+        return
     kept = cache.keep_failed(key, text)
     lines = output.decode(errors="replace").replace(str(source), kept.name).splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines
@@ -281,26 +285,64 @@ def compile_to(
     )
 
 
-def _built_of_parts(folder: Path, parts: Sequence[str], toolchain: Toolchain, binary: Path) -> bool:
-    """Compile the parts side by side and link them; where that fails the whole says why, or is compiled."""
-    if not parts:
-        return False
-    objects = [str(folder / f"part{number}.o") for number in range(len(parts))]
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for number, part in enumerate(parts):
-            source = folder / f"part{number}.cpp"
-            source.write_text(part)
-            running.append(_start(toolchain.object_command(str(source), objects[number]), folder))
-        if any(run.wait() for run in running):
+class Objects:
+    """Object files of parts of a unit, which compilers make while Python is still at the rest.
+
+    They are there, and compilers run, as long as this is.
+    """
+
+    def __init__(self, toolchain: Toolchain, cache: Cache) -> None:
+        self.toolchain, self.cache = toolchain, cache
+        self.files: list[str] = []
+        self._folder: Path | None = None
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._rest = 0
+        self._failed = False
+        self._process = os.getpid()
+
+    def free(self) -> bool:
+        """Whether there is a processor for one more compiler besides Python's own."""
+        return sum(run.poll() is None for run in self._running) < compilers() - 1
+
+    def start(self, text: str) -> None:
+        """Begin to compile a part."""
+        try:
+            if self._folder is None:
+                self._folder = self.cache.scratch()
+                weakref.finalize(self, _forget, self._folder, self._running, self._process)
+            source = self._folder / f"part{len(self.files)}.cpp"
+            source.write_text(text)
+            self.files.append(str(source.with_suffix(".o")))
+            command = self.toolchain.object_command(str(source), self.files[-1])
+            self._running.append(_start(command, self._folder))
+        except OSError:
+            self._failed = True
+
+    def link(self, parts: Sequence[str], binary: Path) -> bool:
+        """Make a shared library of these parts and those begun before. Where that fails, the whole says why,
+        or is compiled.
+        """
+        if self._process != os.getpid():
+            return False  # we are in a fork: the compilers are the parent's
+        while self._rest < len(parts):
+            self.start(parts[self._rest])
+            self._rest += 1
+        if any(run.wait() for run in self._running) or self._failed:
             return False
-        return _start(toolchain.link_command(objects, str(binary)), folder).wait() == 0 and binary.exists()
-    except OSError:
-        return False
-    finally:
-        for run in running:
-            run.kill()  # nothing where it has ended
-            run.wait()
+        try:
+            command = self.toolchain.link_command(self.files, str(binary))
+            return _start(command, binary.parent).wait() == 0 and binary.exists()
+        except OSError:
+            return False
+
+
+def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], process: int) -> None:
+    if process != os.getpid():
+        return
+    for run in running:
+        run.kill()  # nothing where it has ended
+        run.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

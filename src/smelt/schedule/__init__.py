@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smelt.config import Config
 from smelt.loops.ir import Contractions, Extern, Graph
+from smelt.nest.ir import Kernel
 from smelt.runtime.plan import Folded, FoldedUse
 from smelt.schedule.assemble import Assembler, Scheduled
 from smelt.schedule.constants import split_constants
@@ -28,6 +29,7 @@ def schedule(
     prefix: str = "",
     choose: Choose | None = None,
     alone: Sequence[Contractions] = (),
+    ready: Callable[[Kernel], None] | None = None,
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
@@ -35,13 +37,14 @@ def schedule(
     depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
     runs; ``choose`` says which products run in kernels of our own (None: a rule). Each of those in ``alone``
-    gets a run of its own besides (`Scheduled.alone`); of bodies' products none does.
+    gets a run of its own besides (`Scheduled.alone`); of bodies' products none does. ``ready`` is called with
+    kernels as soon as they are as they will run.
     """
     whole, parts = split_constants(choose_kernels(graph, config, target, choose))
-    scheduled = _schedule(whole, config, target, prefix, alone)
+    scheduled = _schedule(whole, config, target, prefix, alone, ready)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):
-        ahead = _schedule(part.graph, config, target, f"{prefix}{AHEAD}{number}_")
+        ahead = _schedule(part.graph, config, target, f"{prefix}{AHEAD}{number}_", (), ready)
         scheduled.runs += ahead.runs
         scheduled.plain += ahead.plain
         scheduled.kernels += ahead.kernels
@@ -52,7 +55,12 @@ def schedule(
 
 
 def _schedule(
-    graph: Graph, config: Config, target: Target, prefix: str, alone: Sequence[Contractions] = ()
+    graph: Graph,
+    config: Config,
+    target: Target,
+    prefix: str,
+    alone: Sequence[Contractions],
+    ready: Callable[[Kernel], None] | None,
 ) -> Scheduled:
     work = prepare(graph)
     groups = attach(work, fuse(work, config.fusion))
@@ -60,10 +68,10 @@ def _schedule(
         groups = merge(work, groups)
     inner = [body for item in work.items if isinstance(item.body, Extern) for body in item.body.bodies]
     bodies = {
-        id(body): _schedule(body, config, target, f"{prefix}body{number}_")
+        id(body): _schedule(body, config, target, f"{prefix}body{number}_", (), ready)
         for number, body in enumerate(inner)
     }
-    return replace(Assembler(work, groups, config, target, bodies, prefix, alone).run(), graph=graph)
+    return replace(Assembler(work, groups, config, target, bodies, prefix, alone, ready).run(), graph=graph)
 
 
 __all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,12 +97,15 @@ class Assembler:
         bodies: Mapping[int, Scheduled] | None = None,
         prefix: str = "",
         alone: Sequence[Contractions] = (),
+        ready: Callable[[Kernel], None] | None = None,
     ) -> None:
         """``bodies``: what was made of each body of control flow, by the id of its graph; ``prefix`` begins
-        the names of this graph's runs; ``alone``: what gets a run of its own, besides.
+        the names of this graph's runs; ``alone``: what gets a run of its own, besides; ``ready`` is called
+        with kernels as soon as they are as they will run.
         """
         self.work, self.groups, self.config, self.target = work, groups, config, target
         self.bodies, self.prefix, self.alone = bodies or {}, prefix, alone
+        self.ready = ready or (lambda kernel: None)
         self.graph = work.graph
         self.inputs = {name for name in self.graph.inputs if isinstance(name, str)}
         self.outputs = {view.buffer for view in self.graph.outputs if isinstance(view, StridedView)}
@@ -131,12 +134,16 @@ class Assembler:
                 self.built[position] = sort_kernel(self.work, group.items[0])
             else:
                 self.built[position] = KernelBuilder(self.work, group, stored).build()
+            if self.built[position].arranged:
+                self._fill_borders(position)
+                self.ready(self.built[position].kernel)
         self._share_overwritten()
         self.homes = self._homes()
         self._reuse()
         self._stream()
         for position, built in self.built.items():
-            self.built[position] = with_zeros(built, self.work.buffers, self.target)
+            if not built.arranged:
+                self._fill_borders(position)
         self.arena = self._place()
         arranged: dict[Kernel, Kernel] = {}
         scheduled = Scheduled(Plan((), (), (), 0, (), (), ()), [])
@@ -148,6 +155,7 @@ class Assembler:
                 ready = built.arranged
                 arranged[key] = plain if ready else arrange(plain, self.target, self.config, self.graph.hints)
                 scheduled.kernels.append(arranged[key])
+                self.ready(arranged[key])
             built.kernel = arranged[key]
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
@@ -170,6 +178,9 @@ class Assembler:
             shape_symbols=self._shape_symbols(),
         )
         return scheduled
+
+    def _fill_borders(self, position: int) -> None:
+        self.built[position] = with_zeros(self.built[position], self.work.buffers, self.target)
 
     # -- who needs what --------------------------------------------------------------------------------------
 

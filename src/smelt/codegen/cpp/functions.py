@@ -26,12 +26,13 @@ _MARKED = re.compile("⟨([0-9]+)⟩")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A printed kernel. ``checked``: it returns an error number."""
+    """A printed kernel, and what it ``needs`` of the header. ``checked``: it returns an error number."""
 
     name: str
     parameters: str
     body: str
     checked: bool
+    needs: frozenset[str]
     comments: str = ""
 
     @property
@@ -42,6 +43,9 @@ class Function:
         return f"{self.comments}{linkage}{self.head} {{\n{self.body}\n}}"
 
 
+Numbers = tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Family:
     """Kernels whose text is the same but for ``numbers``: those of each, in the order in which they stand."""
@@ -49,11 +53,19 @@ class _Family:
     first: KernelText
     name: str
     origins: dict[str, None] = field(default_factory=dict)
-    numbers: dict[tuple[int, ...], None] = field(default_factory=dict)
+    numbers: dict[Numbers, None] = field(default_factory=dict)
+    made: tuple[Function, dict[Numbers, Numbers]] | None = None
 
-    def function(self) -> tuple[Function, dict[tuple[int, ...], tuple[int, ...]]]:
+    def add(self, numbers: Numbers, origins: Iterable[str]) -> None:
+        self.numbers[numbers] = None
+        self.origins.update(dict.fromkeys(origins))
+        self.made = None
+
+    def function(self) -> tuple[Function, dict[Numbers, Numbers]]:
         """One function for all, and what each passes for the numbers in which they differ."""
-        parameters: dict[tuple[int, ...], str] = {}
+        if self.made is not None:
+            return self.made
+        parameters: dict[Numbers, str] = {}
         texts = []
         for column in zip(*self.numbers):
             same = len(set(column)) == 1
@@ -63,41 +75,42 @@ class _Family:
         declared = ", ".join(filter(None, [self.first.signature, *(f"i64 {n}" for n in parameters.values())]))
         comments = "".join(f"// {_one_line(origin)}\n" for origin in self.origins)
         passed = zip(*parameters) if parameters else ((),) * len(self.numbers)
-        return (
-            Function(self.name, declared, body, self.first.checked, comments),
-            dict(zip(self.numbers, passed)),
-        )
+        function = Function(self.name, declared, body, self.first.checked, self.first.needs, comments)
+        self.made = function, dict(zip(self.numbers, passed))
+        return self.made
 
 
 class Functions:
-    """The functions of a unit: ``functions`` in order, and the parts of the header that they ``needs``."""
+    """What is printed of the kernels of a unit."""
 
-    def __init__(self, kernels: Iterable[Kernel]) -> None:
-        self.needs: set[str] = set()
-        self.functions: list[Function] = []
-        families: dict[tuple[str, str], _Family] = {}
-        printed: dict[object, tuple[_Family, tuple[int, ...]]] = {}
-        names: set[str] = set()
-        for kernel in kernels:
-            key = _key(kernel)
-            if key not in printed:
-                text = print_kernel(kernel, _marked if _is_copy(kernel) else str)
-                self.needs |= text.needs
-                skeleton = (text.signature, _MARKED.sub("⟨⟩", text.body))
-                if skeleton not in families:
-                    families[skeleton] = _Family(text, _fresh(kernel.name, names))
-                family = families[skeleton]
-                numbers = tuple(map(int, _MARKED.findall(text.body)))
-                family.numbers[numbers] = None
-                family.origins.update(dict.fromkeys(kernel.origins))
-                printed[key] = family, numbers
-        made = {id(family): family.function() for family in families.values()}
-        self.functions = [function for function, _ in made.values()]
-        self._found = {key: (made[id(family)], numbers) for key, (family, numbers) in printed.items()}
+    def __init__(self) -> None:
+        self._families: dict[tuple[str, str], _Family] = {}
+        self._printed: dict[object, tuple[_Family, Numbers]] = {}
+        self._names: set[str] = set()
 
-    def __getitem__(self, kernel: Kernel) -> tuple[Function, tuple[int, ...]]:
-        """The function that computes the kernel, and what it takes after the kernel's buffers and sizes."""
-        (function, passed), numbers = self._found[_key(kernel)]
+    def add(self, kernel: Kernel) -> Function | None:
+        """Print a kernel; the function, if it is a new one and kernels to come cannot change it."""
+        key = _key(kernel)
+        if key in self._printed:
+            return None
+        copy = _is_copy(kernel)
+        text = print_kernel(kernel, _marked if copy else str)
+        skeleton = (text.signature, _MARKED.sub("⟨⟩", text.body))
+        new = skeleton not in self._families
+        if new:
+            self._families[skeleton] = _Family(text, _fresh(kernel.name, self._names))
+        family = self._families[skeleton]
+        numbers = tuple(map(int, _MARKED.findall(text.body)))
+        family.add(numbers, kernel.origins)
+        self._printed[key] = family, numbers
+        return family.function()[0] if new and not copy else None
+
+    def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
+        """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all
+        kernels of the unit have been added.
+        """
+        family, numbers = self._printed[_key(kernel)]
+        function, passed = family.function()
         return function, passed[numbers]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 from smelt.codegen.cpp.functions import Function, Functions
 from smelt.codegen.cpp.header import header_text
 from smelt.codegen.cpp.index import index_text
 from smelt.codegen.cpp.types import CPP_TYPES
-from smelt.nest.ir import Call, InArena, Run
+from smelt.nest.ir import Call, InArena, Kernel, Run
 
 ERRORS: tuple[tuple[str, str], ...] = (
     ("IndexError", "index out of range in self"),
@@ -30,14 +31,93 @@ LEAST_PART = 12_000
 class CppUnit:
     """A complete translation unit, and for each run what its error numbers (from 1) mean.
 
-    ``parts``: the same in several units, which compilers may take side by side; nothing where that does not
-    pay. ``calls``: the name of the function that each call of a kernel calls, in order.
+    ``parts``: the same in several units, besides what was compiled early; compilers may take them side by
+    side. Nothing where that does not pay. ``calls``: the name of the function that each call of a kernel
+    calls, in order.
     """
 
     text: str
     errors: dict[str, tuple[tuple[str, str], ...]]
     parts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+
+
+class Compilers(Protocol):
+    """What compiles parts of a unit while the rest is not there yet."""
+
+    def free(self) -> bool:
+        """Whether another part can be begun now."""
+
+    def start(self, text: str) -> None:
+        """Begin to compile a part."""
+
+
+class UnitPrinter:
+    """A unit that is printed while its kernels are made, and compiled: ``early`` takes parts of it."""
+
+    def __init__(self, early: Compilers | None = None) -> None:
+        self.kernels = Functions()
+        self.early = early
+        self.begun: set[str] = set()
+        self.waiting: list[Function] = []
+
+    def add(self, kernel: Kernel) -> None:
+        """A kernel that runs will call (others are compiled in vain).
+
+        Raises:
+            SmeltError: SM0801-SM0807, the nest breaks the rules of `smelt.nest.ir`.
+        """
+        function = self.kernels.add(kernel)
+        if function is None or self.early is None:
+            return
+        self.waiting.append(function)
+        if sum(len(each.body) for each in self.waiting) >= LEAST_PART and self.early.free():
+            self.early.start(_file(self.waiting, [each.text() for each in self.waiting]))
+            self.begun.update(each.name for each in self.waiting)
+            self.waiting.clear()
+
+    def finish(self, runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
+        """The unit with one entry point per run; see `print_unit`."""
+        for run in runs:
+            for call in run.calls:
+                self.kernels.add(call.kernel)
+        errors, entries, calls = {}, [], list[str]()
+        functions: dict[str, Function] = {}
+        for run in runs:
+            functions.update(
+                (each.name, each) for each in (self.kernels[call.kernel][0] for call in run.calls)
+            )
+            text, checked = _print_run(run, self.kernels, calls, clocks)
+            entries.append(text)
+            errors[run.name] = ERRORS if checked else ()
+        extra = {"clock"} if clocks else set[str]()
+        if clocks:
+            array = f"i64 {CLOCKS}[{2 * max(len(calls), 1)}] = {{}};"
+            entries.insert(0, f'extern "C" {{ __attribute__((visibility("default"))) {array} }}')
+        every = list(functions.values())
+        whole = _file(every, [*(function.text("static ") for function in every), *entries], extra)
+        return CppUnit(whole, errors, self._parts(every, entries, extra, compilers), tuple(calls))
+
+    def _parts(
+        self, functions: Sequence[Function], entries: Sequence[str], extra: Set[str], compilers: int
+    ) -> tuple[str, ...]:
+        """Files of about equally long kernels; that of the entry points, the first, declares all kernels."""
+        rest = [function for function in functions if function.name not in self.begun]
+        count = min(compilers, sum(len(function.body) for function in rest) // LEAST_PART)
+        if count < 2 and not self.begun:
+            return ()
+        files: list[list[Function]] = [[] for _ in range(max(count, 1))]
+        sizes = [0] * len(files)
+        for function in sorted(rest, key=lambda function: -len(function.body)):
+            shortest = sizes.index(min(sizes))
+            files[shortest].append(function)
+            sizes[shortest] += len(function.body)
+        declared = "\n".join(f"{function.head};" for function in functions)
+        kernels = [[function.text() for function in file] for file in files]
+        return (
+            _file(files[-1], [declared, *kernels[-1], *entries], extra),
+            *(_file(file, texts) for file, texts in zip(files[:-1], kernels[:-1])),
+        )
 
 
 def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
@@ -49,45 +129,14 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
     Raises:
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
     """
-    kernels = Functions(call.kernel for run in runs for call in run.calls)
-    errors, entries, calls = {}, [], list[str]()
-    for run in runs:
-        text, checked = _print_run(run, kernels, calls, clocks)
-        entries.append(text)
-        errors[run.name] = ERRORS if checked else ()
-    header = header_text(frozenset(kernels.needs | ({"clock"} if clocks else set())))
-    if clocks:
-        array = f"i64 {CLOCKS}[{2 * max(len(calls), 1)}] = {{}};"
-        entries.insert(0, f'extern "C" {{ __attribute__((visibility("default"))) {array} }}')
-    functions = [function.text("static ") for function in kernels.functions]
-    parts = _parts(header, kernels.functions, entries, compilers)
-    return CppUnit(_file(header, [*functions, *entries]), errors, parts, tuple(calls))
+    return UnitPrinter().finish(runs, compilers, clocks)
 
 
-def _file(header: str, pieces: Sequence[str]) -> str:
+def _file(functions: Iterable[Function], pieces: Sequence[str], extra: Set[str] = frozenset()) -> str:
+    """A file of these functions, and entry points that need ``extra`` of the header."""
+    header = header_text(frozenset(extra).union(*(function.needs for function in functions)))
     body = "\n\n".join(pieces)
     return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
-
-
-def _parts(
-    header: str, functions: Sequence[Function], entries: Sequence[str], compilers: int
-) -> tuple[str, ...]:
-    """Files of about equally long kernels, which the file of the entry points declares."""
-    count = min(compilers, sum(len(function.body) for function in functions) // LEAST_PART)
-    if count < 2:
-        return ()
-    files: list[list[Function]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for function in sorted(functions, key=lambda function: -len(function.body)):
-        shortest = sizes.index(min(sizes))
-        files[shortest].append(function)
-        sizes[shortest] += len(function.body)
-    declared = "\n".join(f"{function.head};" for function in functions)
-    kernels = [[function.text() for function in file] for file in files]
-    return (
-        _file(header, [declared, *kernels[-1], *entries]),
-        *(_file(header, texts) for texts in kernels[:-1]),
-    )
 
 
 def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
