@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from smelt.codegen.cpp.functions import Function, Functions
@@ -25,6 +27,9 @@ CLOCKS = "smelt_clocks"
 
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
+
+MOST_EARLY = 3 * LEAST_PART
+"""Characters of a file that is compiled before the rest is there: no compiler has much left in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,14 @@ class UnitPrinter:
             SmeltError: SM0801-SM0807, the nest breaks the rules of `smelt.nest.ir`.
         """
         function = self.kernels.add(kernel)
-        if function is None or self.early is None:
-            return
-        self.waiting.append(function)
-        if sum(len(each.body) for each in self.waiting) >= LEAST_PART and self.early.free():
-            self.early.start(_file(self.waiting, [each.text() for each in self.waiting]))
-            self.begun.update(each.name for each in self.waiting)
-            self.waiting.clear()
+        if function is not None and self.early is not None:
+            self.waiting.append(function)
+        reach = list(accumulate(len(each.body) for each in self.waiting))
+        if reach and reach[-1] >= LEAST_PART and self.early is not None and self.early.free():
+            count = bisect(reach, MOST_EARLY) or 1
+            taken, self.waiting = self.waiting[:count], self.waiting[count:]
+            self.early.start(_file(taken, [each.text() for each in taken]))
+            self.begun.update(each.name for each in taken)
 
     def finish(self, runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
         """The unit with one entry point per run; see `print_unit`."""
