@@ -16,6 +16,13 @@ U, V, W, S = (loop_var(name) for name in ("i", "j", "k", "s0"))
 SYMBOLS = (U, V, W, S)
 
 
+ODD = (
+    *(Integer(0), 2 * (U + V), U * (V + 3), FloorDiv(4 * U + W, 6), 3 * Mod(U, 5) * V),
+    *(FloorDiv(U * (V + 3), 5), U * FloorDiv(U, 4), 2 * Mod(U, 5) * FloorDiv(V, 3), Mod(FloorDiv(U, 2), 3)),
+    *((U + 1) * FloorDiv(V, 3), FloorDiv(U, 4) * (FloorDiv(V, 3) + 2)),
+)
+
+
 @st.composite
 def sums(draw: st.DrawFn) -> Expr:
     """Sums of products of numbers and symbols; now and then a square, a bracket, a division."""
@@ -23,8 +30,7 @@ def sums(draw: st.DrawFn) -> Expr:
     for _ in range(draw(st.integers(0, 4))):
         factors = draw(st.lists(st.sampled_from(SYMBOLS), min_size=1, max_size=2))
         terms.append(sympy.Mul(Integer(draw(st.integers(-4, 64))), *factors))
-    odd = draw(st.sampled_from((0, 2 * (U + V), U * (V + 3), FloorDiv(4 * U + W, 6), 3 * Mod(U, 5) * V)))
-    return sympy.Add(*terms, odd)
+    return sympy.Add(*terms, draw(st.sampled_from(ODD)))
 
 
 @settings(deadline=None)

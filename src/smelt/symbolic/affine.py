@@ -12,9 +12,10 @@ from functools import lru_cache
 
 import sympy
 from sympy import Add, Expr, Mul, Symbol
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+_DIVISIONS = (FloorDiv, Mod)
 
 
 def expand(expr: Expr) -> Expr:
@@ -33,12 +34,32 @@ def _expand(expr: Expr) -> Expr:
 
 
 def is_expanded(expr: Expr) -> bool:
-    """Whether an expression is visibly a sum of products of numbers and symbols."""
-    return all(_is_plain(term) for term in (expr.args if isinstance(expr, Add) else (expr,)))
+    """Whether nothing is visibly to be multiplied out, nor in what is divided.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> is_expanded(8 * i * FloorDiv(i + j, 3) + j), is_expanded(FloorDiv(i * (j + 1), 3)), is_expanded(i**2)
+    (True, False, False)
+    """
+    return all(_is_expanded_term(term) for term in _terms(expr))
 
 
-def _is_plain(term: Expr) -> bool:
-    return bool(term.is_Atom) or (isinstance(term, Mul) and all(arg.is_Atom for arg in term.args))
+def _is_expanded_term(term: Expr) -> bool:
+    return all(
+        factor.is_Atom or (isinstance(factor, _DIVISIONS) and all(map(is_expanded, factor.args)))
+        for factor in (term.args if isinstance(term, Mul) else (term,))
+    )
+
+
+def _is_plain(expr: Expr) -> bool:
+    """Whether an expression is a sum of products of numbers and symbols."""
+    return all(
+        term.is_Atom or (isinstance(term, Mul) and all(arg.is_Atom for arg in term.args))
+        for term in _terms(expr)
+    )
+
+
+def _terms(expr: Expr) -> tuple[Expr, ...]:
+    return expr.args if isinstance(expr, Add) else (expr,)
 
 
 @lru_cache(maxsize=16384)
@@ -57,7 +78,7 @@ def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
         return coefficient, _expand(expanded - coefficient * var)
     rest: list[Expr] = []
     found: list[Expr] = []
-    for term in expr.args if isinstance(expr, Add) else (expr,):
+    for term in _terms(expr):
         if term == var:
             found.append(ONE)
         elif isinstance(term, Mul) and var in term.args:
@@ -80,7 +101,7 @@ def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
     )
     if not wanted:
         return expr
-    if len(wanted) == 1 and is_expanded(expr):
+    if len(wanted) == 1 and _is_plain(expr):
         ((symbol, value),) = wanted
         coefficient, rest = linear(expr, symbol)
         if value.is_Integer and coefficient.is_Integer:
@@ -128,7 +149,7 @@ def plus(expr: Expr, number: Expr) -> Expr:
         return expr
     if expr.is_Number:
         return expr + number
-    terms: Sequence[Expr] = expr.args if isinstance(expr, Add) else (expr,)
+    terms: Sequence[Expr] = _terms(expr)
     if terms[0].is_Number:
         terms, number = terms[1:], terms[0] + number
     return _in_order([number, *terms] if number != 0 else terms)

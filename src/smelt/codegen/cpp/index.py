@@ -258,9 +258,12 @@ class Offset:
             coefficient.append(Term(term.coefficient, tuple(rest)))
         return Offset(tuple(base)), Offset(tuple(coefficient))
 
+    def is_number(self, number: int) -> bool:
+        return self.terms == (Term(number, ()),)
+
     @property
     def is_one(self) -> bool:
-        return self.terms == (Term(1, ()),)
+        return self.is_number(1)
 
 
 def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:

@@ -616,15 +616,19 @@ class KernelPrinter:
         """
         first = stmts[0]
         assert isinstance(first, Store)
-        if scope.lanes not in (4, 8, 16) or scope.mask is not None or len(stmts) < 2:
+        if scope.lanes not in (4, 8, 16) or scope.mask is not None:
+            return 0
+        if len(stmts) < 2 or not isinstance(stmts[1], Store):
             return 0
         assert scope.var is not None
-        memory = self.memories[first.buffer]
-        step = sympy.expand(flatten(first.index, memory.strides)).coeff(scope.var, 1)
-        count = int(step) if step in FEW_COLUMNS else scope.lanes
-        return count if step not in (0, 1) and self.store_turned(stmts[:count], count, scope) else 0
+        parts = flat_offset(first.index, self.memories[first.buffer].strides).split(scope.var)
+        if parts is None or not parts[1].terms or parts[1].is_one or parts[1].depends(set(scope.varying)):
+            return 0
+        step = parts[1]
+        count = next((few for few in FEW_COLUMNS if step.is_number(few)), scope.lanes)
+        return count if self.store_turned(stmts[:count], count, step, scope) else 0
 
-    def store_turned(self, stmts: Sequence[Stmt], count: int, scope: Scope) -> bool:
+    def store_turned(self, stmts: Sequence[Stmt], count: int, step: Offset, scope: Scope) -> bool:
         stores = [stmt for stmt in stmts if isinstance(stmt, Store) and stmt.mode is None]
         if len(stores) != count or any(store.buffer != stores[0].buffer for store in stores):
             return False
@@ -635,16 +639,13 @@ class KernelPrinter:
         places = [sympy.expand(flatten(stmt.index, memory.strides)) for stmt in stores]
         if any(place - places[0] != k for k, place in enumerate(places)):
             return False
-        parts = flat_offset(stores[0].index, memory.strides).split(scope.var)
-        if parts is None or parts[1].depends(set(scope.varying)):
-            return False
         self.needs.add("transpose")
         name = self.fresh("w")
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
         self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
         offset = self.at_first_lane(flat_offset(stores[0].index, memory.strides))
         if count == scope.lanes:
-            self.line(f"store_turned({memory.text} + {offset}, {parts[1].text(self.symbols)}, {name});")
+            self.line(f"store_turned({memory.text} + {offset}, {step.text(self.symbols)}, {name});")
         else:
             self.line(f"store_beside({memory.text} + {offset}, {name});")
         return True
