@@ -1,4 +1,4 @@
-"""Kernels as C++ functions: copies of several sizes are one, sums of several sizes are not."""
+"""Kernels as C++ functions: copies and sums of several sizes are one, what has memory of its own is not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import pytest
 import torch
 
 from smelt.codegen.cpp import print_unit
-from smelt.nest.ir import Accumulate, Argument, Call, For, Kernel, Let, LoopKind, Run, Store, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Alloc,
+    Argument,
+    Call,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Run,
+    Store,
+    Update,
+)
 from smelt.symbolic import FloorDiv
 from tests.codegen.support import Library, block, number, param, single, var
 
@@ -45,6 +57,16 @@ def divided(rows: int, columns: int) -> Kernel:
     return Kernel("divided", params, (), block(loop))
 
 
+def kept(rows: int, columns: int) -> Kernel:
+    """``out[i, j] = x[i, j]``, a row at a time by way of memory of its own."""
+    there = (Let("v", F32, "load", ("x", (ROW, COLUMN))), Store("row", (COLUMN,), "v"))
+    back = (Let("w", F32, "load", ("row", (COLUMN,))), Store("y", (ROW, COLUMN), "w"))
+    loops = [For(COLUMN, number(0), number(columns), block(*each)) for each in (there, back)]
+    loop = For(ROW, number(0), number(rows), block(Alloc("row", F32, (number(columns),)), *loops))
+    params = (param("x", F32, [rows, columns]), param("y", F32, [rows, columns], written=True))
+    return Kernel("kept", params, (), block(loop))
+
+
 def functions(text: str) -> list[str]:
     """The heads of the kernels in a unit."""
     return re.findall(r"^static (?:void|i64) kernel_.*(?= {$)", text, re.MULTILINE)
@@ -53,15 +75,18 @@ def functions(text: str) -> list[str]:
 SIZES = ((48, 64), (96, 128), (48, 640), (7, 128))
 
 
-def test_copies_of_several_sizes_are_one_function_that_is_right_for_each(tmp_path: Path) -> None:
-    library = Library(tmp_path, [single(turned(*size), f"run{k}") for k, size in enumerate(SIZES)])
+@pytest.mark.parametrize("make", [turned, summed])
+def test_several_sizes_are_one_function_that_is_right_for_each(make, tmp_path: Path) -> None:
+    library = Library(tmp_path, [single(make(*size), f"run{k}") for k, size in enumerate(SIZES)])
     assert functions(library.unit.text) == [
-        "static void kernel_turned(const f32_buffer* in0, f32_buffer* out1, i64 n0, i64 n1)"
+        f"static void kernel_{make.__name__}(const f32_buffer* in0, f32_buffer* out1, i64 n0, i64 n1)"
     ]
     for position, size in enumerate(SIZES):
-        x, y = torch.rand(size), torch.empty(size[::-1])
+        x = torch.randint(-9, 9, size).float()
+        want = x.T if make is turned else x.sum(1)
+        y = torch.empty(want.shape)
         library(f"run{position}", x, y)
-        assert torch.equal(y, x.T)
+        assert torch.equal(y, want)
 
 
 def test_what_is_the_same_in_all_sizes_stays_a_number() -> None:
@@ -90,13 +115,13 @@ def test_a_loop_with_a_rest_is_another_function_than_one_without() -> None:
     assert len(functions(print_unit([single(turned(48, n), f"run{n}") for n in (64, 65)]).text)) == 2
 
 
-@pytest.mark.parametrize("make", [summed, divided])
-def test_sums_and_what_divides_keep_their_numbers(make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [kept, divided])
+def test_what_has_memory_of_its_own_and_what_divides_keep_their_numbers(make, tmp_path: Path) -> None:
     library = Library(tmp_path, [single(make(*size), f"run{k}") for k, size in enumerate(SIZES)])
     assert len(functions(library.unit.text)) == len(SIZES)
     for position, size in enumerate(SIZES):
-        x = torch.randint(-9, 9, size).float()
-        want = x.sum(1) if make is summed else x.flatten()
+        x = torch.rand(size)
+        want = x if make is kept else x.flatten()
         y = torch.empty_like(want)
         library(f"run{position}", x, y)
         assert torch.equal(y, want)

@@ -172,6 +172,8 @@ class _Arranger:
             chosen = [self._tile_for(root.var, vector_var) for vector_var in self._vector_loops(root)[1]]
         root = self._around(root.var)
         parallel = self.config.parallel and work >= self.config.parallel_grain
+        if parallel and root.var in chosen and self._fits_one_block(root) and self._moves_inside(root.var, 1):
+            root = self._around(root.var)
         if parallel and root.var in chosen:
             block = self._block(self.trips(root), self._lanes(root))
             if _scans(root):
@@ -203,6 +205,11 @@ class _Arranger:
         for stmt in loop.body.stmts:
             if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
                 self._parallelize_from(stmt.var)
+
+    def _fits_one_block(self, loop: For) -> bool:
+        """Whether one thread would do all of it, though there are loops inside that many could share."""
+        trips = self.trips(loop)
+        return len(self._perfect_chain(loop.var)) > 1 and trips <= self._block(trips, self._lanes(loop))
 
     def _block(self, trips: int, lanes: int) -> int:
         step = lanes * 4
@@ -300,7 +307,7 @@ class _Arranger:
         return loop.var
 
     def _is_turnable(self, rows: For, columns: For, lanes: int) -> bool:
-        """Whether every load runs along the rows, or is the same for all of them, and one store runs along
+        """Whether loads run along the rows, or some are the same for all of them, and one store runs along
         the columns; all of four bytes, and at least a vector of each.
         """
         for loop in (rows, columns):
@@ -310,14 +317,17 @@ class _Arranger:
         masked = any(isinstance(stmt, Masked) for stmt in columns.body.stmts)
         if masked or _only_store(columns.body) is None or self._lanes(columns) != lanes:
             return False
+        loaded = set()
         for buffer, index, is_store in accesses(columns.body):
             down, along = (_coefficient(index[0], loop.var) for loop in (rows, columns))
-            turns = (
-                along == 1 and down not in (None, 0, 1) if is_store else along is not None and down in (0, 1)
-            )
+            if is_store:
+                turns = along == 1 and down not in (None, 0, 1)
+            else:
+                turns = along is not None and down in (0, 1)
+                loaded.add(down)
             if not turns or sizes.get(buffer) != 4:
                 return False
-        return True
+        return 1 in loaded
 
     def _strides_against(self, vector: For, other: Symbol) -> bool:
         for _, index, _ in accesses(vector.body):

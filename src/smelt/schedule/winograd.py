@@ -234,14 +234,21 @@ class _Weights:
 
 
 def _of_three(frequency: Expr, values: list[Value]) -> Value:
-    def is_frequency(number: int) -> Value:
-        return ops.eq(ops.index_expr(frequency, torch.int64), ops.constant(number, torch.int64))
+    first, middle, last = (
+        ops.mul(value, ops.mul(ops.constant(0.5, torch.float32), ops.index_expr(twice, torch.float32)))
+        for value, twice in zip(values, _twice(frequency))
+    )
+    return ops.add(ops.add(first, last), middle)
 
-    first, middle, last = values
-    ends = ops.add(first, last)
-    both = ops.where(is_frequency(1), ops.add(ends, middle), ops.sub(ends, middle))
-    inner = ops.mul(ops.constant(0.5, torch.float32), both)
-    return ops.where(is_frequency(0), first, ops.where(is_frequency(3), last, inner))
+
+def _twice(frequency: Expr) -> tuple[Expr, Expr, Expr]:
+    """Twice what the three elements of a line count in the sum.
+
+    >>> [_twice(sympy.Integer(frequency)) for frequency in range(FREQUENCIES)]
+    [(2, 0, 0), (1, 1, 1), (1, -1, 1), (0, 0, 2)]
+    """
+    last, inner = FloorDiv(frequency + 1, TWO), Mod(frequency, sympy.Integer(3))
+    return 2 - last, inner - 3 * FloorDiv(inner, TWO), last
 
 
 @dataclass(frozen=True, slots=True)

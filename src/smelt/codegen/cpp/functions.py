@@ -1,10 +1,11 @@
-"""Kernels as C++ functions: equal ones as one, and copies of many sizes as one that takes the sizes.
+"""Kernels as C++ functions: equal ones as one, and those of many sizes as one that takes the sizes.
 
     for (i64 d0 = 0; d0 < 64; d0 += 1)  …  in0[d0*256]         n0 = 64,  n1 = 256
     for (i64 d0 = 0; d0 < 128; d0 += 1) …  in0[d0*512]         n0 = 128, n1 = 512
         →  for (i64 d0 = 0; d0 < n0; d0 += 1) … in0[d0*n1]
 
-Compilers take as long for a copy as for a product. A model packs a weight of each size, and updates it.
+Compilers take as long for a copy as for a product. A model packs a weight of each size, updates it, and sums
+over each size of its values. Products keep functions of their own: there what the compiler knows is speed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sympy.core.function import Application
 from torch.utils._sympy.functions import Max, Min
 
 from smelt.codegen.cpp.kernel import KernelText, print_kernel
-from smelt.nest.ir import Accumulate, Carry, For, Kernel, SortRow
+from smelt.nest.ir import Alloc, For, Kernel, SortRow
 from smelt.nest.tree import accesses, walk
 
 _MARKED = re.compile("⟨([0-9]+)⟩")
@@ -93,8 +94,8 @@ class Functions:
         key = _key(kernel)
         if key in self._printed:
             return None
-        copy = _is_copy(kernel)
-        text = print_kernel(kernel, _marked if copy else str)
+        any_size = _serves_any_size(kernel)
+        text = print_kernel(kernel, _marked if any_size else str)
         skeleton = (text.signature, _MARKED.sub("⟨⟩", text.body))
         new = skeleton not in self._families
         if new:
@@ -103,7 +104,7 @@ class Functions:
         numbers = tuple(map(int, _MARKED.findall(text.body)))
         family.add(numbers, kernel.origins)
         self._printed[key] = family, numbers
-        return family.function()[0] if new and not copy else None
+        return family.function()[0] if new and not any_size else None
 
     def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
         """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all
@@ -122,11 +123,11 @@ def _marked(value: int) -> str:
     return f"⟨{value}⟩" if value > 1 else str(value)
 
 
-def _is_copy(kernel: Kernel) -> bool:
-    """Whether it computes each element for itself, and no index divides: numbers that the compiler does not
-    know cost nothing then.
+def _serves_any_size(kernel: Kernel) -> bool:
+    """Whether it keeps nothing in memory of its own (as tiles of products do), and no index divides: numbers
+    that the compiler does not know cost nothing then.
     """
-    if any(isinstance(stmt, (Accumulate, Carry, SortRow)) for stmt in walk(kernel.body)):
+    if any(isinstance(stmt, (Alloc, SortRow)) for stmt in walk(kernel.body)):
         return False
     exprs = [expr for _, index, _ in accesses(kernel.body) for expr in index]
     exprs += [
