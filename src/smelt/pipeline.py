@@ -98,7 +98,8 @@ def _compile(program: Program, config: Config) -> Compiled:
             report.dynamic_sizes += data_sizes(program.graph_module.graph)
     with report.phase("key"):
         tools = toolchain.find()
-        target = Target(tools.vector_bytes, tuple(getattr(torch, name) for name in tools.dot_products))
+        dotted = tuple(getattr(torch, name) for name in tools.dot_products)
+        target = Target(tools.vector_bytes, dotted, tools.multiply_adds)
         store = cache.open_cache()
         threads = torch.get_num_threads() if config.mode == "max" else 0  # what is measured depends on them
         key = cache.key_of(

@@ -57,7 +57,7 @@ class GradientsBuilder:
         assert isinstance(item.body, AttentionGradients)
         self.work, self.item, self.body = work, item, item.body
         self.outputs = tuple(outputs)
-        self.writer = TileWriter(work, item.node.origin, target.vector_bytes // 4)
+        self.writer = TileWriter(work, item.node.origin, target.lanes)
         lanes = self.writer.lanes
         self.rows = tile_rows(target.vector_bytes)
         self.columns = self.body.shape[-1]

@@ -55,7 +55,7 @@ class AttentionBuilder:
         assert isinstance(item.body, Attention)
         self.work, self.item, self.body = work, item, item.body
         self.out, self.total = outputs
-        self.writer = TileWriter(work, item.node.origin, target.vector_bytes // 4)
+        self.writer = TileWriter(work, item.node.origin, target.lanes)
         lanes = self.writer.lanes
         self.rows = tile_rows(target.vector_bytes)
         self.keys, self.depth = self.body.reduce_shape

@@ -185,7 +185,7 @@ def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target
     """The kernel, which fills the borders of what it writes as well: a part with each turn of its parallel
     loops where it has them already, else behind its loops.
     """
-    lanes = target.vector_bytes // 4 if built.arranged else 1
+    lanes = target.lanes if built.arranged else 1
     stmts: list[For] = []
     for param, name in zip(built.kernel.params, built.buffers):
         if param.written and buffers[name].border:

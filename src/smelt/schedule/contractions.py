@@ -187,7 +187,7 @@ def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> boo
     if (product.batch and product.apart is None) or box(product, graph) is None:
         return False
     if product.shared:
-        width, lanes = product.extents[-1], target.vector_bytes // 4
+        width, lanes = product.extents[-1], target.lanes
         return bool(width.is_Integer) and int(width) % lanes == 0  # lanes beyond would read on
     return True
 
@@ -240,7 +240,7 @@ class _Native:
     ) -> None:
         self.node, self.product, self.graph = node, product, graph
         self.layouts, self.borders = layouts, borders
-        self.lanes = target.vector_bytes // 4
+        self.target, self.lanes = target, target.lanes
         self.within = accumulator(product.body.dtype)
 
     def nodes(self) -> Iterator[Node]:
@@ -278,12 +278,16 @@ class _Native:
             return True
         *batch, rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents)
         if is_matrix_product(self.product):
-            panels = math.prod(batch) * -(-columns // panel_width(self.product.extents[-1], self.lanes))
+            panels = math.prod(batch) * -(-columns // self._panel_width())
             depth = size_hint(self.product.depth, self.graph.hints)
             return panels < FEWEST_PANELS <= rows // self.lanes or rows >= 2 * depth
         beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
         few = beside < self.lanes or rows >= columns
         return few or self.product.shared or is_windowed(self.product, self.graph)
+
+    def _panel_width(self) -> int:
+        product = self.product
+        return panel_width(product.extents[-1], self.lanes, product.shared, self.target.large_tiles)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
@@ -316,8 +320,7 @@ class _Native:
         order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)
         assert order is not None
         short = [t for t in range(len(body.reduce_shape)) if t not in order]
-        width = panel_width(self.product.extents[-1], self.lanes, self.product.shared)
-        panels = Panels("", self.product, (*short, *order), width)
+        panels = Panels("", self.product, (*short, *order), self._panel_width())
         name = self._buffer("rhs", panels.shape)
         yield Node((name,), Pointwise(panels.shape, self.within, panels.fill), self.node.origin)
         return replace(body, rhs=replace(panels, buffer=name))

@@ -72,12 +72,25 @@ WIDE_TURNS = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the scheduler knows about the machine: bytes in a vector register, and the 16-bit dtypes that it
-    multiplies and adds itself.
+    """What the scheduler knows about the machine: bytes in a vector register, the 16-bit dtypes that it
+    multiplies and adds itself, and how many vectors of products and sums it begins with each cycle.
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
+    multiply_adds: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """float32 elements of a vector register."""
+        return self.vector_bytes // 4
+
+    @property
+    def large_tiles(self) -> bool:
+        """Whether register tiles take nearly all of 32 registers: two multiply-adds a cycle want more of what
+        a cycle loads to be used often.
+        """
+        return self.vector_bytes >= 64 and self.multiply_adds > 1
 
 
 def arrange(kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> Kernel:
@@ -256,7 +269,7 @@ class _Arranger:
         Rows and columns that are no whole vector keep a loop of their own. Returns the vector loops; none
         where it is not of that kind, or its sizes are not known.
         """
-        lanes = self.target.vector_bytes // 4
+        lanes = self.target.lanes
         *chain, columns = self._perfect_chain(root.var)
         for position, rows in enumerate(chain):
             if self._is_turnable(rows, columns, lanes) and self._moves_inside(

@@ -27,8 +27,8 @@ from smelt.symbolic import flatten, loop_var
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
-WIDEST = (2, 3, 1)
-"""Registers side by side that a panel may have, the best ones first."""
+WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
+"""Registers side by side that a panel may have, the best ones first; and for large tiles."""
 
 DEPTH = 256
 """Terms that one register sums before its sum is added to the total, for accuracy."""
@@ -55,22 +55,26 @@ def clamped(index: Expr, size: Expr, step: int) -> Expr:
     return index if size.is_Integer and int(size) % step == 0 else Min(index, size - 1)
 
 
-def panel_width(columns: Expr, lanes: int, shared: bool = False) -> int:
+def panel_width(columns: Expr, lanes: int, shared: bool = False, large: bool = False) -> int:
     """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
 
-    One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns.
+    One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns. ``large``:
+    tiles are (`Target.large_tiles`).
 
     >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
     [32, 48, 16]
     >>> panel_width(sympy.Integer(64), 16, shared=True)
     16
+    >>> [panel_width(sympy.Integer(columns), 16, large=True) for columns in (64, 192, 16)]
+    [32, 48, 16]
     """
     if shared:
         return lanes
+    widest = WIDEST_OF_LARGE if large else WIDEST
     if not columns.is_Integer:
-        return lanes * WIDEST[0]
+        return lanes * widest[0]
     count = int(columns)
-    return min((lanes * wide for wide in WIDEST), key=lambda width: -(-count // width) * width)
+    return min((lanes * wide for wide in widest), key=lambda width: -(-count // width) * width)
 
 
 def span(buffer: Buffer) -> Expr:
