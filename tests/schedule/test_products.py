@@ -11,12 +11,13 @@ import torch
 import smelt
 from smelt.codegen.cpp import print_unit
 from smelt.config import Config
-from smelt.nest.ir import Prefetch
+from smelt.nest.ir import Alloc, Prefetch
 from smelt.nest.printer import print_run
 from smelt.nest.tree import walk
 from smelt.schedule import Target, schedule
 from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
+from tests.schedule.simulate import simulate
 from tests.schedule.test_schedule import check as simulated
 
 F = torch.nn.functional
@@ -252,6 +253,24 @@ def test_the_next_panel_is_prefetched(rows: int, step: int | None) -> None:
     found = [stmt.index[0] for stmt in walk(product.body) if isinstance(stmt, Prefetch)]
     assert len(found) == (step is not None)
     assert all(step in index.as_coefficients_dict().values() for index in found)
+
+
+@pytest.mark.parametrize("depth", [1, 34, 300])
+def test_large_tiles(depth: int) -> None:
+    """Nine rows of three registers where two multiply-adds of 64 bytes begin in a cycle, and what is loaded
+    of the panel soon is fetched; the numbers are the same, packed here or ahead.
+    """
+    x, w = draw(33, depth), draw(depth, 96, seed=1)
+    graph = lowered(lambda x, w: (x @ w).relu(), x, w)
+    for at_once, shape in ((1, (7, 32)), (2, (9, 48))):
+        scheduled = schedule(graph, Config(), Target(64, multiply_adds=at_once))
+        inside = list(walk(scheduled.runs[0].calls[-1].kernel.body))
+        tile = next(stmt for stmt in inside if isinstance(stmt, Alloc) and stmt.buffer == "tile")
+        assert tuple(tile.shape) == shape
+        fetched = {stmt.buffer for stmt in inside if isinstance(stmt, Prefetch)}
+        assert depth == 1 or ("panel" in fetched) == (at_once == 2)
+        (got,) = simulate(graph, scheduled, [x, w])
+        torch.testing.assert_close(got, (x.double() @ w.double()).relu().float(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_product_of_a_product() -> None:

@@ -149,7 +149,15 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
     """`_probe`, kept on disk by path, size and time of the compiler, so that a warm process starts none."""
     file = os.stat(os.path.realpath(command[0]))
     cpu = hashlib.sha256("\n".join(_processor()).encode()).hexdigest()[:16]
-    key = key_of("toolchain with multiply_adds", *command, str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
+    key = key_of(
+        "toolchain with multiply_adds",
+        *command,
+        str(file.st_size),
+        str(file.st_mtime_ns),
+        cpu,
+        *FLAGS,
+        *_TUNING,
+    )
     try:
         cache = open_cache()
         entry = cache.get(key)

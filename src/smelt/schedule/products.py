@@ -52,8 +52,8 @@ from smelt.symbolic import (
 )
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 27
-"""Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and 27 in
-tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
+"""Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
+27 in tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
 WINDOWS, MOST_WINDOWS = 8, 14
 """Registers of a tile where rows have windows of their own: what those see takes registers too."""
 NEAR = 8
@@ -65,8 +65,8 @@ CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
-"""Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall into
-one."""
+"""Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
+into one."""
 MOST_TILES = 64
 """Of rows with one panel, up to which the next one is fetched meanwhile: beyond, it is not worth it."""
 
