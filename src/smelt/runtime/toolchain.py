@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Toolchain:
     openmp: bool
     openmp_runtime: str | None
     dot_products: tuple[str, ...] = ()
-    multiply_adds: int = 2
+    multiply_adds: int = 1
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
@@ -149,22 +149,15 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
     """`_probe`, kept on disk by path, size and time of the compiler, so that a warm process starts none."""
     file = os.stat(os.path.realpath(command[0]))
     cpu = hashlib.sha256("\n".join(_processor()).encode()).hexdigest()[:16]
-    key = key_of(
-        "toolchain with multiply_adds",
-        *command,
-        str(file.st_size),
-        str(file.st_mtime_ns),
-        cpu,
-        *FLAGS,
-        *_TUNING,
-    )
+    made_of = (str(file.st_size), str(file.st_mtime_ns), cpu, *FLAGS, *_TUNING)
+    key = key_of("toolchain", *(field.name for field in fields(Toolchain)), *command, *made_of)
     try:
         cache = open_cache()
         entry = cache.get(key)
         if entry is not None:
-            fields = json.loads(entry.read("toolchain.json"))
-            tuples = {name: tuple(fields[name]) for name in ("command", "tuning", "dot_products")}
-            return Toolchain(**{**fields, **tuples})
+            known = json.loads(entry.read("toolchain.json"))
+            tuples = {name: tuple(known[name]) for name in ("command", "tuning", "dot_products")}
+            return Toolchain(**{**known, **tuples})
     except (CacheError, ValueError, KeyError, TypeError):
         return _probe(command, cpu)
     found = _probe(command, cpu)
