@@ -287,7 +287,8 @@ class _Native:
 
     def _panel_width(self) -> int:
         product = self.product
-        return panel_width(product.extents[-1], self.lanes, product.shared, self.target.large_tiles)
+        large = self.target.large_tiles
+        return panel_width(product.extents[-1], self.lanes, product.shared, large, product.frozen)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"

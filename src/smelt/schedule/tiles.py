@@ -29,6 +29,8 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
 WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
 """Registers side by side that a panel may have, the best ones first; and for large tiles."""
+NARROWER = 1.06
+"""What a column costs where large tiles are not the widest ones, of panels packed once for all calls."""
 
 DEPTH = 256
 """Terms that one register sums before its sum is added to the total, for accuracy."""
@@ -55,11 +57,14 @@ def clamped(index: Expr, size: Expr, step: int) -> Expr:
     return index if size.is_Integer and int(size) % step == 0 else Min(index, size - 1)
 
 
-def panel_width(columns: Expr, lanes: int, shared: bool = False, large: bool = False) -> int:
+def panel_width(
+    columns: Expr, lanes: int, shared: bool = False, large: bool = False, frozen: bool = False
+) -> int:
     """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
 
     One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns. ``large``:
-    tiles are (`Target.large_tiles`).
+    tiles are (`Target.large_tiles`). ``frozen``: panels are packed once; a few unused columns are worth wide
+    tiles then.
 
     >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
     [32, 48, 16]
@@ -67,14 +72,20 @@ def panel_width(columns: Expr, lanes: int, shared: bool = False, large: bool = F
     16
     >>> [panel_width(sympy.Integer(columns), 16, large=True) for columns in (64, 192, 16)]
     [32, 48, 16]
+    >>> [panel_width(sympy.Integer(512), 16, large=True, frozen=frozen) for frozen in (False, True)]
+    [32, 48]
     """
     if shared:
         return lanes
     widest = WIDEST_OF_LARGE if large else WIDEST
     if not columns.is_Integer:
         return lanes * widest[0]
-    count = int(columns)
-    return min((lanes * wide for wide in widest), key=lambda width: -(-count // width) * width)
+
+    def cost(wide: int) -> float:
+        narrower = large and frozen and wide < widest[0]
+        return -(-int(columns) // (wide * lanes)) * wide * (NARROWER if narrower else 1.0)
+
+    return lanes * min(widest, key=cost)
 
 
 def span(buffer: Buffer) -> Expr:
