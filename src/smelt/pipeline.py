@@ -33,7 +33,7 @@ from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
-from smelt.runtime.garbage import garbage_goes, garbage_waits, give_back
+from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.otherwise import or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
@@ -80,10 +80,8 @@ def compile_program(program: Program, config: Config) -> Compiled:
         ToolchainError: SM0201, there is no C++ compiler.
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
-    with garbage_waits(), garbage_goes():
-        compiled = _compile(program, config)
-    give_back()
-    return compiled
+    with garbage_waits(), garbage_goes(traced=program.kind == "forward"):
+        return _compile(program, config)
 
 
 def _compile(program: Program, config: Config) -> Compiled:

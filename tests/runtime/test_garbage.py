@@ -27,7 +27,7 @@ def _no_other_collection() -> Iterator[None]:
 
 def test_circles_made_meanwhile_go_at_the_end() -> None:
     earlier = weakref.ref(Circle())
-    with garbage_waits(), garbage_goes():
+    with garbage_waits(), garbage_goes(traced=False):
         made, kept = weakref.ref(Circle()), Circle()
         assert made() is not None
     assert made() is None
@@ -38,9 +38,20 @@ def test_circles_made_meanwhile_go_at_the_end() -> None:
     assert earlier() is None, "what was there before stays garbage for the next full collection"
 
 
+@pytest.mark.parametrize("traced", [True, False])
+def test_what_tracing_left_goes_before_where_asked(traced: bool) -> None:
+    earlier = weakref.ref(Circle())
+    with garbage_waits():
+        left = weakref.ref(Circle())
+        with garbage_goes(traced=traced):
+            assert (left() is None) == traced
+            assert earlier() is not None, "the whole heap was looked through"
+    assert gc.get_freeze_count() == 0
+
+
 def test_they_go_where_compiling_raises() -> None:
     made = None
-    with pytest.raises(ValueError, match="why"), garbage_goes():
+    with pytest.raises(ValueError, match="why"), garbage_waits(), garbage_goes(traced=False):
         made = weakref.ref(Circle())
         raise ValueError("why")
     assert made is not None and made() is None
@@ -51,7 +62,7 @@ def test_a_heap_that_somebody_froze_stays_frozen() -> None:
     frozen = weakref.ref(Circle())
     gc.freeze()
     try:
-        with garbage_goes():
+        with garbage_waits(), garbage_goes(traced=True):
             made = weakref.ref(Circle())
         assert made() is not None
         gc.collect()
