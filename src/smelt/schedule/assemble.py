@@ -381,7 +381,7 @@ class Assembler:
     def _place_of(self, name: str) -> Expr:
         """Where in the arena a buffer's first element is, in bytes: behind what its border has before it."""
         buffer = self.work.buffers[name]
-        return sympy.expand(self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize)
+        return self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize
 
     # -- steps
     # ------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def _in_slots(lifetimes: list[Lifetime], below: Arena, hints: Mapping[Symbol, in
     for slot in slots:
         offsets.update((place.life.name, end + place.offset) for place in slot)
         under = {id(place.base) for place in slot}
-        end = end + _largest([place.end for place in slot if id(place) not in under])
+        end = end + _largest([place for place in slot if id(place) not in under])
     return Arena(offsets, end)
 
 
@@ -115,13 +115,14 @@ def _in_slot(life: Lifetime, slot: list[_Place], hints: Mapping[Symbol, int]) ->
     return place if place.expected_end <= max(other.expected_end for other in slot) else None
 
 
-def _largest(sizes: Iterable[Expr]) -> Expr:
-    """The largest of sizes, those that are equal taken once."""
-    different: list[Expr] = []
-    for size in sizes:
-        if not any(same(size, other) for other in different):
-            different.append(size)
-    return different[0] if len(different) == 1 else Max(*different)
+def _largest(places: Iterable[_Place]) -> Expr:
+    """The largest of the places' ends, those that are equal taken once."""
+    different: list[_Place] = []
+    for place in places:
+        alike = (other for other in different if other.expected_end == place.expected_end)
+        if not any(same(place.end, other.end) for other in alike):
+            different.append(place)
+    return Max(*(place.end for place in different))
 
 
 def aligned(size: Expr) -> Expr:

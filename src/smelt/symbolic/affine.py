@@ -122,13 +122,17 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
 
 
 def divided(base: Expr, divisor: Expr) -> Expr:
-    """``FloorDiv(base, divisor)``, a number that both have taken out: PyTorch has SymPy simplify the two
-    then, which takes milliseconds, and a quarter of a second the first time.
+    """``FloorDiv(base, divisor)``, a number and factors that both have taken out: PyTorch has SymPy simplify
+    the two then, which takes milliseconds, and a quarter of a second the first time.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
-    >>> divided(8 * i + 4 * j, sympy.Integer(12))
-    ((2*i + j)//3)
+    >>> divided(8 * i + 4 * j, sympy.Integer(12)), divided(i * (j + 1), 3 * i)
+    (((2*i + j)//3), ((j + 1)//3))
     """
+    for factor in Mul.make_args(divisor):
+        parts = [term.as_coeff_Mul() for term in Add.make_args(base)]
+        if not factor.is_Number and all(factor in Mul.make_args(rest) for _, rest in parts):
+            base, divisor = Add(*(number * (rest / factor) for number, rest in parts)), divisor / factor
     terms = Add.make_args(base)
     numbers = [divisor, *(term.as_coeff_Mul()[0] for term in terms)]
     if all(number.is_Integer for number in numbers):

@@ -73,7 +73,8 @@ def _number(value: int, names: Mapping[Symbol, str]) -> str:
 
 def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if expr.is_Integer:
-        return _number(int(expr), names), _ATOM if expr >= 0 else _SUM
+        value = int(expr)
+        return _number(value, names), _ATOM if value >= 0 else _SUM
     if isinstance(expr, Symbol):
         try:
             return names[expr], _ATOM
@@ -134,17 +135,16 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         divided = names.divided(expr.args[0], expr.args[1], "Mod" in kind)
         if divided is not None:
             return divided, _ATOM
-    args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
+    if kind in ROUNDINGS:
+        return f"int64_t({_ROUND[kind]}({_double(expr.args[0], names)}))", _ATOM
+    if kind == "Identity":
+        return _wrapped(expr.args[0], names, _PRODUCT), _ATOM
+    if kind in _QUOTIENTS and all(arg.is_nonnegative for arg in expr.args):
+        args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
+        return _QUOTIENTS[kind][0].format(*args), _ATOM
     plain = [index_text(arg, names) for arg in expr.args]
-    positive = all(arg.is_nonnegative for arg in expr.args)
-    if kind in ("FloorDiv", "CleanDiv"):
-        return (f"({args[0]}/{args[1]})", _ATOM) if positive else (f"floor_div({', '.join(plain)})", _ATOM)
-    if kind in ("Mod", "PythonMod"):
-        return (f"({args[0]} % {args[1]})", _ATOM) if positive else (f"floor_mod({', '.join(plain)})", _ATOM)
-    if kind == "ModularIndexing":
-        if positive:
-            return f"(({args[0]}/{args[1]}) % {args[2]})", _ATOM
-        return f"floor_mod(floor_div({plain[0]}, {plain[1]}), {plain[2]})", _ATOM
+    if kind in _QUOTIENTS:
+        return _QUOTIENTS[kind][1].format(*plain), _ATOM
     if kind == "CeilDiv":
         return f"(-floor_div(-({plain[0]}), {plain[1]}))", _ATOM
     if kind in ("Max", "Min"):
@@ -152,12 +152,19 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         for other in plain[1:]:
             text = f"{kind.lower()}_of({text}, {other})"
         return text, _ATOM
-    if kind == "Identity":
-        return args[0], _ATOM
-    if kind in ROUNDINGS:
-        return f"int64_t({_ROUND[kind]}({_double(expr.args[0], names)}))", _ATOM
     raise SmeltError("SM0802", f"codegen: no C++ for index function {kind} in {expr}")
 
+
+_DIVIDED = ("({}/{})", "floor_div({}, {})")
+_REST = ("({} % {})", "floor_mod({}, {})")
+_QUOTIENTS = {
+    "FloorDiv": _DIVIDED,
+    "CleanDiv": _DIVIDED,
+    "Mod": _REST,
+    "PythonMod": _REST,
+    "ModularIndexing": ("(({}/{}) % {})", "floor_mod(floor_div({}, {}), {})"),
+}
+"""C++ of what divides, where no argument is negative, and where one may be."""
 
 _ROUND = {
     "CeilToInt": "__builtin_ceil",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
+
+from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.functions import Function, Functions
 from smelt.codegen.cpp.header import header_text
@@ -152,12 +154,21 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         *(f"void* p{k}" for k in range(len(run.arguments))),
         *(f"i64 {s}" for s in sizes.values()),
     ]
-    lines, any_checked = [], False
+    places = dict.fromkeys(arg.offset for call in run.calls for arg in call.args if isinstance(arg, InArena))
+    offsets = {
+        offset: str(offset) if offset.is_Integer else f"at{number}" for number, offset in enumerate(places)
+    }
+    lines = [
+        f"  const i64 {name} = {index_text(offset, sizes)};"
+        for offset, name in offsets.items()
+        if not offset.is_Integer
+    ]
+    any_checked = False
     for call in run.calls:
         function, numbers = kernels[call.kernel]
         number = len(calls)
         calls.append(function.name)
-        args = ", ".join([*_arguments(call, sizes), *map(str, numbers)])
+        args = ", ".join([*_arguments(call, offsets, sizes), *map(str, numbers)])
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
@@ -171,12 +182,8 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
 
 
-def _arguments(call: Call, sizes: dict) -> Iterable[str]:
+def _arguments(call: Call, offsets: Mapping[Expr, str], sizes: Mapping[Symbol, str]) -> Iterable[str]:
     for param, place in zip(call.kernel.params, call.args, strict=True):
-        where = (
-            f"(arena + {index_text(place.offset, sizes)})"
-            if isinstance(place, InArena)
-            else f"p{place.position}"
-        )
+        where = f"(arena + {offsets[place.offset]})" if isinstance(place, InArena) else f"p{place.position}"
         yield f"({CPP_TYPES[param.dtype]}_buffer*){where}"
     yield from (sizes[symbol] for symbol in call.kernel.sizes)
