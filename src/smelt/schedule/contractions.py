@@ -288,7 +288,9 @@ class _Native:
     def _panel_width(self) -> int:
         product = self.product
         large = self.target.large_tiles
-        return panel_width(product.extents[-1], self.lanes, product.shared, large, product.frozen)
+        *_, rows, columns = product.extents
+        often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
+        return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"

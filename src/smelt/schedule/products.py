@@ -135,10 +135,11 @@ class ProductBuilder:
         self.aside_sizes = product.sizes(self.aside)
         if self.aside:
             self.columns = product.body.shape[product.columns[-1]]
+        often = min(self.hint(self.rows), self.hint(product.depth))
         self.width = (
             self.panels.width
             if self.panels
-            else panel_width(self.columns, self.lanes, product.shared, target.large_tiles)
+            else panel_width(self.columns, self.lanes, product.shared, target.large_tiles, often=often)
         )
         self.lhs, self.lhs_flat = place
         self.symbols = variables("i", len(body.shape))

@@ -30,7 +30,9 @@ F32 = torch.float32
 WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
 """Registers side by side that a panel may have, the best ones first; and for large tiles."""
 NARROWER = 1.06
-"""What a column costs where large tiles are not the widest ones, of panels packed once for all calls."""
+"""What a column costs where large tiles are not the widest ones."""
+OFTEN = 256
+"""Rows, and terms, from which on tiles as wide as can be are worth unused columns in each call's packing."""
 
 DEPTH = 256
 """Terms that one register sums before its sum is added to the total, for accuracy."""
@@ -58,13 +60,13 @@ def clamped(index: Expr, size: Expr, step: int) -> Expr:
 
 
 def panel_width(
-    columns: Expr, lanes: int, shared: bool = False, large: bool = False, frozen: bool = False
+    columns: Expr, lanes: int, shared: bool = False, large: bool = False, frozen: bool = False, often: int = 0
 ) -> int:
     """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
 
     One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns. ``large``:
-    tiles are (`Target.large_tiles`). ``frozen``: panels are packed once; a few unused columns are worth wide
-    tiles then.
+    tiles are (`Target.large_tiles`). A few unused columns are worth wide tiles where panels are ``frozen``,
+    packed once for all calls, and where rows and terms are many: how ``often`` both at least occur.
 
     >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
     [32, 48, 16]
@@ -72,7 +74,7 @@ def panel_width(
     16
     >>> [panel_width(sympy.Integer(columns), 16, large=True) for columns in (64, 192, 16)]
     [32, 48, 16]
-    >>> [panel_width(sympy.Integer(512), 16, large=True, frozen=frozen) for frozen in (False, True)]
+    >>> [panel_width(sympy.Integer(512), 16, large=True, often=often) for often in (128, 512)]
     [32, 48]
     """
     if shared:
@@ -82,7 +84,7 @@ def panel_width(
         return lanes * widest[0]
 
     def cost(wide: int) -> float:
-        narrower = large and frozen and wide < widest[0]
+        narrower = large and (frozen or often >= OFTEN) and wide < widest[0]
         return -(-int(columns) // (wide * lanes)) * wide * (NARROWER if narrower else 1.0)
 
     return lanes * min(widest, key=cost)
