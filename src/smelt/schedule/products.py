@@ -63,6 +63,8 @@ DEEP = 2048
 BLOCK = 512
 CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
+ROWS_BYTES = 1 << 18
+"""Of rows that are used together: they stay in the second cache while panels come and go."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
 """Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
@@ -224,7 +226,7 @@ class ProductBuilder:
 
     def _shared(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels that are packed already. As many as fit the cache are gone through for a few rows, so
-        that the result is written along its memory, before the next rows come.
+        that the result is written along its memory, before the next rows come. Rows in blocks go around that.
         """
         chunk, tile = self.writer.variable(), self.writer.variable()
         panels = ceiling(self.columns, self.width)
@@ -232,18 +234,40 @@ class ProductBuilder:
         count = self.hint(panels)
         chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
-        first = chunk * side
+        first, chunks = chunk * side, ceiling(panels, side)
+        blocks = self._row_blocks(chunks)
 
         def across(start: Expr, height: int) -> list[Stmt]:
             panel = self.writer.variable()
-            here = replace(at, panel=panel, next=panel + side)
+            here = replace(at, panel=panel, next=panel + side if blocks == 1 else None)
             inside = Block(tuple(self._in_one(epilogue, here, start, height)))
             return [For(panel, first, Min(panels, first + side), inside, independent=True)]
 
         tiles = Block(tuple(self._tiles(tile, tile + 1, across)))
         line = For(tile, ZERO, ceiling(self.line, self.height), tiles, LoopKind.PARALLEL, independent=True)
-        rows = Block(tuple(self._over_lines([line], LoopKind.PARALLEL)))
-        return For(chunk, ZERO, ceiling(panels, side), rows, LoopKind.PARALLEL, independent=True)
+        (rows,) = self._over_lines([line], LoopKind.PARALLEL)
+        over_chunks = For(chunk, ZERO, chunks, Block((rows,)), LoopKind.PARALLEL, independent=True)
+        if blocks == 1:
+            return over_chunks
+        assert isinstance(rows, For)
+        block, within, each = self.writer.variable(), self.writer.variable(), rows.end / blocks
+        inside = substitute(rows.body, {rows.var: block * each + within})
+        some = replace(rows, var=within, end=each, body=inside)
+        around = Block((replace(over_chunks, body=Block((some,))),))
+        return For(block, ZERO, sympy.Integer(blocks), around, LoopKind.PARALLEL, independent=True)
+
+    def _row_blocks(self, chunks: Expr) -> int:
+        """Equal blocks of rows that go through all chunks of panels, one after another, each staying in the
+        second cache meanwhile; 1 where panels are more than rows. Threads divide what is outermost: each
+        reads few rows then, mostly those that it has written, and all panels; else all rows, and few panels.
+        """
+        count = ceiling(self.line, self.height) if self.lines is None else self.lines
+        depth, buffer = self.hint(self.product.depth), self.work.buffers[self.lhs]
+        held = 4 * min(self.hint(self.rows) * depth, self.hint(numel(buffer.shape)))
+        if not count.is_Integer or chunks == 1 or held <= 4 * self.hint(self.columns) * depth:
+            return 1
+        wanted = max(2, -(-held // ROWS_BYTES))
+        return next((n for n in range(wanted, 4 * wanted) if int(count) % n == 0), 1)
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
