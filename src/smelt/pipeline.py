@@ -110,7 +110,7 @@ def _compile(program: Program, config: Config) -> Compiled:
     if found is not None:
         return found
     with report.phase("lowering"):
-        graph = _lowered(program, config)
+        graph = _lowered(program, config, target)
         if config.verify:
             verify_loops(graph)
     tuning = None
@@ -157,13 +157,13 @@ def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config) -
     return or_otherwise(compiled, compile_otherwise)
 
 
-def _lowered(program: Program, config: Config) -> Graph:
+def _lowered(program: Program, config: Config, target: Target) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
     if frozen:
         program = join_siblings(program)
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
     graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases))
-    return with_winograd(graph) if config.winograd and config.contractions else graph
+    return with_winograd(graph, target) if config.winograd and config.contractions else graph
 
 
 def _unit(
@@ -372,11 +372,11 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(_lowered(program, config), config, target)
+        scheduled = schedule(_lowered(program, config, target), config, target)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
-    report.keep_text("loops", lambda: print_graph(_lowered(program, config)))
+    report.keep_text("loops", lambda: print_graph(_lowered(program, config, target)))
     report.keep_text("nest", nest_text)
 
 

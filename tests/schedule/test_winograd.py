@@ -56,7 +56,7 @@ def _agrees(got: torch.Tensor, model: nn.Module, x: torch.Tensor) -> None:
         ((1, 8, 16, 18), {"padding": (2, 1)}),
         ((1, 8, 28, 28), {"padding": 1, "padding_mode": "reflect"}),
         ((2, 8, 7, 7), {}),
-        ((1, 8, 9, 12), {"padding": (1, 0)}),
+        ((2, 8, 9, 12), {"padding": (1, 0)}),
         ((1, 8, 11, 13), {"padding": 2}),
     ],
 )

@@ -37,10 +37,12 @@ from smelt.loops.ir import (
 )
 from smelt.ops import ops
 from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.loops import Target
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides
 
 FEWEST_CHANNELS, FEWEST_TILES = 64, 16
-"""Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little."""
+"""Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little. More
+tiles are asked for where a cycle has more than 16 multiply-adds (`_fewest_tiles`)."""
 MOST_BYTES = 2**24
 """Of patches and products together: more go to memory and back, and take a lot of it."""
 FREQUENCIES = 4
@@ -49,7 +51,7 @@ FREQUENCIES = 4
 ZERO, ONE, TWO = map(sympy.Integer, (0, 1, 2))
 
 
-def with_winograd(graph: Graph) -> Graph:
+def with_winograd(graph: Graph, target: Target) -> Graph:
     """The graph with its convolutions done so where that pays, and its results' check as another last output;
     the graph itself where there is none of these, or where it must not run twice.
 
@@ -62,7 +64,7 @@ def with_winograd(graph: Graph) -> Graph:
     found = replace(graph, buffers=dict(graph.buffers), nodes=[])
     flags = []
     for node in graph.nodes:
-        if _pays(node, frozen):
+        if _pays(node, frozen, _fewest_tiles(target)):
             rewritten = _Rewritten(node, found)
             found.nodes += rewritten.nodes()
             flags.append(rewritten.flag)
@@ -86,7 +88,18 @@ def _may_run_again(graph: Graph) -> bool:
     )
 
 
-def _pays(node: Node, frozen: frozenset[str]) -> bool:
+def _fewest_tiles(target: Target) -> int:
+    """The weights' sums, nearly twice as many as weights, come from memory for the tiles to be multiplied:
+    about 8 flop a byte for 16 tiles. AVX2's memory keeps up with that; two multiply-adds of 64 bytes a cycle
+    want twice as much (ResNet-50 is 2 % faster then where its convolutions with 7x7 results are not done so).
+
+    >>> [_fewest_tiles(target) for target in (Target(32, (), 2), Target(64, (), 1), Target(64, (), 2))]
+    [16, 16, 32]
+    """
+    return max(FEWEST_TILES, target.lanes * target.multiply_adds)
+
+
+def _pays(node: Node, frozen: frozenset[str], fewest_tiles: int) -> bool:
     body = node.body
     if not isinstance(body, Contraction) or body.call.target != "aten.convolution.default":
         return False
@@ -103,7 +116,7 @@ def _pays(node: Node, frozen: frozenset[str]) -> bool:
         taps == [3, 3]
         and all(size % 2 == 0 or pad > 0 for size, pad in ((height, padding[0]), (width, padding[-1])))
         and min(channels, results) >= FEWEST_CHANNELS
-        and tiles >= FEWEST_TILES
+        and tiles >= fewest_tiles
         and 4 * FREQUENCIES**2 * tiles * (channels + results) <= MOST_BYTES
     )
 
