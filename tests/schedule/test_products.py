@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from smelt.config import Config
 from smelt.nest.ir import Alloc, Prefetch
 from smelt.nest.printer import print_run
 from smelt.nest.tree import walk
-from smelt.schedule import Target, schedule
+from smelt.schedule import Target, products, schedule
 from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
@@ -321,6 +323,66 @@ def test_few_rows_of_weights_that_are_packed_ahead(rows: int) -> None:
         with torch.no_grad():
             assert_close(fast(x), model(x), exact(x.double()))
         assert bool(smelt.reports()[-1].externs) is not freezing
+
+
+def _frozen(model: torch.nn.Module, x: torch.Tensor) -> None:
+    """Compile with packed weights, in a new cache; compare with float64."""
+    exact = copy.deepcopy(model).double()
+    torch._dynamo.reset()
+    fast = torch.compile(model, backend="smelt", options={"freezing": True, "verify": True})
+    with torch.no_grad():
+        assert_close(fast(x), model(x), exact(x.double()))
+
+
+@pytest.mark.parametrize("rows", [9, 37, 150])
+@pytest.mark.parametrize("terms", [200, 256, 900])
+def test_panels_too_long_for_the_cache_are_gone_through_in_parts(
+    rows: int, terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(products, "LONG_BYTES", 1)
+    done = _calls(monkeypatch, "_by_parts")
+    _frozen(torch.nn.Sequential(torch.nn.Linear(terms, 77), torch.nn.GELU()).eval(), draw(rows, terms))
+    assert len(done) == 1
+
+
+def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(products, "LONG_BYTES", 1)
+    done = _calls(monkeypatch, "_by_parts")
+    model = torch.nn.Sequential(torch.nn.Conv2d(128, 72, 3, 2, 1), torch.nn.ReLU()).eval()
+    _frozen(model, draw(1, 128, 14, 14))
+    assert len(done) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (torch.nn.Linear(64, 96), (1008, 64)),
+        (torch.nn.Conv2d(64, 96, 3, padding=1, stride=2), (1, 64, 56, 56)),
+    ],
+)
+def test_rows_in_blocks_around_packed_panels(
+    model: torch.nn.Module, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(products, "CACHED_BYTES", 1)
+    blocks = _calls(monkeypatch, "_row_blocks")
+    _frozen(model.eval(), draw(*shape))
+    assert max(blocks) > 1
+
+
+def _calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """What calls of a builder's method give from now on."""
+    given: list[Any] = []
+    method = getattr(ProductBuilder, name)
+
+    def recorded(self: ProductBuilder, *args: Any) -> Any:
+        given.append(method(self, *args))
+        return given[-1]
+
+    monkeypatch.setattr(ProductBuilder, name, recorded)
+    return given
 
 
 def test_one_compile_for_few_rows_and_many() -> None:

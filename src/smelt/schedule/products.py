@@ -40,7 +40,7 @@ from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import Coded, TileWriter, added, ceiling, clamped, is_short, panel_width
+from smelt.schedule.tiles import DEPTH, Coded, TileWriter, added, ceiling, clamped, is_short, panel_width
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
@@ -65,6 +65,8 @@ CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
 ROWS_BYTES = 1 << 18
 """Of rows that are used together: they stay in the second cache while panels come and go."""
+LONG_BYTES, PART_TILES = 3 << 18, 4
+"""Of a panel that is gone through in parts, and tiles of rows that use a part, one after another."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
 """Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
@@ -234,6 +236,9 @@ class ProductBuilder:
         count = self.hint(panels)
         chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
+        if self._is_long():
+            over_blocks = self._by_parts(epilogue, replace(at, panel=chunk))
+            return For(chunk, ZERO, panels, Block((over_blocks,)), LoopKind.PARALLEL, independent=True)
         first, chunks = chunk * side, ceiling(panels, side)
         blocks = self._row_blocks(chunks)
 
@@ -255,6 +260,58 @@ class ProductBuilder:
         some = replace(rows, var=within, end=each, body=inside)
         around = Block((replace(over_chunks, body=Block((some,))),))
         return For(block, ZERO, sympy.Integer(blocks), around, LoopKind.PARALLEL, independent=True)
+
+    def _is_long(self) -> bool:
+        """Whether a panel, and the next one that is fetched meanwhile, leave no room in the second cache."""
+        product = self.product
+        plain = self.lines is None and not (product.shared or product.counts or product.phases)
+        sizes = (self.line, *self.run_sizes)
+        few = plain and all(size.is_Integer for size in sizes) and int(self.line) <= MOST_TILES * self.height
+        return few and 4 * self.width * self.hint(product.depth) >= LONG_BYTES
+
+    def _by_parts(self, epilogue: Kernel | None, at: _Panel) -> For:
+        """One panel, over blocks of `PART_TILES` tiles: each part of the panel is used for all of these while
+        it is in the first cache, and the next one fetched. Sums of 4608 terms for 49 rows gain a sixth.
+        """
+        writer, height = self.writer, self.height
+        block, number = writer.variable(), writer.variable()
+        *outer, innermost = self.run_sizes
+        over = [writer.variable() for _ in outer]
+        begin, base = number * DEPTH, block * (PART_TILES * height)
+        step = -(-self.width // PART_TILES)
+
+        def inside(start: Expr, rows: int) -> list[Stmt]:
+            def left(row: Expr, term: Expr, column: Expr) -> Coded:
+                stmts, value = self._left(at, start + row, [*over, term], column)
+                buffer, (place,) = self._panel_place(at, [*over, begin + DEPTH], ZERO)
+                done = ((start - base) / height * DEPTH + term - begin) * step
+                return [Prefetch(buffer, (place + done,)), *self._near(at, [*over, term]), *stmts], value
+
+            def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+                return self._panel_place(at, [*over, term], column)
+
+            terms = (begin, Min(innermost, begin + DEPTH))
+            return [writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)]
+
+        tiles = ceiling(self.line, height)
+        stop = Min(tiles, block * PART_TILES + PART_TILES)
+        sums: Stmt = For(
+            number,
+            ZERO,
+            ceiling(innermost, DEPTH),
+            Block(tuple(self._tiles(block * PART_TILES, stop, inside))),
+        )
+        for variable, size in reversed(list(zip(over, outer))):
+            sums = For(variable, ZERO, size, Block((sums,)))
+        rows = sympy.Integer(PART_TILES * height)
+        body = (
+            Alloc("tile", torch.float32, (rows, sympy.Integer(self.width))),
+            Let("nothing", torch.float32, "constant", (0.0,)),
+            writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
+            sums,
+            *self._finish(epilogue, at, base, Min(rows, self.line - base)),
+        )
+        return For(block, ZERO, ceiling(tiles, PART_TILES), Block(body), LoopKind.PARALLEL, independent=True)
 
     def _row_blocks(self, chunks: Expr) -> int:
         """Equal blocks of rows that go through all chunks of panels, one after another, each staying in the

@@ -326,17 +326,33 @@ class TileWriter:
             over, block = [self.variable() for _ in terms], self.variable()
             begin = ZERO if whole else block * DEPTH
             end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
-            place = (row, column)
-            part: tuple[Stmt, ...] = (
-                Carry("total", F32, 0.0),
-                For(over[-1], begin, end, Block(self._turn(left(row, over, column), panel(over, column)))),
-                Let("part", F32, "read", ("total", 0)),
-                *added(into, place, "part"),
-            )
+            turn = self._turn(left(row, over, column), panel(over, column))
+            part = _part(For(over[-1], begin, end, Block(turn)), into, (row, column))
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
             nothing = Let("nothing", F32, "constant", (0.0,))
-            return (nothing, Store(into, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
+            return (nothing, Store(into, (row, column), "nothing"), *_nested(over[:-1], terms[:-1], part))
+
+        return self._side_by_side(rows, width, one)
+
+    def tile_of_part(
+        self,
+        rows: int,
+        width: int,
+        terms: tuple[Expr, Expr],
+        left: Callable[[Expr, Expr, Expr], Coded],
+        panel: Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]],
+        into: str,
+        first: Expr,
+    ) -> For:
+        """The sums of terms from one to another, of those of the last loop, are added to rows of the scratch
+        buffer ``into`` from the ``first`` on.
+        """
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            term = self.variable()
+            turn = self._turn(left(row, term, column), panel(term, column))
+            return _part(For(term, *terms, Block(turn)), into, (first + row, column))
 
         return self._side_by_side(rows, width, one)
 
@@ -359,6 +375,12 @@ class TileWriter:
         down = For(row, ZERO, sympy.Integer(rows), Block((across,)), independent=True)
         lanes = sympy.Integer(self.lanes)
         return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
+
+
+def _part(loop: For, into: str, place: tuple[Expr, ...]) -> tuple[Stmt, ...]:
+    """``into[place]`` plus what ``loop`` sums in a register."""
+    read = Let("part", F32, "read", ("total", 0))
+    return (Carry("total", F32, 0.0), loop, read, *added(into, place, "part"))
 
 
 def is_short(terms: Expr) -> bool:
