@@ -340,7 +340,7 @@ def test_panels_too_long_for_the_cache_are_gone_through_in_parts(
     rows: int, terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(products, "LONG_BYTES", 1)
+    monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
     done = _calls(monkeypatch, "_by_parts")
     _frozen(torch.nn.Sequential(torch.nn.Linear(terms, 77), torch.nn.GELU()).eval(), draw(rows, terms))
     assert len(done) == 1
@@ -348,7 +348,7 @@ def test_panels_too_long_for_the_cache_are_gone_through_in_parts(
 
 def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(products, "LONG_BYTES", 1)
+    monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
     done = _calls(monkeypatch, "_by_parts")
     model = torch.nn.Sequential(torch.nn.Conv2d(128, 72, 3, 2, 1), torch.nn.ReLU()).eval()
     _frozen(model, draw(1, 128, 14, 14))

@@ -268,7 +268,7 @@ class ProductBuilder:
         sizes = (self.line, *self.run_sizes)
         few = plain and all(size.is_Integer for size in sizes) and int(self.line) <= MOST_TILES * self.height
         held = 4 * self.width * self.hint(product.depth)
-        return few and int(self.run_sizes[-1]) >= DEPTH and held >= LONG_BYTES
+        return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= DEPTH
 
     def _by_parts(self, epilogue: Kernel | None, at: _Panel) -> For:
         """One panel, over blocks of `PART_TILES` tiles: each part of the panel is used for all of these while
