@@ -359,7 +359,7 @@ def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.Monkey
     ("model", "shape"),
     [
         (torch.nn.Linear(64, 96), (1008, 64)),
-        (torch.nn.Conv2d(64, 96, 3, padding=1, stride=2), (1, 64, 56, 56)),
+        (torch.nn.Conv2d(64, 96, 3, padding=1, stride=2), (1, 64, 48, 48)),
     ],
 )
 def test_rows_in_blocks_around_packed_panels(

@@ -232,13 +232,13 @@ class ProductBuilder:
         """
         chunk, tile = self.writer.variable(), self.writer.variable()
         panels = ceiling(self.columns, self.width)
-        bytes_each = 4 * self.width * self.hint(self.product.depth)
-        count = self.hint(panels)
-        chunks = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
-        side = -(-count // max(1, chunks))  # as equal as can be: threads share chunks
         if self._is_long():
             over_blocks = self._by_parts(epilogue, replace(at, panel=chunk))
             return For(chunk, ZERO, panels, Block((over_blocks,)), LoopKind.PARALLEL, independent=True)
+        bytes_each = 4 * self.width * self.hint(self.product.depth)
+        count = self.hint(panels)
+        wanted = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
+        side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
         first, chunks = chunk * side, ceiling(panels, side)
         blocks = self._row_blocks(chunks)
 

@@ -130,9 +130,9 @@ def divided(base: Expr, divisor: Expr) -> Expr:
     (((2*i + j)//3), ((j + 1)//3))
     """
     for factor in Mul.make_args(divisor):
-        parts = [term.as_coeff_Mul() for term in Add.make_args(base)]
-        if not factor.is_Number and all(factor in Mul.make_args(rest) for _, rest in parts):
-            base, divisor = Add(*(number * (rest / factor) for number, rest in parts)), divisor / factor
+        terms = Add.make_args(base)
+        if not factor.is_Number and all(factor in Mul.make_args(term) for term in terms):
+            base, divisor = Add(*(term / factor for term in terms)), divisor / factor
     terms = Add.make_args(base)
     numbers = [divisor, *(term.as_coeff_Mul()[0] for term in terms)]
     if all(number.is_Integer for number in numbers):
