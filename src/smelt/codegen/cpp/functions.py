@@ -17,31 +17,12 @@ from dataclasses import dataclass, field
 from sympy.core.function import Application
 from torch.utils._sympy.functions import Max, Min
 
-from smelt.codegen.cpp.kernel import KernelText, print_kernel
+from smelt.codegen.cpp.kernel import Function, KernelText, print_kernel
 from smelt.nest.ir import Alloc, For, Kernel, SortRow
 from smelt.nest.tree import accesses, walk
 
 _MARKED = re.compile("⟨([0-9]+)⟩")
 """A number that equal functions may take as an argument, as it stands in the text while this is made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A printed kernel, and what it ``needs`` of the header. ``checked``: it returns an error number."""
-
-    name: str
-    parameters: str
-    body: str
-    checked: bool
-    needs: frozenset[str]
-    comments: str = ""
-
-    @property
-    def head(self) -> str:
-        return f"{'i64' if self.checked else 'void'} {self.name}({self.parameters})"
-
-    def text(self, linkage: str = "") -> str:
-        return f"{self.comments}{linkage}{self.head} {{\n{self.body}\n}}"
 
 
 Numbers = tuple[int, ...]
@@ -76,7 +57,10 @@ class _Family:
         declared = ", ".join(filter(None, [self.first.signature, *(f"i64 {n}" for n in parameters.values())]))
         comments = "".join(f"// {_one_line(origin)}\n" for origin in self.origins)
         passed = zip(*parameters) if parameters else ((),) * len(self.numbers)
-        function = Function(self.name, declared, body, self.first.checked, self.first.needs, comments)
+        first = self.first
+        function = Function(
+            self.name, declared, body, first.checked, first.needs, comments, first.tiles
+        )
         self.made = function, dict(zip(self.numbers, passed))
         return self.made
 

@@ -5,10 +5,12 @@ Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so th
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import sympy
 import torch
@@ -17,6 +19,7 @@ from sympy import Expr, Symbol
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import Names, Offset, flat_offset, index_text
+from smelt.codegen.cpp.outline import Tile, outlined
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
@@ -82,16 +85,39 @@ class Scope:
     parallel: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A printed kernel, or a register tile, and what it ``needs`` of the header. ``checked``: it returns an
+    error number. ``before``: comments or attributes. ``tiles``: the functions that it calls.
+    """
+
+    name: str
+    parameters: str
+    body: str
+    checked: bool
+    needs: frozenset[str]
+    before: str = ""
+    tiles: tuple[Function, ...] = ()
+
+    @property
+    def head(self) -> str:
+        return f"{'i64' if self.checked else 'void'} {self.name}({self.parameters})"
+
+    def text(self, linkage: str = "") -> str:
+        return f"{self.before}{linkage}{self.head} {{\n{self.body}\n}}"
+
+
 @dataclass(slots=True)
 class KernelText:
-    """The printed function: its body and parameters, whether it returns an error number, and the parts of the
-    header that it needs.
+    """The printed function: its body and parameters, whether it returns an error number, the parts of the
+    header that it needs, and the functions that it calls.
     """
 
     body: str
     signature: str
     checked: bool
     needs: frozenset[str]
+    tiles: tuple[Function, ...] = ()
 
 
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
@@ -127,6 +153,7 @@ class KernelPrinter:
     held: set[str] = field(default_factory=set)
     loops: list[For] = field(default_factory=list)
     heads: dict[Symbol | None, _Head] = field(default_factory=dict)
+    tiles: dict[str, Function] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------ text
     def fresh(self, prefix: str) -> str:
@@ -188,7 +215,8 @@ class KernelPrinter:
             body.append("  streamed();")
         if self.checked:
             body = ["  i64 error = 0;", *body, "  return error;"]
-        return KernelText("\n".join(body), ", ".join(parameters), self.checked, frozenset(self.needs))
+        text, signature = "\n".join(body), ", ".join(parameters)
+        return KernelText(text, signature, self.checked, frozenset(self.needs), tuple(self.tiles.values()))
 
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
@@ -310,6 +338,10 @@ class KernelPrinter:
             raise SmeltError(
                 "SM0803", f"codegen: a VECTOR loop inside a VECTOR loop in kernel {self.kernel.name}"
             )
+        tile = outlined(stmt, self.memories, self.definitions) if len(self.loops) > 1 else None
+        if tile is not None:
+            self.call(tile)
+            return
         outer = {name: acc.kind for name, acc in self.accumulators.items() if not acc.finished}
         plan = plan_vector_loop(stmt, outer)
         end = self.index(stmt.end)
@@ -325,6 +357,18 @@ class KernelPrinter:
             with self.block(f"for (; {var} + {plan.lanes} <= {end}; {var} += {plan.lanes})"):
                 self.statements(stmt.body, wide)
         self.tail(stmt, var, end, plan, scope)
+
+    def call(self, tile: Tile) -> None:
+        """Call a register tile's function."""
+        function = tile_function(tile.kernel)
+        self.tiles[function.name] = function
+        args = []
+        for buffer, place in tile.pointers:
+            away = f" + {self.at_first_lane(place)}" if place.terms else ""
+            args.append(self.memories[buffer].text + away)
+        for given in tile.numbers:
+            args.append(given.text(self.symbols) if isinstance(given, Offset) else self.index(given))
+        self.line(f"{function.name}({', '.join(args)});")
 
     def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
         """The rest of a vector loop: once more the body, in which only the first lanes count."""
@@ -749,3 +793,13 @@ def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> KernelTe
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
     """
     return KernelPrinter(kernel, number).run()
+
+
+@lru_cache(maxsize=1024)
+def tile_function(kernel: Kernel) -> Function:
+    """A register tile's function, named by what it does: it is the same one wherever it is used. Compilers may
+    not put it in a call's place: it would be there as often as it is called.
+    """
+    text = print_kernel(kernel)
+    name = f"tile_{hashlib.sha256((text.signature + text.body).encode()).hexdigest()[:12]}"
+    return Function(name, text.signature, text.body, text.checked, text.needs, "__attribute__((noinline)) ")

@@ -66,6 +66,7 @@ class UnitPrinter:
         self.kernels = Functions()
         self.early = early
         self.begun: set[str] = set()
+        self.known: set[str] = set()
         self.waiting: list[Function] = []
 
     def add(self, kernel: Kernel) -> None:
@@ -76,12 +77,13 @@ class UnitPrinter:
         """
         function = self.kernels.add(kernel)
         if function is not None and self.early is not None:
-            self.waiting.append(function)
+            self.waiting += [*(tile for tile in function.tiles if tile.name not in self.known), function]
+            self.known.update(tile.name for tile in function.tiles)
         reach = list(accumulate(len(each.body) for each in self.waiting))
         if reach and reach[-1] >= LEAST_PART and self.early is not None and self.early.free():
             count = bisect(reach, MOST_EARLY) or 1
             taken, self.waiting = self.waiting[:count], self.waiting[count:]
-            self.early.start(_file(taken, [each.text() for each in taken]))
+            self.early.start(_part(taken))
             self.begun.update(each.name for each in taken)
 
     def finish(self, runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
@@ -92,9 +94,9 @@ class UnitPrinter:
         errors, entries, calls = {}, [], list[str]()
         functions: dict[str, Function] = {}
         for run in runs:
-            functions.update(
-                (each.name, each) for each in (self.kernels[call.kernel][0] for call in run.calls)
-            )
+            for call in run.calls:
+                function = self.kernels[call.kernel][0]
+                functions.update((each.name, each) for each in (*function.tiles, function))
             text, checked = _print_run(run, self.kernels, calls, clocks)
             entries.append(text)
             errors[run.name] = ERRORS if checked else ()
@@ -121,11 +123,8 @@ class UnitPrinter:
             files[shortest].append(function)
             sizes[shortest] += len(function.body)
         declared = "\n".join(f"{function.head};" for function in functions)
-        kernels = [[function.text() for function in file] for file in files]
-        return (
-            _file(files[-1], [declared, *kernels[-1], *entries], extra),
-            *(_file(file, texts) for file, texts in zip(files[:-1], kernels[:-1])),
-        )
+        kernels = [function.text() for function in files[-1]]
+        return _file(files[-1], [declared, *kernels, *entries], extra), *map(_part, files[:-1])
 
 
 def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
@@ -138,6 +137,12 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
     """
     return UnitPrinter().finish(runs, compilers, clocks)
+
+
+def _part(functions: Sequence[Function]) -> str:
+    """A file of kernels, and of the tiles of some; it declares what they call."""
+    called = {f"{tile.head};": None for function in functions for tile in function.tiles}
+    return _file(functions, [*called, *(function.text() for function in functions)])
 
 
 def _file(functions: Iterable[Function], pieces: Sequence[str], extra: Set[str] = frozenset()) -> str:

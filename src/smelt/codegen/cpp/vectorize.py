@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, prod
+
+import sympy
+from sympy import Expr
+from torch.utils._sympy.functions import Max, Min
 
 from smelt.codegen.cpp.accumulators import updates_in
 from smelt.nest.ir import For, Let, Masked, Stmt
@@ -36,13 +41,28 @@ def plan_vector_loop(loop: For, accumulators: dict[str, str]) -> VectorPlan:
     factor = widest
     while factor > 1 and count is not None and count < 2 * factor * loop.step:
         factor //= 2
-    content, _ = extent.as_content_primitive()  # what divides the extent, whatever its symbols are
-    whole = int(content) if content.is_Integer else 1
+    whole = _divisor(extent)
     for candidate in (factor, factor // 2):
         if candidate >= 1 and whole % (candidate * loop.step) == 0:
             return VectorPlan(candidate * loop.step, loop.step, True, True)
     lanes = factor * loop.step
     return VectorPlan(lanes, loop.step, count is None or count >= lanes, False)
+
+
+def _divisor(expr: Expr) -> int:
+    """A number that divides ``expr``, whatever its symbols are.
+
+    >>> block = sympy.Symbol("block", integer=True)
+    >>> _divisor(Min(160, 64 * block + 64) - 64 * block)
+    32
+    """
+    if isinstance(expr, (sympy.Add, Min, Max)):
+        return gcd(*map(_divisor, expr.args))
+    coefficient, rest = expr.as_coeff_Mul()
+    if not coefficient.is_Integer:
+        return 1
+    factors = (each for each in sympy.Mul.make_args(rest) if isinstance(each, (Min, Max)))
+    return int(abs(coefficient)) * prod(map(_divisor, factors))
 
 
 def _chains(loop: For, kinds: list[str]) -> int:

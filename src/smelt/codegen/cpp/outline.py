@@ -1,0 +1,261 @@
+"""Register tiles as functions that kernels call, each printed and compiled once, whatever the sizes.
+
+    for (i64 d5 = 0; d5 < 16; d5 += 16) {            tile(in0 + d4*9216, t0, t1, 1024, 1024);
+      …                                          →
+      in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0*1] … in1 + d7*48 …
+
+A compiler takes as long for a tile as for all the rest of a kernel, and a model has as many products as it has
+layers. What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are.
+Where its operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Max, Min
+
+from smelt.codegen.cpp.index import Offset, Term, flat_offset
+from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
+from smelt.nest.tree import walk
+from smelt.ops import TABLE
+from smelt.symbolic import loop_var
+
+ONE = sympy.Integer(1)
+
+
+class Buffer(Protocol):
+    """What a kernel accesses."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def strides(self) -> tuple[Expr, ...]: ...
+
+    @property
+    def streamed(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A function of its own, and what a kernel hands it: for each pointer a buffer and where in it, then
+    numbers.
+    """
+
+    kernel: Kernel
+    pointers: tuple[tuple[str, Offset], ...]
+    numbers: tuple[Offset | Expr, ...]
+
+
+def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let]) -> Tile | None:
+    """The register tile that ``loop`` over lanes is, as a function; None where it is none, or of another kind.
+
+    ``outside``: values that are bound around it; of these a tile takes constants alone.
+    """
+    stmts = walk(loop.body)
+    if not any(isinstance(stmt, Advance) for stmt in stmts):
+        return None
+    if not all(isinstance(stmt, (For, Let, Carry, Advance, Store, Prefetch)) for stmt in stmts):
+        return None
+    if any(isinstance(stmt, For) and stmt.kind is not LoopKind.SERIAL for stmt in stmts):
+        return None
+    if not any(isinstance(stmt, Let) and stmt.op == "fma" for stmt in stmts):
+        return None
+    try:
+        return _Outliner(loop, buffers, outside).run(stmts)
+    except _OfAnotherKind:
+        return None
+
+
+class _OfAnotherKind(Exception):
+    pass
+
+
+_Key = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class _Access:
+    """A flat offset: what of it does not change inside, its number, and by how much each loop moves it."""
+
+    fixed: tuple[Term, ...]
+    number: int
+    steps: dict[Symbol, Offset]
+
+
+@dataclass(slots=True)
+class _Outliner:
+    loop: For
+    buffers: Mapping[str, Buffer]
+    outside: Mapping[str, Let]
+    renamed: dict[Symbol, Symbol] = field(default_factory=dict)
+    accesses: dict[int, _Access] = field(default_factory=dict)
+    innermost: Symbol | None = None
+    panel_steps: set[tuple[str, Offset]] = field(default_factory=set)
+    pointers: dict[_Key, tuple[str, str, _Access]] = field(default_factory=dict)
+    rows: dict[_Key, list[int]] = field(default_factory=dict)
+    numbers: dict[_Key, tuple[Symbol, Offset | Expr]] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+    def run(self, stmts: Sequence[Stmt]) -> Tile:
+        inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
+        self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
+        self.innermost = inside[-1].var
+        for stmt in stmts:
+            self.look_at(stmt)
+        bound = self.constants(stmts)
+        body = Block((*bound, *self.block(self.loop.body).stmts))
+        lanes = replace(self.loop, var=self.renamed[self.loop.var], body=body)
+        if self.loop.begin.free_symbols or self.loop.end.free_symbols:
+            raise _OfAnotherKind
+        params = tuple(
+            Param(name, made.dtype, (ONE,), (ONE,), name in self.written, made.streamed)
+            for name, made in ((name, self.buffers[buffer]) for name, buffer, _ in self.pointers.values())
+        )
+        kernel = Kernel("tile", params, tuple(made for made, _ in self.numbers.values()), Block((lanes,)))
+        pointers = tuple((buffer, _base(access)) for _, buffer, access in self.pointers.values())
+        return Tile(kernel, pointers, tuple(given for _, given in self.numbers.values()))
+
+    def constants(self, stmts: Sequence[Stmt]) -> list[Let]:
+        """What is bound outside and used here."""
+        own = {stmt.name for stmt in stmts if isinstance(stmt, (Let, Carry))}
+        used: dict[str, None] = {}
+        for stmt in stmts:
+            if isinstance(stmt, (Store, Advance)):
+                used[stmt.value] = None
+            elif isinstance(stmt, Let) and (stmt.op in TABLE or stmt.op == "to_dtype"):
+                used.update((name, None) for name in stmt.args if isinstance(name, str))
+            elif isinstance(stmt, Let) and stmt.op not in ("load", "read", "constant"):
+                raise _OfAnotherKind
+            elif isinstance(stmt, Let) and stmt.op == "read" and stmt.args[0] not in own:
+                raise _OfAnotherKind
+        found = [self.outside.get(name) for name in used if name not in own]
+        if any(each is None or each.op != "constant" for each in found):
+            raise _OfAnotherKind
+        return [each for each in found if each is not None]
+
+    # -- what there is
+    def look_at(self, stmt: Stmt) -> None:
+        place = _place(stmt)
+        if place is None:
+            return
+        buffer, index = place
+        access = self.accesses[id(stmt)] = self.split(flat_offset(index, self.buffers[buffer].strides))
+        lane = access.steps.get(self.loop.var)
+        if lane is not None and not lane.is_one:
+            raise _OfAnotherKind
+        if lane is not None and self.innermost in access.steps:
+            self.panel_steps.add((buffer, access.steps[self.innermost]))
+        if lane is None and not isinstance(stmt, Prefetch):
+            rows = self.rows.setdefault(self.key(buffer, access), [])
+            if access.number not in rows:
+                rows.append(access.number)
+
+    def split(self, offset: Offset) -> _Access:
+        fixed: list[Term] = []
+        number = 0
+        steps: dict[Symbol, list[Term]] = {}
+        for term in offset.terms:
+            inner = [factor for factor in term.factors if factor in self.renamed]
+            others = tuple(factor for factor in term.factors if factor not in self.renamed)
+            if len(inner) > 1 or Term(1, others).depends(set(self.renamed)):
+                raise _OfAnotherKind
+            if inner:
+                steps.setdefault(inner[0], []).append(Term(term.coefficient, others))
+            elif others:
+                fixed.append(term)
+            else:
+                number += term.coefficient
+        return _Access(tuple(fixed), number, {var: Offset(tuple(terms)) for var, terms in steps.items()})
+
+    def key(self, buffer: str, access: _Access) -> _Key:
+        """What accesses through one pointer have in common."""
+        return buffer, self.loop.var in access.steps, access.fixed, tuple(access.steps.items())
+
+    # -- what becomes of it
+    def block(self, block: Block) -> Block:
+        return Block(tuple(map(self.stmt, block.stmts)))
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            begin, end = self.bound(stmt, "begin", stmt.begin), self.bound(stmt, "end", stmt.end)
+            return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
+        place = _place(stmt)
+        if place is None:
+            return stmt
+        name, index = self.access(place[0], self.accesses[id(stmt)], isinstance(stmt, Store))
+        if isinstance(stmt, Let):
+            return replace(stmt, args=(name, (index,)))
+        assert isinstance(stmt, (Store, Prefetch))
+        return replace(stmt, buffer=name, index=(index,))
+
+    def access(self, buffer: str, access: _Access, stored: bool) -> tuple[str, Expr]:
+        """The pointer, and how far from it."""
+        key = self.key(buffer, access)
+        name, _, first = self.pointers.setdefault(key, (f"p{len(self.pointers)}", buffer, access))
+        if stored:
+            self.written.add(name)
+        terms = [self.moved(buffer, access, var, step) for var, step in access.steps.items()]
+        away = access.number - first.number
+        if away and access.number in self.rows.get(key, ()):
+            terms.append(self.row(key, access.number))
+        elif away:
+            terms.append(sympy.Integer(away))
+        return name, sympy.Add(*terms)
+
+    def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
+        """By how much a turn of a loop moves an access."""
+        wide = self.loop.var in access.steps
+        form = step.is_one or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
+        number = _number(step)
+        if form and number is not None:
+            return self.renamed[var] * number
+        return self.renamed[var] * self.number(("step", buffer, wide, var, step), step)
+
+    def row(self, key: _Key, number: int) -> Expr:
+        """How far a row is from the first one: a multiple of how far the second one is, or a number."""
+        first, *others = self.rows[key]
+        apart = [each - first for each in others]
+        if all(each == (position + 1) * apart[0] for position, each in enumerate(apart)):
+            step = self.number(("rows", key), sympy.Integer(apart[0]))
+            return step * (apart.index(number - first) + 1)
+        return self.number(("row", key, number), sympy.Integer(number - first))
+
+    def bound(self, loop: For, end: str, bound: Expr) -> Expr:
+        if bound == 0:
+            return bound
+        if bound.free_symbols.isdisjoint(self.renamed):
+            return self.number((end, loop.var), bound)
+        if isinstance(bound, (Min, Max)):
+            return bound.func(*(self.bound(loop, f"{end}{n}", each) for n, each in enumerate(bound.args)))
+        if not bound.free_symbols <= self.renamed.keys():
+            raise _OfAnotherKind
+        return bound.xreplace(self.renamed)
+
+    def number(self, role: _Key, given: Offset | Expr) -> Symbol:
+        """What is handed over in this role."""
+        if role not in self.numbers:
+            self.numbers[role] = Symbol(f"n{len(self.numbers)}", integer=True), given
+        return self.numbers[role][0]
+
+
+def _place(stmt: Stmt) -> tuple[str, tuple[Expr, ...]] | None:
+    if isinstance(stmt, (Store, Prefetch)):
+        return stmt.buffer, stmt.index
+    return (stmt.args[0], stmt.args[1]) if isinstance(stmt, Let) and stmt.op == "load" else None
+
+
+def _number(offset: Offset) -> int | None:
+    if len(offset.terms) == 1 and not offset.terms[0].factors:
+        return offset.terms[0].coefficient
+    return None
+
+
+def _base(access: _Access) -> Offset:
+    return Offset((*access.fixed, Term(access.number, ()))) if access.number else Offset(access.fixed)
