@@ -220,7 +220,7 @@ def test_one_compile_for_whole_tiles_and_rests(shared: bool, depth: int, sizes: 
 
 
 def test_the_last_tile_ends_with_the_rows() -> None:
-    """43 are eight times five and three: the last tile begins with two rows of the one before, and leaves them."""
+    """43 are eight times five and three: the last tile begins with two rows of the one before."""
     graph = lowered(lambda x, w: (x @ w.t()).relu(), draw(43, 64), draw(64, 64))
     (run,) = schedule(graph, Config(), Target(32)).runs
     text = print_run(run)

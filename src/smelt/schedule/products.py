@@ -119,8 +119,8 @@ class _Panel:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """``height`` rows from ``start`` on, of which the first to be finished is the ``begin``-th: those before it
-    are the tile's before. It is the ``number``-th of its line.
+    """``height`` rows from ``start`` on, of which those from the ``begin``-th on are finished: the others are
+    the previous tile's. It is the ``number``-th of its line.
     """
 
     number: Expr
@@ -371,8 +371,7 @@ class ProductBuilder:
         return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
 
     def _tiles(self, begin: Expr, end: Expr, inside: Callable[[_Tile], list[Stmt]]) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover a line; ``inside`` is what is done for
-        one.
+        """The tiles from number ``begin`` to ``end`` of those that cover a line, ``inside`` being done for each.
 
         Where the last one has fewer rows left it ends with the line too, and begins among those of the tile
         before. How many are left may not be known: then they are taken by `last_rows`, in loops that turn for

@@ -58,9 +58,7 @@ class _Family:
         comments = "".join(f"// {_one_line(origin)}\n" for origin in self.origins)
         passed = zip(*parameters) if parameters else ((),) * len(self.numbers)
         first = self.first
-        function = Function(
-            self.name, declared, body, first.checked, first.needs, comments, first.tiles
-        )
+        function = Function(self.name, declared, body, first.checked, first.needs, comments, first.tiles)
         self.made = function, dict(zip(self.numbers, passed))
         return self.made
 

@@ -797,8 +797,9 @@ def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> KernelTe
 
 @lru_cache(maxsize=1024)
 def tile_function(kernel: Kernel) -> Function:
-    """A register tile's function, named by what it does: it is the same one wherever it is used. Compilers may
-    not put it in a call's place: it would be there as often as it is called.
+    """A register tile's function, named by what it does: it is the same one wherever it is used.
+
+    Compilers may not put it in a call's place: it would be there as often as it is called.
     """
     text = print_kernel(kernel)
     name = f"tile_{hashlib.sha256((text.signature + text.body).encode()).hexdigest()[:12]}"

@@ -4,8 +4,7 @@
       …                                          →
       in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0*1] … in1 + d7*48 …
 
-A compiler takes as long for a tile as for all the rest of a kernel, and a model has as many products as it has
-layers. What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are.
+A compiler takes as long for a tile as for all the rest of a kernel, and a model has many products. What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are.
 Where its operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
 """
 
@@ -54,7 +53,7 @@ class Tile:
 
 
 def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let]) -> Tile | None:
-    """The register tile that ``loop`` over lanes is, as a function; None where it is none, or of another kind.
+    """The register tile that ``loop`` over lanes is, as a function; None where it is of another kind.
 
     ``outside``: values that are bound around it; of these a tile takes constants alone.
     """
@@ -69,12 +68,12 @@ def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let
         return None
     try:
         return _Outliner(loop, buffers, outside).run(stmts)
-    except _OfAnotherKind:
+    except _OfAnotherKindError:
         return None
 
 
-class _OfAnotherKind(Exception):
-    pass
+class _OfAnotherKindError(Exception):
+    """It is no tile that can be a function."""
 
 
 _Key = tuple[object, ...]
@@ -113,7 +112,7 @@ class _Outliner:
         body = Block((*bound, *self.block(self.loop.body).stmts))
         lanes = replace(self.loop, var=self.renamed[self.loop.var], body=body)
         if self.loop.begin.free_symbols or self.loop.end.free_symbols:
-            raise _OfAnotherKind
+            raise _OfAnotherKindError
         params = tuple(
             Param(name, made.dtype, (ONE,), (ONE,), name in self.written, made.streamed)
             for name, made in ((name, self.buffers[buffer]) for name, buffer, _ in self.pointers.values())
@@ -131,13 +130,13 @@ class _Outliner:
                 used[stmt.value] = None
             elif isinstance(stmt, Let) and (stmt.op in TABLE or stmt.op == "to_dtype"):
                 used.update((name, None) for name in stmt.args if isinstance(name, str))
-            elif isinstance(stmt, Let) and stmt.op not in ("load", "read", "constant"):
-                raise _OfAnotherKind
-            elif isinstance(stmt, Let) and stmt.op == "read" and stmt.args[0] not in own:
-                raise _OfAnotherKind
+            elif isinstance(stmt, Let):
+                known = stmt.op in ("load", "constant") or (stmt.op == "read" and stmt.args[0] in own)
+                if not known:
+                    raise _OfAnotherKindError
         found = [self.outside.get(name) for name in used if name not in own]
         if any(each is None or each.op != "constant" for each in found):
-            raise _OfAnotherKind
+            raise _OfAnotherKindError
         return [each for each in found if each is not None]
 
     # -- what there is
@@ -149,7 +148,7 @@ class _Outliner:
         access = self.accesses[id(stmt)] = self.split(flat_offset(index, self.buffers[buffer].strides))
         lane = access.steps.get(self.loop.var)
         if lane is not None and not lane.is_one:
-            raise _OfAnotherKind
+            raise _OfAnotherKindError
         if lane is not None and self.innermost in access.steps:
             self.panel_steps.add((buffer, access.steps[self.innermost]))
         if lane is None and not isinstance(stmt, Prefetch):
@@ -165,7 +164,7 @@ class _Outliner:
             inner = [factor for factor in term.factors if factor in self.renamed]
             others = tuple(factor for factor in term.factors if factor not in self.renamed)
             if len(inner) > 1 or Term(1, others).depends(set(self.renamed)):
-                raise _OfAnotherKind
+                raise _OfAnotherKindError
             if inner:
                 steps.setdefault(inner[0], []).append(Term(term.coefficient, others))
             elif others:
@@ -235,7 +234,7 @@ class _Outliner:
         if isinstance(bound, (Min, Max)):
             return bound.func(*(self.bound(loop, f"{end}{n}", each) for n, each in enumerate(bound.args)))
         if not bound.free_symbols <= self.renamed.keys():
-            raise _OfAnotherKind
+            raise _OfAnotherKindError
         return bound.xreplace(self.renamed)
 
     def number(self, role: _Key, given: Offset | Expr) -> Symbol:
