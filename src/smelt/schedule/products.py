@@ -371,7 +371,7 @@ class ProductBuilder:
         return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
 
     def _tiles(self, begin: Expr, end: Expr, inside: Callable[[_Tile], list[Stmt]]) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover a line, ``inside`` being done for each.
+        """The tiles from number ``begin`` to ``end`` of those that cover a line; for each what is ``inside``.
 
         Where the last one has fewer rows left it ends with the line too, and begins among those of the tile
         before. How many are left may not be known: then they are taken by `last_rows`, in loops that turn for

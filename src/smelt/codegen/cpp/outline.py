@@ -4,8 +4,9 @@
       …                                          →
       in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0*1] … in1 + d7*48 …
 
-A compiler takes as long for a tile as for all the rest of a kernel, and a model has many products. What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are.
-Where its operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
+A compiler takes as long for a tile as for all the rest of a kernel, and a model has many products. What
+belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are. Where its
+operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
 """
 
 from __future__ import annotations
