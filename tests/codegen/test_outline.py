@@ -1,0 +1,92 @@
+"""Register tiles as functions: products of several sizes call one, also from files of their own."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.functional import conv2d
+
+import smelt
+from smelt.codegen.cpp import print_unit, printer
+from smelt.config import Config
+from smelt.nest.ir import Run
+from smelt.schedule import Target, schedule
+from tests.lowering.harness import lowered
+from tests.schedule.test_products import assert_close
+
+DEFINED = re.compile(r"^__attribute__\(\(noinline\)\) (?:static )?void (tile_\w+)\(.*\) {$", re.MULTILINE)
+DECLARED = re.compile(r"^void (tile_\w+)\(.*\);$", re.MULTILINE)
+CALLED = re.compile(r"^ +(tile_\w+)\(.*\);$", re.MULTILINE)
+
+
+def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    for weight in weights:
+        x = (x @ weight).relu()
+    return x
+
+
+def inputs(rows: int, *sizes: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(rows, sizes[0]), *pairwise(sizes)]
+    return tuple(torch.randn(shape, generator=generator) / shape[0] ** 0.5 for shape in shapes)
+
+
+def runs(rows: int, *sizes: int) -> list[Run]:
+    return schedule(lowered(layers, *inputs(rows, *sizes)), Config(), Target(32)).runs
+
+
+def test_products_of_several_sizes_call_one_tile() -> None:
+    text = print_unit(runs(48, 64, 96, 128)).text
+    (tile,) = DEFINED.findall(text)
+    assert CALLED.findall(text) == [tile, tile]
+    assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
+
+
+def test_a_tile_of_another_form_is_another_function() -> None:
+    """600 terms are summed in parts, 64 at once."""
+    text = print_unit(runs(48, 64, 600, 128)).text
+    assert len(set(DEFINED.findall(text))) == 2
+    assert set(CALLED.findall(text)) == set(DEFINED.findall(text))
+
+
+def test_windows_that_are_unrolled_stay_where_they_are() -> None:
+    x, w = torch.randn(1, 32, 14, 14), torch.randn(32, 1, 3, 3)
+    graph = lowered(lambda x, w: conv2d(x, w, padding=1, groups=32).relu(), x, w)
+    text = print_unit(schedule(graph, Config(), Target(32)).runs).text
+    assert "fma(" in text and not CALLED.findall(text)
+
+
+def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one of them has the tile, whether its kernels were handed on early or not."""
+    monkeypatch.setattr(printer, "LEAST_PART", 200)
+    monkeypatch.setattr(printer, "MOST_EARLY", 200)
+
+    class Early(list[str]):
+        def free(self) -> bool:
+            return len(self) < 2
+
+        start = list.append
+
+    early = Early()
+    unit = printer.UnitPrinter(early)
+    scheduled = schedule(lowered(layers, *inputs(48, 64, 96, 128, 160)), Config(), Target(32), ready=unit.add)
+    files = [*early, *unit.finish(scheduled.runs, compilers=2).parts]
+    assert len(early) == 2 and len(files) > 2
+    assert len([name for file in files for name in DEFINED.findall(file)]) == 1
+    for file in files:
+        assert set(CALLED.findall(file)) <= set(DECLARED.findall(file))
+
+
+@pytest.mark.parametrize("rows", [*range(41, 51), 1, 3])
+def test_every_number_of_rows(rows: int) -> None:
+    """The last tile begins among the rows of the one before: these are stored once."""
+    given = inputs(rows, 64, 600, 72)
+
+    def added(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return layers(x, *weights) + x.sum(1, keepdim=True)
+
+    fast = smelt.compile(added, dynamic=False)
+    assert_close(fast(*given), added(*given), added(*(each.double() for each in given)))
