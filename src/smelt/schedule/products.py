@@ -384,8 +384,9 @@ class ProductBuilder:
             whole = inside(_Tile(number, number * height, height))
             return [For(number, begin, end, Block(tuple(whole)), independent=True)]
         if rest.is_Integer and not self.product.shared:
-            start = Min(number * height, self.line - height)
-            whole = inside(_Tile(number, start, height, number * height - start))
+            tiles = ceiling(self.line, height)  # a minimum would do; SymPy takes an even one for 0 modulo 50
+            begin_of_last = FloorDiv(number + 1, tiles) * (tiles * height - self.line)
+            whole = inside(_Tile(number, number * height - begin_of_last, height, begin_of_last))
             return [For(number, begin, end, Block(tuple(whole)), independent=True)]
         whole = inside(_Tile(number, number * height, height))
         left, first = list[Stmt](), full * height
