@@ -293,24 +293,25 @@ class ProductBuilder:
         begin, first_tile = number * DEPTH, block * PART_TILES
         step = -(-self.width // PART_TILES)
 
-        def inside(tile: _Tile) -> list[Stmt]:
-            place_in_block = tile.number - first_tile
+        def in_block(tile: _Tile) -> Expr:
+            return tile.number - first_tile
 
+        def inside(tile: _Tile) -> list[Stmt]:
             def left(row: Expr, term: Expr, column: Expr) -> Coded:
                 stmts, value = self._left(at, tile.start + row, [*over, term], column)
                 buffer, (place,) = self._panel_place(at, [*over, begin + DEPTH], ZERO)
-                done = (place_in_block * DEPTH + term - begin) * step
+                done = (in_block(tile) * DEPTH + term - begin) * step
                 return [Prefetch(buffer, (place + done,)), *self._near(at, [*over, term]), *stmts], value
 
             def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
                 return self._panel_place(at, [*over, term], column)
 
-            terms, first = (begin, Min(innermost, begin + DEPTH)), place_in_block * height
+            terms, first = (begin, Min(innermost, begin + DEPTH)), in_block(tile) * height
             return [writer.tile_of_part(tile.height, self.width, terms, left, right, "tile", first)]
 
         def finish(tile: _Tile) -> list[Stmt]:
-            first = (tile.number - first_tile) * height
-            return self._finish(epilogue, at, tile.start, sympy.Integer(tile.height), tile.begin, first)
+            end = sympy.Integer(tile.height)
+            return self._finish(epilogue, at, tile.start, end, tile.begin, in_block(tile) * height)
 
         tiles = ceiling(self.line, height)
         stop = Min(tiles, first_tile + PART_TILES)
@@ -380,10 +381,7 @@ class ProductBuilder:
         height, number, last = self.height, self.writer.variable(), self.writer.variable()
         full = FloorDiv(self.line, sympy.Integer(height))
         rest = self.line - full * height
-        if rest == 0:
-            whole = inside(_Tile(number, number * height, height))
-            return [For(number, begin, end, Block(tuple(whole)), independent=True)]
-        if rest.is_Integer and not self.product.shared:
+        if rest == 0 or (rest.is_Integer and not self.product.shared):
             tiles = ceiling(self.line, height)  # a minimum would do; SymPy takes an even one for 0 modulo 50
             begin_of_last = FloorDiv(number + 1, tiles) * (tiles * height - self.line)
             whole = inside(_Tile(number, number * height - begin_of_last, height, begin_of_last))

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sympy.core.function import Application
 from torch.utils._sympy.functions import Max, Min
 
-from smelt.codegen.cpp.kernel import Function, KernelText, print_kernel
+from smelt.codegen.cpp.kernel import Function, print_kernel
 from smelt.nest.ir import Alloc, For, Kernel, SortRow
 from smelt.nest.tree import accesses, walk
 
@@ -32,7 +32,7 @@ Numbers = tuple[int, ...]
 class _Family:
     """Kernels whose text is the same but for ``numbers``: those of each, in the order in which they stand."""
 
-    first: KernelText
+    first: Function
     name: str
     origins: dict[str, None] = field(default_factory=dict)
     numbers: dict[Numbers, None] = field(default_factory=dict)
@@ -54,11 +54,12 @@ class _Family:
             texts.append(str(column[0]) if same else parameters.setdefault(column, f"n{len(parameters)}"))
         remaining = iter(texts)
         body = _MARKED.sub(lambda _: next(remaining), self.first.body)
-        declared = ", ".join(filter(None, [self.first.signature, *(f"i64 {n}" for n in parameters.values())]))
+        declared = ", ".join(
+            filter(None, [self.first.parameters, *(f"i64 {n}" for n in parameters.values())])
+        )
         comments = "".join(f"// {_one_line(origin)}\n" for origin in self.origins)
         passed = zip(*parameters) if parameters else ((),) * len(self.numbers)
-        first = self.first
-        function = Function(self.name, declared, body, first.checked, first.needs, comments, first.tiles)
+        function = replace(self.first, name=self.name, parameters=declared, body=body, before=comments)
         self.made = function, dict(zip(self.numbers, passed))
         return self.made
 
@@ -78,7 +79,7 @@ class Functions:
             return None
         any_size = _serves_any_size(kernel)
         text = print_kernel(kernel, _marked if any_size else str)
-        skeleton = (text.signature, _MARKED.sub("⟨⟩", text.body))
+        skeleton = (text.parameters, _MARKED.sub("⟨⟩", text.body))
         new = skeleton not in self._families
         if new:
             self._families[skeleton] = _Family(text, _fresh(kernel.name, self._names))

@@ -107,19 +107,6 @@ class Function:
         return f"{self.before}{linkage}{self.head} {{\n{self.body}\n}}"
 
 
-@dataclass(slots=True)
-class KernelText:
-    """The printed function: its body and parameters, whether it returns an error number, the parts of the
-    header that it needs, and the functions that it calls.
-    """
-
-    body: str
-    signature: str
-    checked: bool
-    needs: frozenset[str]
-    tiles: tuple[Function, ...] = ()
-
-
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
 """What the check of an indirect index says → the error number (``smelt.h``)."""
 
@@ -197,7 +184,7 @@ class KernelPrinter:
     def index(self, expr: Expr) -> str:
         return index_text(expr, self.symbols)
 
-    def run(self) -> KernelText:
+    def run(self) -> Function:
         parameters = []
         for position, param in enumerate(self.kernel.params):
             name = f"{'out' if param.written else 'in'}{position}"
@@ -215,8 +202,14 @@ class KernelPrinter:
             body.append("  streamed();")
         if self.checked:
             body = ["  i64 error = 0;", *body, "  return error;"]
-        text, signature = "\n".join(body), ", ".join(parameters)
-        return KernelText(text, signature, self.checked, frozenset(self.needs), tuple(self.tiles.values()))
+        return Function(
+            self.kernel.name,
+            ", ".join(parameters),
+            "\n".join(body),
+            self.checked,
+            frozenset(self.needs),
+            tiles=tuple(self.tiles.values()),
+        )
 
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
@@ -786,7 +779,7 @@ def factors_of_several(block: Block) -> set[str]:
     return {name for name, count in uses.items() if count > 1}
 
 
-def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> KernelText:
+def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> Function:
     """The C++ of one kernel; ``number`` prints the numbers (0 and more) of indices and loops.
 
     Raises:
@@ -801,6 +794,6 @@ def tile_function(kernel: Kernel) -> Function:
 
     Compilers may not put it in a call's place: it would be there as often as it is called.
     """
-    text = print_kernel(kernel)
-    name = f"tile_{hashlib.sha256((text.signature + text.body).encode()).hexdigest()[:12]}"
-    return Function(name, text.signature, text.body, text.checked, text.needs, "__attribute__((noinline)) ")
+    function = print_kernel(kernel)
+    digest = hashlib.sha256((function.parameters + function.body).encode()).hexdigest()
+    return replace(function, name=f"tile_{digest[:12]}", before="__attribute__((noinline)) ")

@@ -2,7 +2,7 @@
 
     for (i64 d5 = 0; d5 < 16; d5 += 16) {            tile(in0 + d4*9216, t0, t1, 1024, 1024);
       …                                          →
-      in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0*1] … in1 + d7*48 …
+      in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0] … in1 + d7*48 …
 
 A compiler takes as long for a tile as for all the rest of a kernel, and a model has many products. What
 belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are. Where its
@@ -59,6 +59,8 @@ def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let
     ``outside``: values that are bound around it; of these a tile takes constants alone.
     """
     stmts = walk(loop.body)
+    if loop.begin.free_symbols or loop.end.free_symbols:
+        return None
     if not any(isinstance(stmt, Advance) for stmt in stmts):
         return None
     if not all(isinstance(stmt, (For, Let, Carry, Advance, Store, Prefetch)) for stmt in stmts):
@@ -91,6 +93,13 @@ class _Access:
 
 @dataclass(slots=True)
 class _Outliner:
+    """Looks at all that a tile accesses, then makes its function.
+
+    ``panel_steps``: buffers, and how far apart terms of a panel in them are. ``rows``: of accesses that are
+    one number for all lanes, by pointer, how far apart rows are. ``pointers`` and ``numbers`` are what the
+    function takes: a buffer and where in it is first accessed; what is given.
+    """
+
     loop: For
     buffers: Mapping[str, Buffer]
     outside: Mapping[str, Let]
@@ -112,8 +121,6 @@ class _Outliner:
         bound = self.constants(stmts)
         body = Block((*bound, *self.block(self.loop.body).stmts))
         lanes = replace(self.loop, var=self.renamed[self.loop.var], body=body)
-        if self.loop.begin.free_symbols or self.loop.end.free_symbols:
-            raise _OfAnotherKindError
         params = tuple(
             Param(name, made.dtype, (ONE,), (ONE,), name in self.written, made.streamed)
             for name, made in ((name, self.buffers[buffer]) for name, buffer, _ in self.pointers.values())
@@ -142,6 +149,7 @@ class _Outliner:
 
     # -- what there is
     def look_at(self, stmt: Stmt) -> None:
+        """Note what a statement accesses."""
         place = _place(stmt)
         if place is None:
             return
@@ -158,6 +166,7 @@ class _Outliner:
                 rows.append(access.number)
 
     def split(self, offset: Offset) -> _Access:
+        """An offset by what moves it; refused where a loop's variable is not simply a factor."""
         fixed: list[Term] = []
         number = 0
         steps: dict[Symbol, list[Term]] = {}
@@ -180,9 +189,11 @@ class _Outliner:
 
     # -- what becomes of it
     def block(self, block: Block) -> Block:
+        """The statements, as the function has them."""
         return Block(tuple(map(self.stmt, block.stmts)))
 
     def stmt(self, stmt: Stmt) -> Stmt:
+        """One of them."""
         if isinstance(stmt, For):
             begin, end = self.bound(stmt, "begin", stmt.begin), self.bound(stmt, "end", stmt.end)
             return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
@@ -228,6 +239,7 @@ class _Outliner:
         return self.number(("row", key, number), sympy.Integer(number - first))
 
     def bound(self, loop: For, end: str, bound: Expr) -> Expr:
+        """A bound of a loop inside: what does not change there is handed over."""
         if bound == 0:
             return bound
         if bound.free_symbols.isdisjoint(self.renamed):

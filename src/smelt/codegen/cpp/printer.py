@@ -66,7 +66,6 @@ class UnitPrinter:
         self.kernels = Functions()
         self.early = early
         self.begun: set[str] = set()
-        self.known: set[str] = set()
         self.waiting: list[Function] = []
 
     def add(self, kernel: Kernel) -> None:
@@ -77,8 +76,8 @@ class UnitPrinter:
         """
         function = self.kernels.add(kernel)
         if function is not None and self.early is not None:
-            self.waiting += [*(tile for tile in function.tiles if tile.name not in self.known), function]
-            self.known.update(tile.name for tile in function.tiles)
+            known = self.begun.union(each.name for each in self.waiting)
+            self.waiting += [*(tile for tile in function.tiles if tile.name not in known), function]
         reach = list(accumulate(len(each.body) for each in self.waiting))
         if reach and reach[-1] >= LEAST_PART and self.early is not None and self.early.free():
             count = bisect(reach, MOST_EARLY) or 1
