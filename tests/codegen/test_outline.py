@@ -84,7 +84,7 @@ def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("rows", [*range(41, 51), 1, 3])
 def test_every_number_of_rows(rows: int) -> None:
-    """The last tile begins among the rows of the one before: these are stored once."""
+    """The last tile has the rows that are left, and is a function of its own."""
     given = inputs(rows, 64, 600, 72)
 
     def added(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:

@@ -117,18 +117,6 @@ class _Panel:
     next: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """``height`` rows from ``start`` on, of which those from the ``begin``-th on are finished: the others are
-    the previous tile's. It is the ``number``-th of its line.
-    """
-
-    number: Expr
-    start: Expr
-    height: int
-    begin: Expr = ZERO
-
-
 class ProductBuilder:
     """Builds the kernel of one product with its epilogue.
 
@@ -254,10 +242,10 @@ class ProductBuilder:
         first, chunks = chunk * side, ceiling(panels, side)
         blocks = self._row_blocks(chunks)
 
-        def across(rows: _Tile) -> list[Stmt]:
+        def across(start: Expr, height: int) -> list[Stmt]:
             panel = self.writer.variable()
             here = replace(at, panel=panel, next=panel + side if blocks == 1 else None)
-            inside = Block(tuple(self._in_one(epilogue, here, rows)))
+            inside = Block(tuple(self._in_one(epilogue, here, start, height)))
             return [For(panel, first, Min(panels, first + side), inside, independent=True)]
 
         tiles = Block(tuple(self._tiles(tile, tile + 1, across)))
@@ -290,36 +278,29 @@ class ProductBuilder:
         block, number = writer.variable(), writer.variable()
         *outer, innermost = self.run_sizes
         over = [writer.variable() for _ in outer]
-        begin, first_tile = number * DEPTH, block * PART_TILES
+        begin, base = number * DEPTH, block * (PART_TILES * height)
         step = -(-self.width // PART_TILES)
 
-        def in_block(tile: _Tile) -> Expr:
-            return tile.number - first_tile
-
-        def inside(tile: _Tile) -> list[Stmt]:
+        def inside(start: Expr, rows: int) -> list[Stmt]:
             def left(row: Expr, term: Expr, column: Expr) -> Coded:
-                stmts, value = self._left(at, tile.start + row, [*over, term], column)
+                stmts, value = self._left(at, start + row, [*over, term], column)
                 buffer, (place,) = self._panel_place(at, [*over, begin + DEPTH], ZERO)
-                done = (in_block(tile) * DEPTH + term - begin) * step
+                done = ((start - base) / height * DEPTH + term - begin) * step
                 return [Prefetch(buffer, (place + done,)), *self._near(at, [*over, term]), *stmts], value
 
             def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
                 return self._panel_place(at, [*over, term], column)
 
-            terms, first = (begin, Min(innermost, begin + DEPTH)), in_block(tile) * height
-            return [writer.tile_of_part(tile.height, self.width, terms, left, right, "tile", first)]
-
-        def finish(tile: _Tile) -> list[Stmt]:
-            end = sympy.Integer(tile.height)
-            return self._finish(epilogue, at, tile.start, end, tile.begin, in_block(tile) * height)
+            terms = (begin, Min(innermost, begin + DEPTH))
+            return [writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)]
 
         tiles = ceiling(self.line, height)
-        stop = Min(tiles, first_tile + PART_TILES)
+        stop = Min(tiles, block * PART_TILES + PART_TILES)
         sums: Stmt = For(
             number,
             ZERO,
             ceiling(innermost, DEPTH),
-            Block(tuple(self._tiles(first_tile, stop, inside))),
+            Block(tuple(self._tiles(block * PART_TILES, stop, inside))),
         )
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
@@ -329,7 +310,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
             sums,
-            *self._tiles(first_tile, stop, finish),
+            *self._finish(epilogue, at, base, Min(rows, self.line - base)),
         )
         return For(block, ZERO, ceiling(tiles, PART_TILES), Block(body), LoopKind.PARALLEL, independent=True)
 
@@ -355,7 +336,7 @@ class ProductBuilder:
             tiles = self._tiles(
                 ZERO,
                 ceiling(self.line, self.height),
-                lambda tile: self._in_one(epilogue, at, tile),
+                lambda start, height: self._in_one(epilogue, at, start, height),
             )
             body = [
                 Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
@@ -371,32 +352,31 @@ class ProductBuilder:
             return list(stmts)
         return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
 
-    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[_Tile], list[Stmt]]) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover a line; for each what is ``inside``.
+    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
+        """The tiles from number ``begin`` to ``end`` of those that cover a line; ``inside(start, height)`` is
+        what is done for one, for ``height`` rows from ``start`` on.
 
-        Where the last one has fewer rows left it ends with the line too, and begins among those of the tile
-        before. How many are left may not be known: then they are taken by `last_rows`, in loops that turn for
-        them alone. So no tile has to look at every row whether it is there.
+        Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
+        alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
+        How many the last one has may not be known: then they are taken by `last_rows`.
         """
-        height, number, last = self.height, self.writer.variable(), self.writer.variable()
+        height, tile, last = self.height, self.writer.variable(), self.writer.variable()
         full = FloorDiv(self.line, sympy.Integer(height))
         rest = self.line - full * height
-        if rest == 0 or (rest.is_Integer and not self.product.shared):
-            tiles = ceiling(self.line, height)  # a minimum would do; SymPy takes an even one for 0 modulo 50
-            begin_of_last = FloorDiv(number + 1, tiles) * (tiles * height - self.line)
-            whole = inside(_Tile(number, number * height - begin_of_last, height, begin_of_last))
-            return [For(number, begin, end, Block(tuple(whole)), independent=True)]
-        whole = inside(_Tile(number, number * height, height))
-        left, first = list[Stmt](), full * height
-        for rows in [int(rest)] if rest.is_Integer else last_rows(self.hint(rest), height):
-            each, count = self.writer.variable(), FloorDiv(rest, sympy.Integer(rows))
-            body = Block(tuple(inside(_Tile(last, first + each * rows, rows))))
-            left.append(For(each, ZERO, count, body, independent=True))
-            first, rest = first + count * rows, rest - count * rows
-        return [
-            For(number, begin, Min(end, full), Block(tuple(whole)), independent=True),
-            For(last, full, end, Block(tuple(left)), independent=True),
-        ]
+        stop = end if rest == 0 else Min(end, full)
+        whole = For(tile, begin, stop, Block(tuple(inside(tile * height, height))), independent=True)
+        if rest == 0:
+            return [whole]
+        if rest.is_Integer:
+            left = inside(last * height, int(rest))
+        else:
+            left, first = [], full * height
+            for rows in last_rows(self.hint(rest), height):
+                each, count = self.writer.variable(), FloorDiv(rest, sympy.Integer(rows))
+                body = Block(tuple(inside(first + each * rows, rows)))
+                left.append(For(each, ZERO, count, body, independent=True))
+                first, rest = first + count * rows, rest - count * rows
+        return [whole, For(last, full, end, Block(tuple(left)), independent=True)]
 
     def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
         """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
@@ -404,13 +384,12 @@ class ProductBuilder:
             return row, {}
         return self.line_number * self.line + self.along, {self.along: row}
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: _Tile) -> list[Stmt]:
-        """A tile, with a panel that holds all terms, in every phase."""
-        height = sympy.Integer(tile.height)
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: int) -> list[Stmt]:
+        """``height`` rows from ``start`` on, with a panel that holds all terms, in every phase."""
         inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (height, sympy.Integer(self.width))),
-            self._tile(at, tile),
-            *self._finish(epilogue, at, tile.start, height, tile.begin),
+            Alloc("tile", torch.float32, (sympy.Integer(height), sympy.Integer(self.width))),
+            self._tile(at, start, height),
+            *self._finish(epilogue, at, start, sympy.Integer(height)),
         ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
@@ -471,13 +450,12 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, tile: _Tile) -> Stmt:
+    def _tile(self, at: _Panel, start: Expr, height: int) -> Stmt:
         """``T[r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
-        height = tile.height
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            stmts, value = self._left(at, tile.start + row, terms, column)
-            ahead = (*self._prefetched(at, tile, terms), *self._near(at, terms))
+            stmts, value = self._left(at, start + row, terms, column)
+            ahead = (*self._prefetched(at, start, height, terms), *self._near(at, terms))
             return [*ahead, *stmts], value
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
@@ -533,19 +511,17 @@ class ProductBuilder:
         buffer = self.panels.buffer
         return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
 
-    def _prefetched(self, at: _Panel, tile: _Tile, terms: Sequence[Expr]) -> list[Stmt]:
+    def _prefetched(self, at: _Panel, start: Expr, height: int, terms: Sequence[Expr]) -> list[Stmt]:
         """Fetches a bit of the panel that comes next, so that it is there by the time when the last tile of
         this one is done. Stacks of linear layers gain 3 to 6 %.
         """
         tiles = self.hint(self.rows) // self.height
-        if at.next is None or self.lines is not None or not 2 <= tiles <= MOST_TILES:
+        if at.next is None or self.lines is not None or height < self.height or not 2 <= tiles <= MOST_TILES:
             return []
-        if tile.height < self.height:
-            return []
-        number, fetching = tile.number, min(tiles, self.width)
-        if not self.rows.is_Integer or fetching * self.height < int(self.rows):
-            number = Min(number, sympy.Integer(fetching - 1))
-        done = flatten((number, *terms), contiguous_strides((sympy.Integer(tiles), *self.run_sizes)))
+        tile, fetching = start / height, min(tiles, self.width)
+        if not self.rows.is_Integer or fetching < tiles:
+            tile = Min(tile, sympy.Integer(fetching - 1))
+        done = flatten((tile, *terms), contiguous_strides((sympy.Integer(tiles), *self.run_sizes)))
         buffer, place = self._panel_place(replace(at, panel=at.next), [ZERO] * len(terms), ZERO)
         step = -(-self.width // tiles)
         return [Prefetch(buffer, (place[0] + done * step,))]
@@ -571,19 +547,11 @@ class ProductBuilder:
         assert kernel is not None
         return kernel
 
-    def _finish(
-        self,
-        epilogue: Kernel | None,
-        at: _Panel,
-        start: Expr,
-        end: Expr,
-        begin: Expr = ZERO,
-        first: Expr = ZERO,
-    ) -> list[Stmt]:
-        """What is done with ``tile``, rows ``begin`` to ``end`` of those from ``start`` on: the epilogue's
-        statements, or the plain store. Theirs in ``tile`` are those from ``first`` on.
+    def _finish(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: Expr) -> list[Stmt]:
+        """What is done with ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
+        plain store.
         """
-        row = self.writer.variable(end)
+        row = self.writer.variable(height)
         column = self.writer.variable()
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
@@ -594,19 +562,19 @@ class ProductBuilder:
             flat = flatten(place, contiguous_strides([size for _, size in pieces]))
             element = Block(
                 (
-                    Let("e", torch.float32, "load", ("tile", (first + row, column))),
+                    Let("e", torch.float32, "load", ("tile", (row, column))),
                     Store(self.writer.param(self.source, written=True), (flat,), "e"),
                 )
             )
         else:
-            element = self._on_tile(epilogue, place, first + row, column)
+            element = self._on_tile(epilogue, place, row, column)
         left = self.columns - at.panel * self.width
         element = substitute(element, where)
         inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         kind = LoopKind.UNROLL if self.product.shared else LoopKind.SERIAL
-        return [For(row, begin, end, Block((inner,)), kind, independent=True)]
+        return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
@@ -625,7 +593,7 @@ class ProductBuilder:
         return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
 
     def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
-        """The epilogue's innermost block, its loop variables replaced, its source ``tile[row, column]``."""
+        """The epilogue's innermost block, its loop variables replaced, its source the tile."""
         chain = _chain(epilogue)
         assert self.epilogue is not None
         names = dict(zip((param.name for param in epilogue.params), self.epilogue.buffers))
