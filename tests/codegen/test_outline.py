@@ -39,17 +39,23 @@ def runs(rows: int, *sizes: int) -> list[Run]:
 
 
 def test_products_of_several_sizes_call_one_tile() -> None:
-    text = print_unit(runs(48, 64, 96, 128)).text
+    text = print_unit(runs(48, 128, 160, 192)).text
     (tile,) = DEFINED.findall(text)
     assert CALLED.findall(text) == [tile, tile]
     assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
 
 
 def test_a_tile_of_another_form_is_another_function() -> None:
-    """600 terms are summed in parts, 64 at once."""
-    text = print_unit(runs(48, 64, 600, 128)).text
+    """600 terms are summed in parts, 128 at once."""
+    text = print_unit(runs(48, 128, 600, 128)).text
     assert len(set(DEFINED.findall(text))) == 2
     assert set(CALLED.findall(text)) == set(DEFINED.findall(text))
+
+
+def test_a_tile_of_few_terms_stays_where_it_is() -> None:
+    text = print_unit(runs(48, 64, 96, 128)).text
+    assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
+    assert not CALLED.findall(text) and not DEFINED.findall(text)
 
 
 def test_windows_that_are_unrolled_stay_where_they_are() -> None:
@@ -73,7 +79,9 @@ def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPa
 
     early = Early()
     unit = printer.UnitPrinter(early)
-    scheduled = schedule(lowered(layers, *inputs(48, 64, 96, 128, 160)), Config(), Target(32), ready=unit.add)
+    scheduled = schedule(
+        lowered(layers, *inputs(48, 128, 160, 192, 224)), Config(), Target(32), ready=unit.add
+    )
     files = [*early, *unit.finish(scheduled.runs, compilers=2).parts]
     assert len(early) == 2 and len(files) > 2
     assert len([name for file in files for name in DEFINED.findall(file)]) == 1
@@ -85,7 +93,7 @@ def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("rows", [*range(41, 51), 1, 3])
 def test_every_number_of_rows(rows: int) -> None:
     """The last tile has the rows that are left, and is a function of its own."""
-    given = inputs(rows, 64, 600, 72)
+    given = inputs(rows, 128, 600, 72)
 
     def added(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         return layers(x, *weights) + x.sum(1, keepdim=True)

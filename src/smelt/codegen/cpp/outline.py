@@ -22,11 +22,14 @@ from torch.utils._sympy.functions import Max, Min
 
 from smelt.codegen.cpp.index import Offset, Term, flat_offset
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
-from smelt.nest.tree import walk
+from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE
-from smelt.symbolic import loop_var
+from smelt.symbolic import loop_var, numel
 
 ONE = sympy.Integer(1)
+
+FEWEST_TERMS = 128
+"""Below which the call shows beside what the tile does: MobileNetV2 would take 1 % longer."""
 
 
 class Buffer(Protocol):
@@ -68,6 +71,9 @@ def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let
     if any(isinstance(stmt, For) and stmt.kind is not LoopKind.SERIAL for stmt in stmts):
         return None
     if not any(isinstance(stmt, Let) and stmt.op == "fma" for stmt in stmts):
+        return None
+    terms = numel([trip_count(stmt) for stmt in stmts if isinstance(stmt, For)])
+    if terms.is_Integer and int(terms) < FEWEST_TERMS:
         return None
     try:
         return _Outliner(loop, buffers, outside).run(stmts)
