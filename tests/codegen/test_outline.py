@@ -53,7 +53,7 @@ def test_a_tile_of_another_form_is_another_function() -> None:
 
 
 def test_a_tile_of_few_terms_stays_where_it_is() -> None:
-    text = print_unit(runs(48, 64, 96, 128)).text
+    text = print_unit(runs(48, 32, 48, 128)).text
     assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
     assert not CALLED.findall(text) and not DEFINED.findall(text)
 
