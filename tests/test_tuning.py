@@ -20,7 +20,7 @@ from smelt import pipeline, report, tuning
 from smelt.cli import cache as cache_command
 from smelt.nest.work import work
 from smelt.reporting import Choice, CompileReport
-from smelt.runtime import library, trampoline
+from smelt.runtime import library, probe, trampoline
 from smelt.runtime.cache import Cache, open_cache
 from smelt.symbolic import numel
 from smelt.tuning import Timing
@@ -326,7 +326,7 @@ def test_the_programs_own_kernels_race_first_and_nothing_else_is_compiled(
     monkeypatch: pytest.MonkeyPatch, built: list[str], native: float
 ) -> None:
     net = Net().eval()
-    trampoline.start()  # the process's helpers are not counted
+    trampoline.start(), probe.start()  # the process's helpers are not counted
     races = decide_in_place(monkeypatch, Timing(native, 1e-6))
     result, choices = compiled(net, image(), mode="max")
     assert races == [3]

@@ -16,6 +16,7 @@ from smelt.contract import decompositions
 from smelt.errors import ToolchainError, Unsupported
 from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
+from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
 
 NO_TOOLCHAIN = "SM0201"
@@ -43,6 +44,8 @@ def smelt(
             its bugs are not hidden.
     """
     config = config_from(mode, {**(options or {}), **more})
+    trampoline.start()  # the first time on a machine these compile while AOTAutograd traces
+    probe.start()
     with garbage_waits():
         return compile_graph(graph_module, example_inputs, config, compile_program)
 

@@ -43,12 +43,10 @@ EXPORT i64 others_help(i64 count, i64 slow, i64 looks) {
 
 // Chunks that nobody goes through.
 EXPORT void lengths(i64 count, i64* total, i64* ends) {
-  Iterations iterations(count);
-  #pragma omp parallel
-  for (Chunk chunk(iterations); chunk.next();) {
-    __atomic_fetch_add(total, chunk.end - chunk.begin, __ATOMIC_RELAXED);
-    __atomic_fetch_add(ends, chunk.end == count, __ATOMIC_RELAXED);
-  }
+  in_parallel(count, SMELT_CHUNK(begin, end) {
+    __atomic_fetch_add(total, end - begin, __ATOMIC_RELAXED);
+    __atomic_fetch_add(ends, end == count, __ATOMIC_RELAXED);
+  });
 }
 """
 )

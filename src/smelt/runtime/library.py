@@ -18,9 +18,9 @@ from typing import Any
 
 import filelock
 
-from smelt.errors import CacheError, ToolchainError
-from smelt.runtime.cache import Cache, Entry, key_of
-from smelt.runtime.toolchain import Toolchain
+from smelt.errors import CacheError, SmeltError, ToolchainError
+from smelt.runtime.cache import Cache, Entry, key_of, open_cache
+from smelt.runtime.toolchain import Toolchain, find
 
 SOURCE = "unit.cpp"
 LOCK_SECONDS = 300.0
@@ -216,6 +216,23 @@ def compile_unit(
     compiled side by side, but for what is among ``objects`` already.
     """
     return CompileJob(text, toolchain, cache, key, extra, parts, objects)
+
+
+_helpers: dict[str, CompileJob] = {}
+
+
+def helper(name: str, text: str) -> CompileJob | None:
+    """Start compiling (or loading) what programs are called with, once per process; None where there is no
+    toolchain.
+    """
+    try:
+        if name not in _helpers:
+            toolchain = find()
+            key = key_of(name, text, toolchain.identity)
+            _helpers[name] = compile_unit(text, toolchain, open_cache(), key)
+        return _helpers[name]
+    except (SmeltError, OSError):
+        return None
 
 
 def wait_for_all() -> None:

@@ -15,9 +15,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.runtime import trampoline
-from smelt.runtime.cache import key_of, open_cache
-from smelt.runtime.library import CompileJob, Library, compile_unit
-from smelt.runtime.toolchain import find
+from smelt.runtime.library import CompileJob, Library, helper
 
 TEXT = r"""// smelt: a digest of a few elements of many tensors
 typedef long long int64;
@@ -155,14 +153,9 @@ def _place(number: int, tensor: torch.Tensor) -> tuple[int, int]:
     return address + start + (number * 7919 + lines // 2) % lines * _LINE, _LINE
 
 
-@lru_cache(maxsize=1)
 def start() -> CompileJob | None:
-    """Start compiling (or loading) `TEXT`, once per process; None where there is no toolchain."""
-    try:
-        toolchain = find()
-        return compile_unit(TEXT, toolchain, open_cache(), key_of("probe", TEXT, toolchain.identity))
-    except (SmeltError, OSError):
-        return None
+    """Start compiling (or loading) `TEXT`; None where there is no toolchain."""
+    return helper("probe", TEXT)
 
 
 def native_library() -> Library | None:

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from smelt.errors import SmeltError
-from smelt.runtime.cache import key_of, open_cache
-from smelt.runtime.library import CompileJob, Library, compile_unit
-from smelt.runtime.toolchain import find
+from smelt.runtime.library import CompileJob, Library, helper
 
 MOST_ARGUMENTS = 256
 
@@ -76,14 +74,9 @@ extern "C" __attribute__((visibility("default"))) PyObject* smelt_callable(PyObj
 """
 
 
-@lru_cache(maxsize=1)
 def start() -> CompileJob | None:
-    """Start compiling (or loading) the trampoline, once per process; None where there is no toolchain."""
-    try:
-        toolchain = find()
-        return compile_unit(TEXT, toolchain, open_cache(), key_of("trampoline", TEXT, toolchain.identity))
-    except (SmeltError, OSError):
-        return None
+    """Start compiling (or loading) the trampoline; None where there is no toolchain."""
+    return helper("trampoline", TEXT)
 
 
 def fast_callable(library: Library, function: str, count: int) -> Callable[..., int] | None:

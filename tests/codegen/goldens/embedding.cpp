@@ -1,13 +1,11 @@
 namespace smelt {
 
 static i64 kernel_embedding_8(const i64_buffer* in0, const f32_buffer* in1, f32_buffer* out2, i64 s0) {
-  i64 error = 0;
-  Iterations iterations0(s0);
-  #pragma omp parallel
-  for (Chunk chunk0(iterations0); chunk0.next();) {
-    for (i64 d0 = chunk0.begin, e0 = chunk0.end; d0 < e0; d0 += 1) {
+  i64 failed = 0, *const error = &failed;
+  in_parallel(s0, SMELT_CHUNK(begin, end) {
+    for (i64 d0 = begin; d0 < end; d0 += 1) {
       const i64 v0 = in0[d0];
-      const i64 x0 = check_index(wrap_index(v0, 10), 10, &error);
+      const i64 x0 = check_index(wrap_index(v0, 10), 10, error);
       i64 d1 = 0;
       for (; d1 + 8 <= 19; d1 += 8) {
         const auto v1 = load<8>(in1 + (x0*19 + d1));
@@ -19,8 +17,8 @@ static i64 kernel_embedding_8(const i64_buffer* in0, const f32_buffer* in1, f32_
         store(m0, out2 + (d0*19 + d1), v2);
       }
     }
-  }
-  return error;
+  });
+  return failed;
 }
 
 extern "C" __attribute__((visibility("default"))) i64 run_embedding_8(char* arena, void* p0, void* p1, void* p2, i64 s0) {

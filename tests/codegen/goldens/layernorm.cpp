@@ -2,10 +2,8 @@ namespace smelt {
 
 // aten.native_layer_norm at model.py:3 in forward
 static void kernel_layernorm(const f32_buffer* in0, const f32_buffer* in1, f32_buffer* out2, i64 s0) {
-  Iterations iterations0(s0);
-  #pragma omp parallel
-  for (Chunk chunk0(iterations0); chunk0.next();) {
-    for (i64 d0 = chunk0.begin, e0 = chunk0.end; d0 < e0; d0 += 1) {
+  in_parallel(s0, SMELT_CHUNK(begin, end) {
+    for (i64 d0 = begin; d0 < end; d0 += 1) {
       reduce_welford<values<f32, 64>> a0_64;
       for (i64 d1 = 0; d1 < 768; d1 += 64) {
         const auto v0 = load<64>(in0 + (d0*768 + d1));
@@ -26,7 +24,7 @@ static void kernel_layernorm(const f32_buffer* in0, const f32_buffer* in1, f32_b
         store(out2 + (d0*768 + d2), v10);
       }
     }
-  }
+  });
 }
 
 extern "C" __attribute__((visibility("default"))) i64 run_layernorm(char* arena, void* p0, void* p1, void* p2, i64 s0) {

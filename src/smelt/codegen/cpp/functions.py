@@ -65,17 +65,24 @@ class _Family:
 
 
 class Functions:
-    """What is printed of the kernels of a unit."""
+    """What is printed of the kernels of a unit.
+
+    ``_met``: kernels by identity, since to hash one is to go through all of it.
+    """
 
     def __init__(self) -> None:
         self._families: dict[tuple[str, str], _Family] = {}
         self._printed: dict[object, tuple[_Family, Numbers]] = {}
+        self._met: dict[int, tuple[Kernel, _Family, Numbers]] = {}
         self._names: set[str] = set()
 
     def add(self, kernel: Kernel) -> Function | None:
         """Print a kernel; the function, if it is a new one and kernels to come cannot change it."""
-        key = _key(kernel)
+        if id(kernel) in self._met:
+            return None
+        key = kernel.params, kernel.sizes, kernel.body
         if key in self._printed:
+            self._met[id(kernel)] = kernel, *self._printed[key]
             return None
         any_size = _serves_any_size(kernel)
         text = print_kernel(kernel, _marked if any_size else str)
@@ -87,19 +94,16 @@ class Functions:
         numbers = tuple(map(int, _MARKED.findall(text.body)))
         family.add(numbers, kernel.origins)
         self._printed[key] = family, numbers
+        self._met[id(kernel)] = kernel, family, numbers
         return family.function()[0] if new and not any_size else None
 
     def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
         """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all
         kernels of the unit have been added.
         """
-        family, numbers = self._printed[_key(kernel)]
+        _, family, numbers = self._met[id(kernel)]
         function, passed = family.function()
         return function, passed[numbers]
-
-
-def _key(kernel: Kernel) -> object:
-    return kernel.params, kernel.sizes, kernel.body
 
 
 def _marked(value: int) -> str:

@@ -44,6 +44,7 @@ CORE_OPERATORS = frozenset(
         "logical_xor",
         "logical_not",
         "where",
+        "fma",
     }
 )
 """Operators that the core defines: ``smelt.h`` and ``smelt_arithmetic.h``, which every unit contains."""
@@ -56,7 +57,7 @@ RANDOM_OPERATORS = frozenset({"philox"})
 
 PARTS: dict[str, tuple[str, ...]] = {
     "math": (),
-    "reduce": ("math",),
+    "reduce": (),
     "random": (),
     "sort": (),
     "transpose": (),

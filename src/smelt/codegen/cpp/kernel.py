@@ -43,7 +43,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.ops import TABLE
-from smelt.symbolic import FloorDiv, Mod, contiguous_strides, flatten, numel
+from smelt.symbolic import FloorDiv, Mod, contiguous_strides, flatten, loop_var, numel
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 _STACK_BYTES = 64 * 1024
@@ -107,6 +107,9 @@ class Function:
         return f"{self.before}{linkage}{self.head} {{\n{self.body}\n}}"
 
 
+ITERATION = loop_var("iteration")
+"""Of a loop that stands for several: always the same symbol, so that SymPy remembers its quotients."""
+
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
 """What the check of an indirect index says → the error number (``smelt.h``)."""
 
@@ -152,12 +155,12 @@ class KernelPrinter:
         self.lines.append("  " * self.indent + text)
 
     @contextmanager
-    def block(self, opening: str) -> Iterator[None]:
+    def block(self, opening: str, closing: str = "}") -> Iterator[None]:
         self.line(opening + " {")
         self.indent += 1
         yield
         self.indent -= 1
-        self.line("}")
+        self.line(closing)
 
     @contextmanager
     def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
@@ -201,7 +204,7 @@ class KernelPrinter:
         if "stream" in self.needs:
             body.append("  streamed();")
         if self.checked:
-            body = ["  i64 error = 0;", *body, "  return error;"]
+            body = ["  i64 failed = 0, *const error = &failed;", *body, "  return failed;"]
         return Function(
             self.kernel.name,
             ", ".join(parameters),
@@ -304,21 +307,17 @@ class KernelPrinter:
         """Open these loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
         self.needs.add("parallel")
         counts = [FloorDiv(loop.end - loop.begin + loop.step - 1, loop.step) for loop, _ in nested]
-        iterations, chunk, end = (self.fresh(each) for each in ("iterations", "chunk", "e"))
-        self.line(f"Iterations {iterations}({self.index(sympy.Mul(*counts))});")
-        self.line("#pragma omp parallel")
-        blocks.enter_context(self.block(f"for (Chunk {chunk}({iterations}); {chunk}.next();)"))
+        opening = f"in_parallel({self.index(sympy.Mul(*counts))}, SMELT_CHUNK(begin, end)"
+        blocks.enter_context(self.block(opening, "});"))
         first, name = nested[0]
         counted = len(nested) == 1 and first.begin == 0 and first.step == 1
         place = name if counted else self.fresh("i")
-        head = f"for (i64 {place} = {chunk}.begin, {end} = {chunk}.end; {place} < {end}; {place} += 1)"
-        blocks.enter_context(self.block(head))
+        blocks.enter_context(self.block(f"for (i64 {place} = begin; {place} < end; {place} += 1)"))
         if counted:
             return
-        iteration = sympy.Dummy("iteration", integer=True, nonnegative=True)
-        self.symbols[iteration] = place
+        self.symbols[ITERATION] = place
         for position, (loop, name) in enumerate(nested):
-            number = FloorDiv(iteration, sympy.Mul(*counts[position + 1 :]))
+            number = FloorDiv(ITERATION, sympy.Mul(*counts[position + 1 :]))
             number = Mod(number, counts[position]) if position else number
             self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 
@@ -442,10 +441,13 @@ class KernelPrinter:
         self.memories[stmt.buffer] = Memory(name, stmt.dtype, contiguous_strides(stmt.shape))
         size = numel(stmt.shape)
         if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
-            self.line(f"alignas(64) {cpp}_buffer {name}[{max(1, int(size))}];")
+            array = name if scope.parallel else f"{name}_memory"  # threads take a copy of all but pointers
+            self.line(f"alignas(64) {cpp}_buffer {array}[{max(1, int(size))}];")
         else:
             self.line(f"scratch {name}_memory(({self.index(size)}) * i64(sizeof({cpp})));")
-            self.line(f"{cpp}_buffer* const {name} = ({cpp}_buffer*){name}_memory.p;")
+            array = f"({cpp}_buffer*){name}_memory.p"
+        if array != name:
+            self.line(f"{cpp}_buffer* const {name} = {array};")
 
     # ------------------------------------------------------------------------------------------ values
     def value(self, name: str) -> Value:
@@ -499,11 +501,10 @@ class KernelPrinter:
         if stmt.op in _DIVISIONS and not args[0].dtype.is_floating_point and not args[1].number:
             self.checked = True
             mask = f"{scope.mask}, " if scope.mask is not None and lanes > 1 else ""
-            texts[1] = f"check_divisor({mask}{texts[1]}, &error)"
+            texts[1] = f"check_divisor({mask}{texts[1]}, error)"
             if scope.maybe_empty and lanes == 1:
                 texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
         if self.is_floor(stmt):
-            self.needs.add("math")
             self.define(stmt, f"at_least({texts[2]}, {texts[1]})", lanes)
             return
         if stmt.op not in CORE_OPERATORS:
@@ -585,7 +586,7 @@ class KernelPrinter:
             self.empty_guard(size, code)
             mask = f"{scope.mask}, " if scope.mask is not None and source.lanes > 1 else ""
             which = "" if code == "INDEX_ERROR" else f", {code}"
-            text = f"check_index({mask}{text}, {self.index(size)}, &error{which})"
+            text = f"check_index({mask}{text}, {self.index(size)}, error{which})"
             if scope.maybe_empty and source.lanes == 1:
                 text = f"any({scope.mask}) ? {text} : 0"
         position = self.fresh("x")
@@ -718,7 +719,7 @@ class KernelPrinter:
 
     # ------------------------------------------------------------------------------------------ reductions
     def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
-        self.needs.add("reduce")
+        self.needs.update(("reduce", "math") if stmt.kind == "online_softmax" else ("reduce",))
         slot: list[str] = []
         self.lines.append(slot)
         accumulator = Accumulator(

@@ -214,6 +214,73 @@ template <class I, class T, int N, bool W>
 SMELT_INLINE vec<T, N, W> check_divisor(mask<I, N> m, vec<T, N, W> b, i64* error) {
   return check_divisor(where(m, b, fill<T, N>(1)), error);
 }
+// mad(a, b, c) = a * b + c, in one rounding where the machine has that instruction.
+#if defined(__FP_FAST_FMAF) || (defined(__clang__) && (defined(__FMA__) || defined(__aarch64__)))
+#define SMELT_FAST_FMA 1
+#endif
+template <class F> SMELT_INLINE F mad(F a, F b, F c) {
+#if __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__clang__)
+#pragma clang fp contract(fast)
+  return a * b + c;
+#elif defined(SMELT_FAST_FMA)
+  for (int k = 0; k < int(sizeof(a) / sizeof(a[0])); ++k)
+    c[k] = sizeof(a[0]) == 4 ? __builtin_fmaf(a[k], b[k], c[k]) : __builtin_fma(a[k], b[k], c[k]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+#if defined(SMELT_GCC_X86) && defined(__FMA__)
+#define SMELT_MAD(T, N, builtin, ...) \
+  SMELT_INLINE raw<T, N> mad(raw<T, N> a, raw<T, N> b, raw<T, N> c) { return builtin(a, b, c __VA_ARGS__); }
+SMELT_MAD(f32, 4, __builtin_ia32_vfmaddps) SMELT_MAD(f64, 2, __builtin_ia32_vfmaddpd)
+SMELT_MAD(f32, 8, __builtin_ia32_vfmaddps256) SMELT_MAD(f64, 4, __builtin_ia32_vfmaddpd256)
+#if defined(SMELT_AVX512)
+SMELT_MAD(f32, 16, __builtin_ia32_vfmaddps512_mask, , -1, 4) SMELT_MAD(f64, 8, __builtin_ia32_vfmaddpd512_mask, , -1, 4)
+#endif
+#endif
+template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
+  if constexpr (same<T, f32>) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+}
+template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, vec<T, N, W> y, vec<T, N, W> z) {
+  if constexpr (W) {
+    return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
+  } else {
+#if defined(SMELT_FAST_FMA) && !defined(__clang__)
+    return {mad(x.v, y.v, z.v)};
+#else
+    raw<T, N> r;
+    for (int k = 0; k < N; ++k) r[k] = fma_scalar<T>(x.v[k], y.v[k], z.v[k]);
+    return {r};
+#endif
+  }
+}
+template <class X> SMELT_INLINE X fma(X x, X y, X z) {
+  if constexpr (low_precision<X>) return narrow_as<X>(fma(widen(x), widen(y), widen(z)));
+  else return fma_scalar(x, y, z);
+}
+
+// The larger (smaller) of a and b; b where either is NaN or both are zeros: what x86's MAXPS (MINPS) does.
+template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
+template <class R> SMELT_INLINE R smaller(R a, R b) { return a < b ? a : b; }
+#if defined(__AVX__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 8> larger(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_maxps256(a, b); }
+SMELT_INLINE raw<f32, 8> smaller(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_minps256(a, b); }
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+SMELT_INLINE raw<f32, 16> larger(raw<f32, 16> a, raw<f32, 16> b) {
+  return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
+}
+SMELT_INLINE raw<f32, 16> smaller(raw<f32, 16> a, raw<f32, 16> b) {
+  return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
+}
+#endif
+// where(x < y, y, x), exactly: x where either is NaN, and of two zeros x.
+SMELT_DEFINE2(at_least, { return {larger(y.v, x.v)}; })
+
 template <class T> SMELT_INLINE T add_scalar(T a, T b) { return add(a, b); }
 template <class T> SMELT_INLINE void atomic_add(T* p, T x) {
   typedef typename int_of<sizeof(T)>::type I;

@@ -48,31 +48,11 @@ double lgamma_r(double, int*);
 double atan2(double, double);
 double fmod(double, double);
 float fmodf(float, float);
-double fma(double, double, double);
-float fmaf(float, float, float);
 }
 
 namespace smelt {
 
 // ---------------------------------------------------------------------------------------------- machine functions
-// mad(a, b, c) = a * b + c, in one rounding where the machine has that instruction.
-#if defined(__FP_FAST_FMAF) || (defined(__clang__) && (defined(__FMA__) || defined(__aarch64__)))
-#define SMELT_FAST_FMA 1
-#endif
-template <class F> SMELT_INLINE F mad(F a, F b, F c) {
-#if __has_builtin(__builtin_elementwise_fma)
-  return __builtin_elementwise_fma(a, b, c);
-#elif defined(__clang__)
-#pragma clang fp contract(fast)
-  return a * b + c;
-#elif defined(SMELT_FAST_FMA)
-  for (int k = 0; k < int(sizeof(a) / sizeof(a[0])); ++k)
-    c[k] = sizeof(a[0]) == 4 ? __builtin_fmaf(a[k], b[k], c[k]) : __builtin_fma(a[k], b[k], c[k]);
-  return c;
-#else
-  return a * b + c;
-#endif
-}
 #if defined(SMELT_GCC_X86)
 typedef float f4_ __attribute__((vector_size(16)));
 typedef double d2_ __attribute__((vector_size(16)));
@@ -85,10 +65,6 @@ SMELT_INLINE d2_ machine_sqrt(d2_ x) { return __builtin_ia32_sqrtpd(x); }
 SMELT_ROUND4(8) SMELT_ROUND4(9) SMELT_ROUND4(10) SMELT_ROUND4(11)
 #define SMELT_HAS_ROUND 1
 #endif
-#if defined(__FMA__)
-SMELT_INLINE f4_ mad(f4_ a, f4_ b, f4_ c) { return __builtin_ia32_vfmaddps(a, b, c); }
-SMELT_INLINE d2_ mad(d2_ a, d2_ b, d2_ c) { return __builtin_ia32_vfmaddpd(a, b, c); }
-#endif
 #if defined(__AVX__)
 typedef float f8_ __attribute__((vector_size(32)));
 typedef double d4_ __attribute__((vector_size(32)));
@@ -98,10 +74,6 @@ SMELT_INLINE d4_ machine_sqrt(d4_ x) { return __builtin_ia32_sqrtpd256(x); }
   SMELT_INLINE f8_ machine_round(f8_ x, ints<Mode>) { return __builtin_ia32_roundps256(x, Mode); } \
   SMELT_INLINE d4_ machine_round(d4_ x, ints<Mode>) { return __builtin_ia32_roundpd256(x, Mode); }
 SMELT_ROUND8(8) SMELT_ROUND8(9) SMELT_ROUND8(10) SMELT_ROUND8(11)
-#if defined(__FMA__)
-SMELT_INLINE f8_ mad(f8_ a, f8_ b, f8_ c) { return __builtin_ia32_vfmaddps256(a, b, c); }
-SMELT_INLINE d4_ mad(d4_ a, d4_ b, d4_ c) { return __builtin_ia32_vfmaddpd256(a, b, c); }
-#endif
 #endif
 #if defined(SMELT_AVX512)
 typedef float f16_ __attribute__((vector_size(64)));
@@ -112,8 +84,6 @@ SMELT_INLINE d8_ machine_sqrt(d8_ x) { return __builtin_ia32_sqrtpd512_mask(x, x
   SMELT_INLINE f16_ machine_round(f16_ x, ints<Mode>) { return __builtin_ia32_rndscaleps_mask(x, Mode, x, -1, 4); } \
   SMELT_INLINE d8_ machine_round(d8_ x, ints<Mode>) { return __builtin_ia32_rndscalepd_mask(x, Mode, x, -1, 4); }
 SMELT_ROUND16(8) SMELT_ROUND16(9) SMELT_ROUND16(10) SMELT_ROUND16(11)
-SMELT_INLINE f16_ mad(f16_ a, f16_ b, f16_ c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); }
-SMELT_INLINE d8_ mad(d8_ a, d8_ b, d8_ c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }
 #endif
 #endif
 
@@ -149,22 +119,6 @@ SMELT_DEFINE_ROUND(round, 8, roundeven)
 SMELT_DEFINE_ROUND(round, 8, rint)
 #endif
 SMELT_DEFINE1(rsqrt, return {T(1) / sqrt(x).v};)
-
-// The larger (smaller) of a and b; b where either is NaN or both are zeros: what x86's MAXPS (MINPS) does.
-template <class R> SMELT_INLINE R larger(R a, R b) { return a > b ? a : b; }
-template <class R> SMELT_INLINE R smaller(R a, R b) { return a < b ? a : b; }
-#if defined(__AVX__) && !defined(__clang__)
-SMELT_INLINE raw<f32, 8> larger(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_maxps256(a, b); }
-SMELT_INLINE raw<f32, 8> smaller(raw<f32, 8> a, raw<f32, 8> b) { return __builtin_ia32_minps256(a, b); }
-#endif
-#if defined(__AVX512F__) && !defined(__clang__)
-SMELT_INLINE raw<f32, 16> larger(raw<f32, 16> a, raw<f32, 16> b) {
-  return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
-}
-SMELT_INLINE raw<f32, 16> smaller(raw<f32, 16> a, raw<f32, 16> b) {
-  return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
-}
-#endif
 
 template <class R, class T> SMELT_INLINE R horner(R, T c) { return R{} + c; }
 template <class R, class T, class... C> SMELT_INLINE R horner(R x, T c, C... rest) {
@@ -619,10 +573,6 @@ template <class T> SMELT_INLINE T floordiv_scalar(T a, T b) {
     return q - whole > T(0.5) ? whole + 1 : whole;
   }
 }
-template <class T> SMELT_INLINE T fma_scalar(T a, T b, T c) {
-  if constexpr (same<T, f32>) return __builtin_fmaf(a, b, c);
-  else return __builtin_fma(a, b, c);
-}
 #define SMELT_SCALAR_2(name)                                                                          \
   template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> name(vec<T, N, W> x, vec<T, N, W> y) {  \
     return each(x, y, [](T a, T b) { return name##_scalar(a, b); });                                  \
@@ -658,25 +608,4 @@ template <class V> SMELT_INLINE V nextafter(V x, V y) {
     return load<shape<V>::lanes>(a);
   }
 }
-template <class T, int N, bool W> SMELT_INLINE vec<T, N, W> fma(vec<T, N, W> x, vec<T, N, W> y, vec<T, N, W> z) {
-  if constexpr (W) {
-    return {fma(x.lo, y.lo, z.lo), fma(x.hi, y.hi, z.hi)};
-  } else {
-#if defined(SMELT_FAST_FMA) && !defined(__clang__)
-    return {mad(x.v, y.v, z.v)};
-#else
-    raw<T, N> r;
-    for (int k = 0; k < N; ++k) r[k] = fma_scalar<T>(x.v[k], y.v[k], z.v[k]);
-    return {r};
-#endif
-  }
-}
-template <class X> SMELT_INLINE X fma(X x, X y, X z) {
-  if constexpr (low_precision<X>) return narrow_as<X>(fma(widen(x), widen(y), widen(z)));
-  else return fma_scalar(x, y, z);
-}
-
-// where(x < y, y, x), exactly: x where either is NaN, and of two zeros x.
-SMELT_DEFINE2(at_least, { return {larger(y.v, x.v)}; })
-
 }  // namespace smelt

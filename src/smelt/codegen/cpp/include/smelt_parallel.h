@@ -1,9 +1,8 @@
 // smelt_parallel.h: the iterations of a parallel loop, for threads that are not equally fast. Included after smelt.h.
 //
-//   Iterations iterations(count);
-//   #pragma omp parallel
-//   for (Chunk chunk(iterations); chunk.next();)
-//     for (i64 iteration = chunk.begin, end = chunk.end; iteration < end; iteration += 1) …
+//   in_parallel(count, SMELT_CHUNK(begin, end) {
+//     for (i64 iteration = begin; iteration < end; iteration += 1) …
+//   });
 //
 // Each thread has a range of its own, as with a static schedule: the same one in the next loop of as many
 // iterations, so what it left in its cache it finds. It takes chunks from the front, a quarter of what is left; when
@@ -65,4 +64,21 @@ struct Chunk {
     return false;
   }
 };
+
+// One function has the parallel region of all kernels: compilers take twice as long for a kernel with its own.
+typedef void run_chunk(const void* body, i64 begin, i64 end);
+__attribute__((noinline)) static void share_out(i64 count, run_chunk* run, const void* body) {
+  Iterations iterations(count);
+#pragma omp parallel
+  for (Chunk chunk(iterations); chunk.next();) run(body, chunk.begin, chunk.end);
+}
+
+// A body has copies of what it uses from outside, and each chunk a copy of the body: in registers, once all is inline.
+#define SMELT_CHUNK(begin, end) [=](i64 begin, i64 end) __attribute__((always_inline))
+template <class F> SMELT_INLINE void in_parallel(i64 count, const F& body) {
+  share_out(count, [](const void* given, i64 begin, i64 end) {
+    F own = *(const F*)given;
+    own(begin, end);
+  }, &body);
+}
 }  // namespace smelt

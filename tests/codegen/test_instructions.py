@@ -1,0 +1,47 @@
+"""What compilers make of the header where numbers do not tell: instructions, and what they call."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from smelt.codegen.cpp.header import header_text
+from smelt.codegen.cpp.printer import print_unit
+from smelt.runtime import toolchain
+from tests.codegen.support import single
+from tests.codegen.test_golden import layernorm
+
+
+def assembly(text: str, folder: Path) -> str:
+    tools = toolchain.find()
+    source = folder / "unit.cpp"
+    source.write_text(text)
+    command = [*tools.command, *tools.compile_flags, "-S", str(source), "-o", "-"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("f32", torch.float32), ("f64", torch.float64)])
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_multiply_adds_of_lanes_are_one_instruction_each(
+    tmp_path: Path, element: str, dtype: torch.dtype, vectors: int
+) -> None:
+    lanes = vectors * toolchain.find().vector_bytes // dtype.itemsize
+    three = ", ".join(f"load<{lanes}>({name})" for name in "abc")
+    body = f"void run({element}* a, {element}* b, {element}* c) {{ store(c, fma({three})); }}"
+    there = "#if defined(__FMA__) || defined(__aarch64__)"
+    unit = f"{header_text(frozenset())}\n{there}\nnamespace smelt {{\n{body}\n}}\n#endif\n"
+    text = assembly(unit, tmp_path)
+    if "run" not in text:
+        pytest.skip("this machine multiplies and adds in two instructions")
+    found = re.findall(r"\t(?:vfn?m(?:add|sub)\w*|fml[as])\t.*", text)
+    assert len(found) == vectors, text
+
+
+def test_a_parallel_loops_body_is_no_function_that_is_called(tmp_path: Path) -> None:
+    text = assembly(print_unit([single(layernorm())]).text, tmp_path)
+    assert "share_out" in text
+    assert "ENUlllE_clEll" not in text
