@@ -377,30 +377,32 @@ def _race(
     pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
     is_clear: Callable[[float, float], bool] = _far_apart,
 ) -> list[Timing]:
-    """The best time of each, all taking turns until all is clear.
+    """The best time of each, taking turns until it is clear.
 
     A kernel of ours that seems slower has `ENOUGH_TURNS` more: something else may have been running, and
     ATen's call would be remembered for good.
     """
     best = [[math.inf, math.inf] for _ in pairs]
+    spent = [0.0] * len(pairs)
 
     def take_turns(turn: int, those: Iterable[int]) -> None:
         for number in those:
             for which in (0, 1) if turn % 2 else (1, 0):
                 begin = time.perf_counter()
                 pairs[number][which]()
-                best[number][which] = min(best[number][which], time.perf_counter() - begin)
+                taken = time.perf_counter() - begin
+                best[number][which] = min(best[number][which], taken)
+                spent[number] += taken
 
     for pair in pairs:
         for call in pair:
             call()
-    begun, budget = time.perf_counter(), SECONDS_EACH * len(pairs)
+    undecided = list(range(len(pairs)))
     for turn in range(MOST_TURNS):
-        patience = budget if turn >= ENOUGH_TURNS else 4 * budget
-        late = time.perf_counter() - begun > patience
-        if turn >= LEAST_TURNS and (late or all(is_clear(*times) for times in best)):
-            break
-        take_turns(turn, range(len(pairs)))
+        if turn >= LEAST_TURNS:
+            patience = SECONDS_EACH if turn >= ENOUGH_TURNS else 4 * SECONDS_EACH
+            undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
+        take_turns(turn, undecided)
     slower = [number for number, (native, aten) in enumerate(best) if native > aten]
     for turn in range(ENOUGH_TURNS):
         take_turns(turn, slower)

@@ -145,7 +145,7 @@ def test_zeros_are_written_by_all_threads() -> None:
     text = smelt.reports()[-1].text("cpp")
     begin = text.index("static void kernel_convolution_tiled(")
     kernel = text[begin : text.index("\n}", begin)].splitlines()
-    around = [line for line in kernel if line.startswith("  for")]
+    around = [line for line in kernel if line.startswith(("  for", "  in_parallel"))]
     assert (
         len(around) == 1
         and len(re.findall(r"store\(\w+ \+ .*, splat<\d+>\(0\.0f\)\);", "\n".join(kernel))) == 4

@@ -142,7 +142,7 @@ def test_rows_of_a_strided_result_are_found_without_a_division() -> None:
     fast, report = compiled(function, draw(1, 32, 60, 60), w, v, dynamic=True)
     assert not report.externs
     kernels = report.text("cpp").split("static void kernel_", 1)[1]
-    iterations = set(re.findall(r"for \(i64 (i\d+) = chunk\d*\.begin", kernels))
+    iterations = set(re.findall(r"for \(i64 (i\d+) = begin;", kernels))
     divided = re.findall(r"by\d+\.\w+\((\w+)\)", kernels)  # only which tile a thread's iteration is
     assert divided and iterations.issuperset(divided), (divided, iterations)
     for size in (5, 31, 68):
