@@ -1,4 +1,4 @@
-// smelt_reduce.h: accumulators. Included after smelt.h and smelt_math.h.
+// smelt_reduce.h: accumulators. Included after smelt.h, and after smelt_math.h where the online softmax is used.
 //
 // `kind<V>` accumulates values of type V (a scalar, or lanes that are kept apart until `reduce`).
 // update(x): one more value (a whole vec: one more value in each lane); update(m, x): only in the lanes of m.
