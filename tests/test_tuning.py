@@ -326,7 +326,8 @@ def test_the_programs_own_kernels_race_first_and_nothing_else_is_compiled(
     monkeypatch: pytest.MonkeyPatch, built: list[str], native: float
 ) -> None:
     net = Net().eval()
-    trampoline.start(), probe.start()  # the process's helpers are not counted
+    trampoline.start()  # the process's helpers are not counted
+    probe.start()
     races = decide_in_place(monkeypatch, Timing(native, 1e-6))
     result, choices = compiled(net, image(), mode="max")
     assert races == [3]

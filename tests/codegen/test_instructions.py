@@ -10,10 +10,7 @@ import pytest
 import torch
 
 from smelt.codegen.cpp.header import header_text
-from smelt.codegen.cpp.printer import print_unit
 from smelt.runtime import toolchain
-from tests.codegen.support import single
-from tests.codegen.test_golden import layernorm
 
 
 def assembly(text: str, folder: Path) -> str:
@@ -42,6 +39,11 @@ def test_multiply_adds_of_lanes_are_one_instruction_each(
 
 
 def test_a_parallel_loops_body_is_no_function_that_is_called(tmp_path: Path) -> None:
-    text = assembly(print_unit([single(layernorm())]).text, tmp_path)
-    assert "share_out" in text
-    assert "ENUlllE_clEll" not in text
+    """However long it is: it would read what it has from outside in memory."""
+    lines = [f"c[begin * {k + 2}] = a[begin * {k + 3}] * b[end * {k}] + a[end * {k}];" for k in range(600)]
+    long = "\n".join(lines)
+    body = f"void run(f32* a, f32* b, f32* c) {{ in_parallel(9, SMELT_CHUNK(begin, end) {{\n{long}\n}}); }}"
+    header = header_text(frozenset({"parallel"}))
+    text = assembly(f"{header}\nnamespace smelt {{\n{body}\n}}\n", tmp_path)
+    assert "run_copy" in text
+    assert not re.search(r"UlllE_clEll", text)  # the name of (long, long) of what has no name

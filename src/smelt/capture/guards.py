@@ -38,7 +38,7 @@ from torch._guards import Guard, TracingContext
 from torch.fx import GraphModule
 
 from smelt.capture.handed import Handed, Path, hand_modules_over, path_of
-from smelt.runtime import probe, unchanged
+from smelt.runtime import unchanged
 from smelt.runtime.unchanged import Asked, Step, Tree
 
 FEWEST = 64
@@ -87,7 +87,6 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     if len(moved) < FEWEST:
         return call
     call, handed = hand_modules_over(graph_module, innermost_fn(call))  # Dynamo says itself not to trace it
-    probe.start()  # compiles meanwhile, the first time on a machine
     ids = {id(guard) for guard in moved}
     guards.inner = type(guards.inner)(guard for guard in guards.inner if id(guard) not in ids)
     create = functools.partial(_create, sorted(moved, key=Guard.sort_key), handed)

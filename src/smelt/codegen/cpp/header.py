@@ -58,6 +58,7 @@ RANDOM_OPERATORS = frozenset({"philox"})
 PARTS: dict[str, tuple[str, ...]] = {
     "math": (),
     "reduce": (),
+    "softmax": ("math", "reduce"),
     "random": (),
     "sort": (),
     "transpose": (),
@@ -65,9 +66,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "parallel": (),
     "clock": (),
 }
-"""Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, the
-random number generator, sorting, vectors turned in registers, stores past the caches, iterations among
-threads, clocks."""
+"""Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, that
+of softmax, the random number generator, sorting, vectors turned in registers, stores past the caches,
+iterations among threads, clocks."""
 
 
 @lru_cache(maxsize=8)

@@ -719,7 +719,7 @@ class KernelPrinter:
 
     # ------------------------------------------------------------------------------------------ reductions
     def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
-        self.needs.update(("reduce", "math") if stmt.kind == "online_softmax" else ("reduce",))
+        self.needs.add("softmax" if stmt.kind == "online_softmax" else "reduce")
         slot: list[str] = []
         self.lines.append(slot)
         accumulator = Accumulator(

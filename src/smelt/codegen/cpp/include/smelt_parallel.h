@@ -75,10 +75,9 @@ __attribute__((noinline)) static void share_out(i64 count, run_chunk* run, const
 
 // A body has copies of what it uses from outside, and each chunk a copy of the body: in registers, once all is inline.
 #define SMELT_CHUNK(begin, end) [=](i64 begin, i64 end) __attribute__((always_inline))
-template <class F> SMELT_INLINE void in_parallel(i64 count, const F& body) {
-  share_out(count, [](const void* given, i64 begin, i64 end) {
-    F own = *(const F*)given;
-    own(begin, end);
-  }, &body);
+template <class F> static void run_copy(const void* body, i64 begin, i64 end) {
+  const F own = *(const F*)body;
+  own(begin, end);
 }
+template <class F> SMELT_INLINE void in_parallel(i64 count, const F& body) { share_out(count, run_copy<F>, &body); }
 }  // namespace smelt
