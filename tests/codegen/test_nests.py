@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from sympy import Expr
+from torch.utils._sympy.functions import Max
 
 from smelt.codegen.cpp import print_unit
 from smelt.errors import SmeltError
@@ -552,6 +554,19 @@ def test_equal_kernels_are_printed_once(tmp_path: Path) -> None:
     assert unit.text.count("static void kernel_") == 1
     assert unit.text.count("kernel_exp(") == 3
     assert unit.errors == {"twice": ()}
+
+
+def test_places_in_the_arena_are_computed_once() -> None:
+    """What is printed again and again takes compilers long, most of all where it is not optimized."""
+    largest = Max(4 * SIZE, FloorDiv(SIZE + 3, number(8)) * 64)
+    body = loop(H, SIZE, load("v", "x", H), Store("y", (H,), "v"))
+    copy = kernel("copy", [param("x", F32, [SIZE]), param("y", F32, [SIZE], written=True)], body)
+    places = [InArena(expr) for expr in (number(0), largest, 2 * largest, largest + 64)]
+    calls = tuple(Call(copy, pair) for pair in pairwise(places))
+    text = print_unit([Run("moved", (), (SIZE,), calls)]).text
+    entry = text[text.index("i64 moved(") :]
+    assert entry.count("max_of(") == entry.count("/8") == 1
+    assert entry.count("kernel_copy(") == 3
 
 
 def test_unsafe_reduction_between_threads_is_refused() -> None:

@@ -12,7 +12,8 @@ from torch.nn.functional import conv2d
 import smelt
 from smelt.codegen.cpp import print_unit, printer
 from smelt.config import Config
-from smelt.nest.ir import Run
+from smelt.nest.ir import For, Let, LoopKind, Run
+from smelt.nest.tree import trip_count, walk
 from smelt.schedule import Target, schedule
 from tests.lowering.harness import lowered
 from tests.schedule.test_products import assert_close
@@ -45,6 +46,21 @@ def test_products_of_several_sizes_call_one_tile() -> None:
     assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
 
 
+def test_a_tile_is_jammed_where_it_is_printed() -> None:
+    """In the kernels' trees it is one multiply-add in loops over rows and columns; its function has all."""
+    made = runs(48, 128, 160, 192)
+    for run in made:
+        for call in run.calls:
+            stmts = walk(call.kernel.body)
+            assert sum(isinstance(each, Let) and each.op == "fma" for each in stmts) <= 1
+            jams = [each for each in stmts if isinstance(each, For) and each.kind is LoopKind.JAM]
+            assert [int(trip_count(each)) for each in jams] in ([], [6, 2])
+    text = print_unit(made).text
+    (tile,) = DEFINED.findall(text)
+    function, _ = text[text.index(f"void {tile}(") :].split("\n}\n", 1)
+    assert function.count(" = fma(") == 12
+
+
 def test_a_tile_of_another_form_is_another_function() -> None:
     """600 terms are summed in parts, 128 at once."""
     text = print_unit(runs(48, 128, 600, 128)).text
@@ -69,6 +85,7 @@ def test_windows_that_are_unrolled_stay_where_they_are() -> None:
 def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one of them has the tile, whether its kernels were handed on early or not."""
     monkeypatch.setattr(printer, "LEAST_PART", 200)
+    monkeypatch.setattr(printer, "LEAST_EARLY", 200)
     monkeypatch.setattr(printer, "MOST_EARLY", 200)
 
     class Early(list[str]):

@@ -52,6 +52,7 @@ def computed(library: Library, x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printer, "LEAST_PART", 200)
+    monkeypatch.setattr(printer, "LEAST_EARLY", 200)
     monkeypatch.setattr(library, "compilers", lambda: 3)
 
 

@@ -124,6 +124,18 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
         kernel(loop(A, S0, ONE, loop(B, 8, kind=PARALLEL), kind=PARALLEL)),
         "the parallel loop over b lies in the parallel loop over a, but not alone",
     ),
+    "vector in jam": (
+        kernel(loop(A, 4, loop(B, 8, kind=VECTOR, step=8), kind=LoopKind.JAM)),
+        "the vector loop over b lies in the jammed one over a",
+    ),
+    "jam of a size": (
+        kernel(loop(A, S0, ONE, kind=LoopKind.JAM)),
+        "the loop over a cannot be jammed: s0 turns",
+    ),
+    "jam with scratch": (
+        kernel(loop(A, 4, Alloc("tmp", F32, ()), kind=LoopKind.JAM)),
+        "the loop over a cannot be jammed: the loop holds scratch memory, sorts or masked loops",
+    ),
     "lanes differ": (
         kernel(loop(A, S0, loop(B, A + 1), kind=VECTOR, step=8)),
         "the bounds of b differ between the lanes of a",

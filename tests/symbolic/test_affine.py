@@ -10,7 +10,7 @@ from sympy import Expr, Integer, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.symbolic import flatten, loop_var
-from smelt.symbolic.affine import expand, linear, order_text, plus, replaced
+from smelt.symbolic.affine import divided, expand, linear, order_text, plus, remainder, replaced
 
 U, V, W, S = (loop_var(name) for name in ("i", "j", "k", "s0"))
 SYMBOLS = (U, V, W, S)
@@ -68,6 +68,17 @@ def test_replaced_by_anything_else_is_sympys(mapping: dict[Symbol, Expr]) -> Non
 def test_plus_is_sympys(expr: Expr, number: int) -> None:
     found, wanted = plus(expr, Integer(number)), expr + number
     assert found == wanted and found.args == wanted.args
+
+
+@settings(deadline=None)
+@given(sums(), st.integers(1, 49))
+def test_quotients_and_rests_are_pytorchs(expr: Expr, number: int) -> None:
+    """Made at once or not: what PyTorch makes of them."""
+    by = Integer(number)
+    if not expr.is_Integer:  # PyTorch's remainder refuses numbers below 0
+        assert remainder(expr, by) == Mod(expr, by)
+    if sympy.gcd_terms(expr).as_coeff_Mul()[0].gcd(by) == 1:
+        assert divided(expr, by) == FloorDiv(expr, by)
 
 
 @settings(deadline=None)

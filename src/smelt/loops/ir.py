@@ -12,9 +12,9 @@ expressions, one per dimension of the buffer (never flattened here).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import sympy
 import torch
@@ -23,6 +23,7 @@ from sympy.logic.boolalg import Boolean
 
 Index = Sequence[Expr]
 Value = Any
+T = TypeVar("T")
 Shape = tuple[Expr, ...]
 
 
@@ -395,7 +396,7 @@ class Graph:
     ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
     not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
     change, whoever runs the program notices (`smelt.runtime.folded`). ``saved``: buffers that are outputs for
-    no one but the backward; their dimensions may lie in any order.
+    no one but the backward; their dimensions may lie in any order. ``known``: see `worked_out`.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -408,6 +409,17 @@ class Graph:
     hints: dict[Symbol, int] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     saved: frozenset[str] = frozenset()
+    known: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
+
+    def worked_out(self, what: str, of: Any, make: Callable[[], T], *more: Hashable) -> T:
+        """What ``make`` finds out about a body or a loop function of this graph: found out once, then known.
+
+        Things are told apart by identity: to compare two loop functions is to go through all that they hold.
+        """
+        key = (what, id(of), *more)
+        if key not in self.known:
+            self.known[key] = of, make()  # as long as it is kept, no other has its identity
+        return self.known[key][1]
 
     def with_bodies(self) -> Iterator[Graph]:
         """The graph, and the bodies of its control flow, outer before inner."""

@@ -33,6 +33,7 @@ class LoopKind(Enum):
     PARALLEL = "parallel"
     VECTOR = "vector"
     UNROLL = "unroll"
+    JAM = "jam"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,10 @@ class For:
 
     A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once;
     ``end - begin`` need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes
-    run through them in step. ``independent``: whoever made the loop has shown that no turn touches an
-    element that another turn writes (for accumulators that still has to be looked at).
+    run through them in step. The turns of a JAM loop, a few, run side by side: its statements once for each
+    turn, inner loops only once (`smelt.nest.primitives.side_by_side`). ``independent``: whoever made the loop
+    has shown that no turn touches an element that another turn writes (for accumulators that still has to be
+    looked at).
     """
 
     var: Symbol

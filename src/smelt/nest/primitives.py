@@ -47,10 +47,14 @@ from smelt.nest.tree import (
     with_body,
 )
 from smelt.symbolic import contiguous_strides, flatten, loop_var, same
-from smelt.symbolic.affine import expand, linear
+from smelt.symbolic.affine import divided, expand, linear
 from smelt.symbolic.index import simplify
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+MOST_JAMMED = 64
+"""Turns that may run side by side: no machine has more registers."""
 
 
 class ScheduleError(SmeltError):
@@ -184,7 +188,7 @@ def split(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol]:
     if loop.begin != 0:
         raise ScheduleError(f"split({var}, {factor})", "the loop does not begin at 0")
     inner = fresh_var(kernel)
-    count = simplify(FloorDiv(loop.end + factor - 1, sympy.Integer(factor)), {})
+    count = simplify(divided(loop.end + factor - 1, sympy.Integer(factor)), {})
     even = loop.end.is_Integer and int(loop.end) % factor == 0
     end = var * factor + factor if even else Min(loop.end, var * factor + factor)
     body = substitute(loop.body, {var: inner})
@@ -335,20 +339,10 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
         ScheduleError: more than 64 turns, turns that depend on each other, or inner bounds that vary.
     """
     loop = find(kernel.body, var)
-    turns = trip_count(loop)
-    if not turns.is_Integer or int(turns) > 64:
-        raise ScheduleError(f"jam({var})", f"{turns} turns")
-    why = not_parallel(loop)
+    why = not_jammed(loop) or not_parallel(loop)
     if why is not None:
         raise ScheduleError(f"jam({var})", why)
-    for inner in loops(loop.body):
-        if inner.begin.has(var) or inner.end.has(var):
-            raise ScheduleError(f"jam({var})", f"the bounds of {inner.var} depend on {var}")
-    for stmt in walk(loop.body):
-        if isinstance(stmt, (Alloc, SortRow)) or (isinstance(stmt, Masked) and loops(stmt.body)):
-            raise ScheduleError(f"jam({var})", "the loop holds scratch memory, sorts or masked loops")
-    values = [loop.begin + turn for turn in range(int(turns))]
-    body = _jammed(loop.body, var, values, set())
+    body = side_by_side(loop)
     if stores_last:
         if any(isinstance(stmt, For) for stmt in body.stmts):
             raise ScheduleError(
@@ -356,6 +350,52 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
             )
         body = Block(tuple(sorted(body.stmts, key=lambda stmt: isinstance(stmt, Store))))
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
+
+
+def not_jammed(loop: For) -> str | None:
+    """Why the turns of a loop cannot run side by side, whether they depend on each other or not; None where
+    they can.
+    """
+    turns = trip_count(loop)
+    if not turns.is_Integer or int(turns) > MOST_JAMMED:
+        return f"{turns} turns"
+    for inner in loops(loop.body):
+        if inner.begin.has(loop.var) or inner.end.has(loop.var):
+            return f"the bounds of {inner.var} depend on {loop.var}"
+    for stmt in walk(loop.body):
+        if isinstance(stmt, (Alloc, SortRow)) or (isinstance(stmt, Masked) and loops(stmt.body)):
+            return "the loop holds scratch memory, sorts or masked loops"
+    return None
+
+
+def side_by_side(loop: For) -> Block:
+    """What runs in place of a loop whose turns `jam` runs side by side, and of JAM loops in it."""
+    values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
+    return _jammed(without_jams(loop.body), loop.var, values, set())
+
+
+def without_jams(block: Block) -> Block:
+    """The block, with what runs in place of its JAM loops.
+
+    >>> import torch
+    >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
+    >>> load = Let("v", torch.float32, "load", ("x", (4 * i + k,)))
+    >>> inner = For(k, sympy.Integer(0), n, Block((load,)))
+    >>> loop = For(i, sympy.Integer(0), sympy.Integer(2), Block((inner,)), LoopKind.JAM)
+    >>> [(stmt.name, stmt.args[1]) for stmt in walk(without_jams(Block((loop,)))) if isinstance(stmt, Let)]
+    [('v_0', (k,)), ('v_1', (k + 4,))]
+    """
+    if not any(isinstance(stmt, For) for stmt in block.stmts):
+        return block
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, For) and stmt.kind is LoopKind.JAM:
+            stmts += side_by_side(stmt).stmts
+        elif isinstance(stmt, For):
+            stmts.append(replace(stmt, body=without_jams(stmt.body)))
+        else:
+            stmts.append(stmt)
+    return Block(tuple(stmts))
 
 
 def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:

@@ -30,6 +30,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
+from smelt.nest.primitives import not_jammed
 from smelt.ops import TABLE, result_dtype
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -182,8 +183,15 @@ class _Checker:
                     f"the parallel loop over {loop.var} lies in the parallel loop over {outer.var}, "
                     "but not alone"
                 )
+            if outer.kind is LoopKind.JAM and loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
+                self._say(
+                    f"the {loop.kind.value} loop over {loop.var} lies in the jammed one over {outer.var}"
+                )
             if outer.kind is LoopKind.VECTOR and (loop.begin.has(outer.var) or loop.end.has(outer.var)):
                 self._say(f"the bounds of {loop.var} differ between the lanes of {outer.var}")
+        why = not_jammed(loop) if loop.kind is LoopKind.JAM else None
+        if why is not None:
+            self._say(f"the loop over {loop.var} cannot be jammed: {why}")
         inner = _Scope(scope)
         inner.symbols[loop.var] = "loop variable"
         self.path.append(loop)

@@ -46,6 +46,10 @@ def product_of(body: Contraction, graph: Graph, frozen: Collection[str] = ()) ->
 
     ``frozen``: the buffers that are the same at every call.
     """
+    return graph.worked_out("product", body, lambda: _product_of(body, graph, frozen), frozenset(frozen))
+
+
+def _product_of(body: Contraction, graph: Graph, frozen: Collection[str]) -> Product | None:
     if isinstance(body.rhs, Panels):
         return replace(body.rhs.product, body=body)
     product = _product(body, graph)

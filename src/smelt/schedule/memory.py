@@ -12,7 +12,8 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max
 
 from smelt.schedule.items import ZERO
-from smelt.symbolic import FloorDiv, same, size_hint
+from smelt.symbolic import same, size_hint
+from smelt.symbolic.affine import divided
 
 ALIGNMENT = 64
 
@@ -127,7 +128,7 @@ def _largest(places: Iterable[_Place]) -> Expr:
 
 def aligned(size: Expr) -> Expr:
     """``size`` rounded up to the alignment, symbolically."""
-    return FloorDiv(size + (ALIGNMENT - 1), sympy.Integer(ALIGNMENT)) * ALIGNMENT
+    return divided(size + (ALIGNMENT - 1), sympy.Integer(ALIGNMENT)) * ALIGNMENT
 
 
 def _overlap(left: Lifetime, right: Lifetime) -> bool:

@@ -251,6 +251,16 @@ def operand_code(
     load_hook: LoadHook | None = None,
 ) -> list[Recordable]:
     """What ``lhs`` or ``rhs`` does at ``variables``; ``load_hook``: see `Recorder`."""
+    if load_hook is not None:
+        return _recorded(function, body, graph, load_hook)
+    return graph.worked_out(
+        "code", function, lambda: _recorded(function, body, graph, None), body.shape, body.reduce_shape
+    )
+
+
+def _recorded(
+    function: Callable[[Index, Index], Value], body: Contraction, graph: Graph, load_hook: LoadHook | None
+) -> list[Recordable]:
     outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
     extents = dict(zip((*outer, *terms), (*body.shape, *body.reduce_shape)))
     recorder = Recorder(Dtypes(graph.buffers), extents, load_hook)
@@ -433,6 +443,10 @@ def box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"] = "lhs") 
     edges: both are functions of that position, so a padded copy has it at ``2*o + k``. What shall lie side by
     side comes last: columns in rhs, and in lhs where that has them, else terms.
     """
+    return graph.worked_out(f"box of {operand}", product, lambda: _box(product, graph, operand))
+
+
+def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxed | None:
     phases = () if product.apart is None else product.apart.phases
     shape = list(product.body.shape)
     for phase in phases:

@@ -20,7 +20,7 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import FloorDiv, Min
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
@@ -50,6 +50,7 @@ from smelt.symbolic import (
     size_hint,
     unflatten,
 )
+from smelt.symbolic.affine import divided
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 27
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
@@ -361,7 +362,7 @@ class ProductBuilder:
         How many the last one has may not be known: then they are taken by `last_rows`.
         """
         height, tile, last = self.height, self.writer.variable(), self.writer.variable()
-        full = FloorDiv(self.line, sympy.Integer(height))
+        full = divided(self.line, sympy.Integer(height))
         rest = self.line - full * height
         stop = end if rest == 0 else Min(end, full)
         whole = For(tile, begin, stop, Block(tuple(inside(tile * height, height))), independent=True)
@@ -372,7 +373,7 @@ class ProductBuilder:
         else:
             left, first = [], full * height
             for rows in last_rows(self.hint(rest), height):
-                each, count = self.writer.variable(), FloorDiv(rest, sympy.Integer(rows))
+                each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
                 body = Block(tuple(inside(first + each * rows, rows)))
                 left.append(For(each, ZERO, count, body, independent=True))
                 first, rest = first + count * rows, rest - count * rows

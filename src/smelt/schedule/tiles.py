@@ -14,16 +14,17 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import FloorDiv, Min
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
-from smelt.nest.primitives import hoist, jam
+from smelt.nest.primitives import hoist
 from smelt.schedule.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.symbolic import flatten, loop_var
+from smelt.symbolic.affine import divided
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -51,7 +52,7 @@ def ceiling(size: Expr, step: int) -> Expr:
     >>> ceiling(sympy.Integer(33), 16)
     3
     """
-    return FloorDiv(size + step - 1, sympy.Integer(step))
+    return divided(size + step - 1, sympy.Integer(step))
 
 
 def clamped(index: Expr, size: Expr, step: int) -> Expr:
@@ -109,7 +110,7 @@ def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
 
 @dataclass(slots=True)
 class TileWriter:
-    """Writes the statements of one kernel; keeps its parameters, loop variables and loops to be jammed.
+    """Writes the statements of one kernel; keeps its parameters and loop variables.
 
     ``lanes``: float32 elements of a vector register.
     """
@@ -119,7 +120,6 @@ class TileWriter:
     lanes: int
     params: dict[str, str] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
-    jammed: list[Symbol] = field(default_factory=list)
     extents: dict[Symbol, Expr] = field(default_factory=dict)
     count: int = 0
 
@@ -142,15 +142,12 @@ class TileWriter:
         return self.params[buffer]
 
     def kernel(self, name: str, body: Block, origins: tuple[str, ...]) -> Kernel:
-        """The kernel around ``body``, register tiles jammed, what loops share in front of them."""
+        """The kernel around ``body``, what loops share in front of them."""
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
             params.append(Param(param, info.dtype, (span(info),), (ONE,), buffer in self.written))
-        kernel = Kernel(name, tuple(params), size_symbols(body, params), body, origins)
-        for variable in self.jammed:
-            kernel = jam(kernel, variable)
-        return hoist(kernel)
+        return hoist(Kernel(name, tuple(params), size_symbols(body, params), body, origins))
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -369,10 +366,9 @@ class TileWriter:
     def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
         """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
         lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
-        self.jammed += [side, row]
         body = Block(tuple(one(row, side * self.lanes + lane)))
-        across = For(side, ZERO, sympy.Integer(width // self.lanes), body, independent=True)
-        down = For(row, ZERO, sympy.Integer(rows), Block((across,)), independent=True)
+        across = For(side, ZERO, sympy.Integer(width // self.lanes), body, LoopKind.JAM, independent=True)
+        down = For(row, ZERO, sympy.Integer(rows), Block((across,)), LoopKind.JAM, independent=True)
         lanes = sympy.Integer(self.lanes)
         return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
 

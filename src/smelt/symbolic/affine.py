@@ -118,7 +118,9 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
     args = tuple(_replaced(arg, mapping) for arg in expr.args)  # type: ignore[arg-type]
     if args == expr.args:
         return expr
-    return divided(*args) if isinstance(expr, FloorDiv) else expr.func(*args)
+    if isinstance(expr, FloorDiv):
+        return divided(*args)
+    return remainder(*args) if isinstance(expr, Mod) else expr.func(*args)
 
 
 def divided(base: Expr, divisor: Expr) -> Expr:
@@ -139,7 +141,37 @@ def divided(base: Expr, divisor: Expr) -> Expr:
         common = math.gcd(*map(int, numbers))
         if common > 1:
             base, divisor = Add(*(term / common for term in terms)), divisor / common
-    return FloorDiv(base, divisor)
+    return FloorDiv(base, divisor, **_as_it_is(base, divisor))
+
+
+def remainder(base: Expr, divisor: Expr) -> Expr:
+    """``Mod(base, divisor)``, at once where PyTorch would look for milliseconds to find nothing to simplify.
+
+    >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
+    >>> remainder(6 * i + 3, sympy.Integer(7)), remainder(14 * i + 7, sympy.Integer(7))
+    (Mod(6*i + 3, 7), 0)
+    """
+    return Mod(base, divisor, **_as_it_is(base, divisor))
+
+
+def _as_it_is(base: Expr, divisor: Expr) -> dict[str, bool]:
+    """``evaluate=False`` where no rule that PyTorch has for a quotient or a rest applies: one term grows with
+    its symbols, the divisor divides no term, and 2, which may tell odd from even, is none.
+    """
+    if not (divisor.is_Integer and int(divisor) > 2) or isinstance(base, FloorDiv):
+        return {}
+    grows = False
+    for term in Add.make_args(base):
+        coefficient, rest = term.as_coeff_Mul()
+        if not coefficient.is_Integer or int(coefficient) % int(divisor) == 0:
+            return {}
+        if rest == 1:
+            continue
+        factors = [factor.base if factor.is_Pow else factor for factor in Mul.make_args(rest)]
+        if not all(factor.is_Symbol or isinstance(factor, _DIVISIONS) for factor in factors):
+            return {}
+        grows = grows or (coefficient > 0 and all(factor.is_nonnegative for factor in factors))
+    return {"evaluate": False} if grows else {}
 
 
 def plus(expr: Expr, number: Expr) -> Expr:

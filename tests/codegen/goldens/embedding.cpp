@@ -21,7 +21,7 @@ static i64 kernel_embedding_8(const i64_buffer* in0, const f32_buffer* in1, f32_
   return failed;
 }
 
-extern "C" __attribute__((visibility("default"))) i64 run_embedding_8(char* arena, void* p0, void* p1, void* p2, i64 s0) {
+extern "C" SMELT_ENTRY i64 run_embedding_8(char* arena, void* p0, void* p1, void* p2, i64 s0) {
   if (i64 error = kernel_embedding_8((i64_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2, s0)) return error;
   return 0;
 }

@@ -27,7 +27,7 @@ static void kernel_layernorm(const f32_buffer* in0, const f32_buffer* in1, f32_b
   });
 }
 
-extern "C" __attribute__((visibility("default"))) i64 run_layernorm(char* arena, void* p0, void* p1, void* p2, i64 s0) {
+extern "C" SMELT_ENTRY i64 run_layernorm(char* arena, void* p0, void* p1, void* p2, i64 s0) {
   kernel_layernorm((f32_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2, s0);
   return 0;
 }

@@ -26,7 +26,7 @@ static void kernel_padded_8(const f32_buffer* in0, f32_buffer* out1, i64 s0) {
   }
 }
 
-extern "C" __attribute__((visibility("default"))) i64 run_padded_8(char* arena, void* p0, void* p1, i64 s0) {
+extern "C" SMELT_ENTRY i64 run_padded_8(char* arena, void* p0, void* p1, i64 s0) {
   kernel_padded_8((f32_buffer*)p0, (f32_buffer*)p1, s0);
   return 0;
 }

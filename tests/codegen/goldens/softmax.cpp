@@ -21,7 +21,7 @@ static void kernel_softmax(const f32_buffer* in0, f32_buffer* out1, f32_buffer* 
   }
 }
 
-extern "C" __attribute__((visibility("default"))) i64 run_softmax(char* arena, void* p0, void* p1, void* p2) {
+extern "C" SMELT_ENTRY i64 run_softmax(char* arena, void* p0, void* p1, void* p2) {
   kernel_softmax((f32_buffer*)p0, (f32_buffer*)p1, (f32_buffer*)p2);
   return 0;
 }

@@ -14,12 +14,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from sympy.core.function import Application
-from torch.utils._sympy.functions import Max, Min
-
 from smelt.codegen.cpp.kernel import Function, print_kernel
-from smelt.nest.ir import Alloc, For, Kernel, SortRow
-from smelt.nest.tree import accesses, walk
+from smelt.nest.ir import Alloc, Kernel, SortRow
+from smelt.nest.tree import walk
 
 _MARKED = re.compile("⟨([0-9]+)⟩")
 """A number that equal functions may take as an argument, as it stands in the text while this is made."""
@@ -111,16 +108,10 @@ def _marked(value: int) -> str:
 
 
 def _serves_any_size(kernel: Kernel) -> bool:
-    """Whether it keeps nothing in memory of its own (as tiles of products do), and no index divides: numbers
-    that the compiler does not know cost nothing then.
+    """Whether it keeps nothing in memory of its own, as tiles of products do: numbers that the compiler does
+    not know cost nothing then. What divides it does know.
     """
-    if any(isinstance(stmt, (Alloc, SortRow)) for stmt in walk(kernel.body)):
-        return False
-    exprs = [expr for _, index, _ in accesses(kernel.body) for expr in index]
-    exprs += [
-        bound for stmt in walk(kernel.body) if isinstance(stmt, For) for bound in (stmt.begin, stmt.end)
-    ]
-    return all(isinstance(each, (Max, Min)) for expr in exprs for each in expr.atoms(Application))
+    return not any(isinstance(stmt, (Alloc, SortRow)) for stmt in walk(kernel.body))
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:

@@ -12,10 +12,14 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
+from smelt.symbolic import loop_var
 from smelt.symbolic.affine import order_text
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
+
+ITERATION = loop_var("iteration")
+"""Of a loop that stands for several: always the same symbol, so that SymPy remembers its quotients."""
 
 
 class Names(dict[Symbol, str]):
@@ -23,7 +27,9 @@ class Names(dict[Symbol, str]):
 
     Division by what is made of these alone goes through a ``divider`` (``smelt_arithmetic.h``), which
     multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
-    quotient, made of certain symbols, a name of its own. ``number`` prints what is not negative.
+    quotient, made of certain symbols, a name of its own. ``number`` prints what is not negative; numbers that
+    divide are always there for the compiler, save those that part an `ITERATION`. ``named`` may give every
+    quotient, rest, maximum and minimum a name.
     """
 
     def __init__(
@@ -37,6 +43,7 @@ class Names(dict[Symbol, str]):
         self.dividers: dict[str, str] = {}
         self.share = share
         self.number = number
+        self.named: Callable[[str], str] | None = None
 
     def divided(self, number: Expr, divisor: Expr, rest: bool) -> str | None:
         """The quotient, or the rest; None where the divisor is a number or changes."""
@@ -89,11 +96,16 @@ def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and expr.args[1] > 0:
         base = _wrapped(expr.args[0], names, _PRODUCT)
         return "*".join([base] * int(expr.args[1])), _PRODUCT
-    return _function(expr, names)
+    text, level = _function(expr, names)
+    if isinstance(names, Names) and names.named is not None:
+        return names.named(text), _ATOM
+    return text, level
 
 
-def _atom(expr: Expr, names: Mapping[Symbol, str]) -> str:
-    """The text as a right operand of ``/`` and ``%``."""
+def _divisor(expr: Expr, number: Expr, names: Mapping[Symbol, str]) -> str:
+    """The text as what divides ``number``."""
+    if expr.is_Integer and ITERATION not in number.free_symbols:
+        return str(expr)
     text, level = _print(expr, names)
     return text if level == _ATOM else f"({text})"
 
@@ -140,11 +152,14 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if kind == "Identity":
         return _wrapped(expr.args[0], names, _PRODUCT), _ATOM
     if kind in _QUOTIENTS and all(arg.is_nonnegative for arg in expr.args):
-        args = [_wrapped(expr.args[0], names, _PRODUCT), *(_atom(arg, names) for arg in expr.args[1:])]
+        number, *divisors = expr.args
+        args = [_wrapped(number, names, _PRODUCT), *(_divisor(each, number, names) for each in divisors)]
         return _QUOTIENTS[kind][0].format(*args), _ATOM
-    plain = [index_text(arg, names) for arg in expr.args]
     if kind in _QUOTIENTS:
-        return _QUOTIENTS[kind][1].format(*plain), _ATOM
+        number, *divisors = expr.args
+        args = [index_text(number, names), *(_divisor(each, number, names) for each in divisors)]
+        return _QUOTIENTS[kind][1].format(*args), _ATOM
+    plain = [index_text(arg, names) for arg in expr.args]
     if kind == "CeilDiv":
         return f"(-floor_div(-({plain[0]}), {plain[1]}))", _ATOM
     if kind in ("Max", "Min"):

@@ -18,8 +18,9 @@ from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import Names, Offset, flat_offset, index_text
-from smelt.codegen.cpp.outline import Tile, outlined
+from smelt.codegen.cpp.index import ITERATION, Names, Offset, flat_offset, index_text
+from smelt.codegen.cpp.outline import outlined
+from smelt.codegen.cpp.scope import Memory, Scope, Value
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
@@ -42,47 +43,14 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
+from smelt.nest.primitives import without_jams
+from smelt.nest.tree import loops
 from smelt.ops import TABLE
-from smelt.symbolic import FloorDiv, Mod, contiguous_strides, flatten, loop_var, numel
+from smelt.symbolic import FloorDiv, contiguous_strides, flatten, numel
+from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 _STACK_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A printed value: its C++ text, and in how many lanes it lives (1: the same for all lanes)."""
-
-    text: str
-    dtype: torch.dtype
-    lanes: int = 1
-    number: float | int | bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A printed buffer: name, dtype and strides; ``streamed``: vectors are stored past the caches."""
-
-    text: str
-    dtype: torch.dtype
-    strides: tuple[Expr, ...]
-    streamed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Where a statement is printed: ``lanes`` of loop variable ``var`` at once, of which only ``mask`` count.
-
-    ``maybe_empty``: the mask can be off in all lanes. ``varying``: the symbols that differ from lane to lane.
-    ``parallel``: how many parallel loops are around.
-    """
-
-    lanes: int = 1
-    var: Symbol | None = None
-    mask: str | None = None
-    maybe_empty: bool = False
-    varying: frozenset[Symbol] = frozenset()
-    parallel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +74,6 @@ class Function:
     def text(self, linkage: str = "") -> str:
         return f"{self.before}{linkage}{self.head} {{\n{self.body}\n}}"
 
-
-ITERATION = loop_var("iteration")
-"""Of a loop that stands for several: always the same symbol, so that SymPy remembers its quotients."""
 
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
 """What the check of an indirect index says → the error number (``smelt.h``)."""
@@ -317,8 +282,8 @@ class KernelPrinter:
             return
         self.symbols[ITERATION] = place
         for position, (loop, name) in enumerate(nested):
-            number = FloorDiv(ITERATION, sympy.Mul(*counts[position + 1 :]))
-            number = Mod(number, counts[position]) if position else number
+            number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
+            number = remainder(number, counts[position]) if position else number
             self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 
     def merges_outward(self, body: Block) -> bool:
@@ -330,28 +295,31 @@ class KernelPrinter:
             raise SmeltError(
                 "SM0803", f"codegen: a VECTOR loop inside a VECTOR loop in kernel {self.kernel.name}"
             )
-        tile = outlined(stmt, self.memories, self.definitions) if len(self.loops) > 1 else None
-        if tile is not None:
-            self.call(tile)
+        if self.calls_tile(stmt):
             return
+        if any(each.kind is LoopKind.JAM for each in loops(stmt.body)):
+            stmt = replace(stmt, body=without_jams(stmt.body))
+            if self.calls_tile(stmt):
+                return
         outer = {name: acc.kind for name, acc in self.accumulators.items() if not acc.finished}
         plan = plan_vector_loop(stmt, outer)
-        end = self.index(stmt.end)
+        begin, end = self.index(stmt.begin), self.index(stmt.end)
         wide = replace(scope, lanes=plan.lanes, var=stmt.var, varying=frozenset({stmt.var}))
         if plan.exact:
-            with self.block(
-                f"for (i64 {var} = {self.index(stmt.begin)}; {var} < {end}; {var} += {plan.lanes})"
-            ):
+            with self.block(f"for (i64 {var} = {begin}; {var} < {end}; {var} += {plan.lanes})"):
                 self.statements(stmt.body, wide)
             return
-        self.line(f"i64 {var} = {self.index(stmt.begin)};")
+        self.line(f"i64 {var} = {begin};")
         if plan.main:
             with self.block(f"for (; {var} + {plan.lanes} <= {end}; {var} += {plan.lanes})"):
                 self.statements(stmt.body, wide)
         self.tail(stmt, var, end, plan, scope)
 
-    def call(self, tile: Tile) -> None:
-        """Call a register tile's function."""
+    def calls_tile(self, loop: For) -> bool:
+        """Call the function of the register tile that a loop is; False where it is none."""
+        tile = outlined(loop, self.memories, self.definitions) if len(self.loops) > 1 else None
+        if tile is None:
+            return False
         function = tile_function(tile.kernel)
         self.tiles[function.name] = function
         args = []
@@ -361,6 +329,7 @@ class KernelPrinter:
         for given in tile.numbers:
             args.append(given.text(self.symbols) if isinstance(given, Offset) else self.index(given))
         self.line(f"{function.name}({', '.join(args)});")
+        return True
 
     def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
         """The rest of a vector loop: once more the body, in which only the first lanes count."""

@@ -68,11 +68,12 @@ def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let
         return None
     if not all(isinstance(stmt, (For, Let, Carry, Advance, Store, Prefetch)) for stmt in stmts):
         return None
-    if any(isinstance(stmt, For) and stmt.kind is not LoopKind.SERIAL for stmt in stmts):
+    inside = [stmt for stmt in stmts if isinstance(stmt, For)]
+    if any(each.kind not in (LoopKind.SERIAL, LoopKind.JAM) for each in inside):
         return None
     if not any(isinstance(stmt, Let) and stmt.op == "fma" for stmt in stmts):
         return None
-    terms = numel([trip_count(stmt) for stmt in stmts if isinstance(stmt, For)])
+    terms = numel([trip_count(each) for each in inside if each.kind is LoopKind.SERIAL])
     if terms.is_Integer and int(terms) < FEWEST_TERMS:
         return None
     try:
@@ -112,6 +113,7 @@ class _Outliner:
     renamed: dict[Symbol, Symbol] = field(default_factory=dict)
     accesses: dict[int, _Access] = field(default_factory=dict)
     innermost: Symbol | None = None
+    jams: set[Symbol] = field(default_factory=set)
     panel_steps: set[tuple[str, Offset]] = field(default_factory=set)
     pointers: dict[_Key, tuple[str, str, _Access]] = field(default_factory=dict)
     rows: dict[_Key, list[int]] = field(default_factory=dict)
@@ -122,6 +124,7 @@ class _Outliner:
         inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
         self.innermost = inside[-1].var
+        self.jams = {each.var for each in inside if each.kind is LoopKind.JAM}
         for stmt in stmts:
             self.look_at(stmt)
         bound = self.constants(stmts)
@@ -200,6 +203,8 @@ class _Outliner:
 
     def stmt(self, stmt: Stmt) -> Stmt:
         """One of them."""
+        if isinstance(stmt, For) and stmt.kind is LoopKind.JAM:
+            return replace(stmt, var=self.renamed[stmt.var], body=self.block(stmt.body))
         if isinstance(stmt, For):
             begin, end = self.bound(stmt, "begin", stmt.begin), self.bound(stmt, "end", stmt.end)
             return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
@@ -229,7 +234,8 @@ class _Outliner:
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
         """By how much a turn of a loop moves an access."""
         wide = self.loop.var in access.steps
-        form = step.is_one or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
+        form = step.is_one or (wide and var in self.jams)
+        form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
         number = _number(step)
         if form and number is not None:
             return self.renamed[var] * number

@@ -12,7 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.functions import Function, Functions
 from smelt.codegen.cpp.header import header_text
-from smelt.codegen.cpp.index import index_text
+from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.nest.ir import Call, InArena, Kernel, Run
 
@@ -30,8 +30,12 @@ CLOCKS = "smelt_clocks"
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
 
-CALLS_ARE_FASTER = 3
-"""How much less of a compiler's time declarations and calls of kernels take than kernels as long."""
+CALLS_ARE_FASTER = 12
+"""How much less of a compiler's time declarations and calls of kernels take than kernels as long: they are
+not optimized (``SMELT_ENTRY``)."""
+
+LEAST_EARLY = LEAST_PART // 2
+"""The same while Python is at work: a processor that has nothing to do may as well parse the header again."""
 
 MOST_EARLY = 3 * LEAST_PART
 """Characters of a file that is compiled before the rest is there: no compiler has much left in the end."""
@@ -82,7 +86,7 @@ class UnitPrinter:
             known = self.begun.union(each.name for each in self.waiting)
             self.waiting += [*(tile for tile in function.tiles if tile.name not in known), function]
         reach = list(accumulate(len(each.body) for each in self.waiting))
-        if reach and reach[-1] >= LEAST_PART and self.early is not None and self.early.free():
+        if reach and reach[-1] >= LEAST_EARLY and self.early is not None and self.early.free():
             count = bisect(reach, MOST_EARLY) or 1
             taken, self.waiting = self.waiting[:count], self.waiting[count:]
             self.early.start(_part(taken))
@@ -156,7 +160,7 @@ def _file(functions: Iterable[Function], pieces: Sequence[str], extra: Set[str] 
 
 
 def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
-    sizes = {symbol: f"s{position}" for position, symbol in enumerate(run.sizes)}
+    sizes = Names({symbol: f"s{position}" for position, symbol in enumerate(run.sizes)})
     parameters = [
         "char* arena",
         *(f"void* p{k}" for k in range(len(run.arguments))),
@@ -166,11 +170,21 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
     offsets = {
         offset: str(offset) if offset.is_Integer else f"at{number}" for number, offset in enumerate(places)
     }
-    lines = [
-        f"  const i64 {name} = {index_text(offset, sizes)};"
-        for offset, name in offsets.items()
-        if not offset.is_Integer
-    ]
+    lines: list[str] = []
+    known: dict[str, str] = {}
+
+    def named(text: str) -> str:
+        """Places in the arena have most of what they are made of in common: compilers see it once."""
+        if text not in known:
+            known[text] = f"piece{len(known)}"
+            lines.append(f"  const i64 {known[text]} = {text};")
+        return known[text]
+
+    sizes.named = named
+    for offset, name in offsets.items():
+        if not offset.is_Integer:
+            place = index_text(offset, sizes)
+            lines.append(f"  const i64 {name} = {place};")
     any_checked = False
     for call in run.calls:
         function, numbers = kernels[call.kernel]
@@ -186,7 +200,7 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
             lines.append(f"  {function.name}({args});")
         if clocks:
             lines.append(f"  clock{number}.stop();")
-    signature = f'extern "C" __attribute__((visibility("default"))) i64 {run.name}({", ".join(parameters)})'
+    signature = f'extern "C" SMELT_ENTRY i64 {run.name}({", ".join(parameters)})'
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
 
 
