@@ -102,6 +102,7 @@ class _Access:
 class _Outliner:
     """Looks at all that a tile accesses, then makes its function.
 
+    ``jams``: the variables of the loops over its rows and columns, whose turns run side by side.
     ``panel_steps``: buffers, and how far apart terms of a panel in them are. ``rows``: of accesses that are
     one number for all lanes, by pointer, how far apart rows are. ``pointers`` and ``numbers`` are what the
     function takes: a buffer and where in it is first accessed; what is given.
