@@ -156,7 +156,8 @@ def remainder(base: Expr, divisor: Expr) -> Expr:
 
 def _as_it_is(base: Expr, divisor: Expr) -> dict[str, bool]:
     """``evaluate=False`` where no rule that PyTorch has for a quotient or a rest applies: one term grows with
-    its symbols, the divisor divides no term, and 2, which may tell odd from even, is none.
+    its symbols, the divisor divides no term, and 2, which may tell odd from even, is none. Quotients
+    are handed over without common factors.
     """
     if not (divisor.is_Integer and int(divisor) > 2) or isinstance(base, FloorDiv):
         return {}
