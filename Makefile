@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; 
 	2>/dev/null && echo $$p && break; done)
 TORCH ?= torch~=2.13.0
 N ?= 200
+SIDE_BY_SIDE ?= --numprocesses auto --maxprocesses 4 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -23,6 +24,7 @@ demo: setup ## embed real sentences with MiniLM under eager and under smelt
 test: setup check unit ## lint, types, import layers, all tests
 
 setup: $(STAMP) ## make .venv with all that development needs (quick when it is there)
+	@$(BIN)/python -m compileall -q src  # pip makes byte code of what it installs, but for an editable install
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.13; set PYTHON=/path/to/python" >&2; exit 2; }
@@ -47,7 +49,7 @@ layers: setup ## imports run downwards only
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
 	$(BIN)/python -W ignore -m tests.conformance.opinfo

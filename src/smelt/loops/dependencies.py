@@ -87,7 +87,8 @@ def analyze(
     rindex: Sequence[Expr] | None = None,
     inlined: Mapping[str, Pointwise] | None = None,
 ) -> Dependencies:
-    """Run the node's loop function once and note what it touches.
+    """Run the node's loop function once and note what it touches; over ``i0 …``, ``r0 …`` and with nothing
+    inlined it is found out once, and then known.
 
     Args:
         node: any node.
@@ -95,6 +96,20 @@ def analyze(
         rindex: those of the reduced dimensions (of a fold's turns), ``r0 …`` where not given.
         inlined: buffers that are computed where they are read: what they read is noted in their place.
     """
+    if index is not None or rindex is not None or inlined:
+        return _analyzed(node, index, rindex, inlined or {})
+    if not node.known:
+        node.known.append(_analyzed(node, None, None, {}))
+    found: Dependencies = node.known[0]
+    return found
+
+
+def _analyzed(
+    node: Node,
+    index: Sequence[Expr] | None,
+    rindex: Sequence[Expr] | None,
+    inlined: Mapping[str, Pointwise],
+) -> Dependencies:
     body = node.body
     writes = tuple(name for name in node.outputs if name is not None)
     if isinstance(body, Extern):
@@ -105,7 +120,7 @@ def analyze(
     if isinstance(body, Sort):
         return Dependencies((), (), (), (body.source,), writes, 0, 0, 0)
     over: tuple[Expr, ...] = variables("i", len(body.shape)) if index is None else tuple(index)
-    counter = _Counter(inlined or {})
+    counter = _Counter(inlined)
     if isinstance(body, Pointwise):
         counter.run(body.inner_fn, over)
         return counter.found(over, (), (), writes)

@@ -373,11 +373,13 @@ Body = Pointwise | Reduction | Contraction | Attentions | Scan | Fold | Scatter 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One computation and the buffers it writes. Position ``i`` of ``outputs`` is the body's output ``i``;
-    None where an output is not used (or, for an Extern, is not a tensor)."""
+    None where an output is not used (or, for an Extern, is not a tensor). ``known``: what
+    `smelt.loops.dependencies.analyze` has found out about it."""
 
     outputs: tuple[str | None, ...]
     body: Body
     origin: Origin
+    known: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.ops import Handler
+from smelt.symbolic import free_symbols
 
 RAISING = frozenset(("fmod", "remainder", "floordiv", "truncdiv"))
 """Operators that raise where an integer divisor is 0: never moved, never dropped."""
@@ -128,7 +129,7 @@ def _symbols(step: Recordable) -> set[Symbol]:
     if isinstance(step, MaskedInstruction):
         return set().union(*(_symbols(inner) for inner in step.body))
     exprs = [*step.args[1]] if step.op == "load" else [arg for arg in step.args if isinstance(arg, Expr)]
-    return set().union(*(expr.free_symbols for expr in exprs))  # type: ignore[arg-type]
+    return free_symbols(exprs)
 
 
 def replay(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -368,7 +369,7 @@ class _Lowering:
         wanted = strides_of(node.meta["val"])
         if node.target is _COPY_BACK:
             x = self.values[node.args[0]]  # type: ignore[index]
-        stale = x.buffer in {self._input_name(n) for n in self.mutated} and node.target is not _COPY_BACK
+        stale = node.target is not _COPY_BACK and x.buffer in self._overwritten
         stale |= bool(self.path) and (x.buffer in self.graph.inputs or x.buffer in self.graph.constants)
         view = None if stale else self._as_strided(node) or self.builder.try_strided(x)
         if view is None or not _same_layout(x.shape, view.strides, wanted):
@@ -396,9 +397,11 @@ class _Lowering:
         offset = as_expr(meta.storage_offset()) - self.builder.offsets.get(name, sympy.Integer(0))
         return StridedView(name, shape_of(meta), strides_of(meta), offset)
 
-    def _input_name(self, node: Any) -> str | None:
-        value = self.values.get(node)
-        return value.buffer if isinstance(value, Tensor) else None
+    @cached_property
+    def _overwritten(self) -> set[str]:
+        """The inputs that are given another content at the end."""
+        values = [self.values.get(node) for node in self.mutated]
+        return {value.buffer for value in values if isinstance(value, Tensor)}
 
     # -- small things ---------------------------------------------------------------------------------------
 

@@ -177,9 +177,14 @@ Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Allo
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements in order."""
+    """Statements in order. ``nested``: those of them that hold a block."""
 
     stmts: tuple[Stmt, ...] = ()
+    nested: tuple[For | Masked, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        nested = tuple(stmt for stmt in self.stmts if isinstance(stmt, (For, Masked)))
+        object.__setattr__(self, "nested", nested)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ from smelt.nest.tree import (
     walk,
     with_body,
 )
-from smelt.symbolic import contiguous_strides, flatten, loop_var, same
-from smelt.symbolic.affine import divided, expand, linear
+from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same
+from smelt.symbolic.affine import divided, expand, linear, symbols_in
 from smelt.symbolic.index import simplify
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -547,9 +547,9 @@ def _fixed(stmt: Let, inside: set[str], symbols: set[Symbol], stored: set[str]) 
     if stmt.op in _STAYS and not (stmt.dtype.is_floating_point and stmt.op != "read"):
         return False
     if stmt.op == "load":
-        return stmt.args[0] not in stored and not any(expr.free_symbols & symbols for expr in stmt.args[1])
+        return stmt.args[0] not in stored and symbols.isdisjoint(free_symbols(stmt.args[1]))
     if stmt.op == "index_expr":
-        return not stmt.args[0].free_symbols & symbols
+        return symbols_in(stmt.args[0]).isdisjoint(symbols)
     return not any(isinstance(arg, str) and arg in inside for arg in stmt.args)
 
 

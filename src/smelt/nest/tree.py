@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
+from typing import Any, TypeVar
 
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, SortRow, Stmt, Store, Update
 from smelt.symbolic.affine import expand, replaced
+
+S = TypeVar("S", bound=Stmt)
 
 
 def walk(block: Block) -> Sequence[Stmt]:
@@ -19,6 +23,9 @@ def walk(block: Block) -> Sequence[Stmt]:
 
 
 def _collect(block: Block, found: list[Stmt]) -> None:
+    if not block.nested:
+        found += block.stmts
+        return
     for stmt in block.stmts:
         found.append(stmt)
         if isinstance(stmt, (For, Masked)):
@@ -26,7 +33,13 @@ def _collect(block: Block, found: list[Stmt]) -> None:
 
 
 def loops(block: Block) -> list[For]:
-    return [stmt for stmt in walk(block) if isinstance(stmt, For)]
+    """Every loop, outer before inner, in program order."""
+    found: list[For] = []
+    for stmt in block.nested:
+        if isinstance(stmt, For):
+            found.append(stmt)
+        found += loops(stmt.body)
+    return found
 
 
 def find(block: Block, var: Symbol) -> For:
@@ -35,9 +48,9 @@ def find(block: Block, var: Symbol) -> For:
     Raises:
         KeyError: there is none.
     """
-    for stmt in walk(block):
-        if isinstance(stmt, For) and stmt.var == var:
-            return stmt
+    for loop in loops(block):
+        if loop.var == var:
+            return loop
     raise KeyError(f"no loop over {var}")
 
 
@@ -58,34 +71,44 @@ def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt,
 
 
 def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
-    """The tree with every index expression (and loop bound) replaced by ``rewrite`` of it."""
-    return Block(tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts))
+    """The tree with every index expression (and loop bound) replaced by ``rewrite`` of it; what has none that
+    changes is the same object.
+    """
+    stmts = tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts)
+    return block if all(map(is_, stmts, block.stmts)) else Block(stmts)
 
 
 def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
-    if isinstance(stmt, For):
-        return replace(
-            stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=map_exprs(stmt.body, rewrite)
-        )
-    if isinstance(stmt, Masked):
-        return replace(stmt, body=map_exprs(stmt.body, rewrite))
-    if isinstance(stmt, (Store, Prefetch)):
-        return replace(stmt, index=tuple(rewrite(expr) for expr in stmt.index))
-    if isinstance(stmt, SortRow):
-        return replace(
-            stmt,
-            start=tuple(rewrite(expr) for expr in stmt.start),
-            length=rewrite(stmt.length),
-            limit=rewrite(stmt.limit),
-            into=tuple(rewrite(expr) for expr in stmt.into),
-        )
-    if isinstance(stmt, Update) and stmt.position is not None:
-        return replace(stmt, position=rewrite(stmt.position))
     if isinstance(stmt, Let):
         if stmt.op == "load":
-            return replace(stmt, args=(stmt.args[0], tuple(rewrite(expr) for expr in stmt.args[1])))
-        if stmt.op == "index_expr":
-            return replace(stmt, args=(rewrite(stmt.args[0]),))
+            return _with(stmt, args=(stmt.args[0], tuple(map(rewrite, stmt.args[1]))))
+        return _with(stmt, args=(rewrite(stmt.args[0]),)) if stmt.op == "index_expr" else stmt
+    if isinstance(stmt, For):
+        body = map_exprs(stmt.body, rewrite)
+        return _with(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=body)
+    if isinstance(stmt, Masked):
+        return _with(stmt, body=map_exprs(stmt.body, rewrite))
+    if isinstance(stmt, (Store, Prefetch)):
+        return _with(stmt, index=tuple(map(rewrite, stmt.index)))
+    if isinstance(stmt, SortRow):
+        return _with(
+            stmt,
+            start=tuple(map(rewrite, stmt.start)),
+            length=rewrite(stmt.length),
+            limit=rewrite(stmt.limit),
+            into=tuple(map(rewrite, stmt.into)),
+        )
+    if isinstance(stmt, Update) and stmt.position is not None:
+        return _with(stmt, position=rewrite(stmt.position))
+    return stmt
+
+
+def _with(stmt: S, **fields: Any) -> S:
+    """The statement with other fields; itself where they are what it has."""
+    for name, value in fields.items():
+        have = getattr(stmt, name)
+        if value is not have and (isinstance(value, Block) or value != have):
+            return replace(stmt, **fields)
     return stmt
 
 

@@ -48,7 +48,7 @@ from smelt.nest.primitives import (
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.symbolic import size_hint
-from smelt.symbolic.affine import linear
+from smelt.symbolic.affine import linear, symbols_in
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
 TURNED_ROWS = 256
@@ -418,7 +418,7 @@ class _Arranger:
     def _access_cost(
         self, index: tuple[Expr, ...], var: Symbol, varying: set[Symbol], gather: float
     ) -> float:
-        if not index[0].free_symbols & varying:
+        if symbols_in(index[0]).isdisjoint(varying):
             return 0.5
         return 1.0 if _coefficient(index[0], var) == 1 else gather
 
@@ -489,7 +489,7 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
     width).
     """
     exprs = stmt.args[1] if stmt.op == "load" else stmt.args[:1] if stmt.op == "index_expr" else ()
-    if any(expr.free_symbols & symbols for expr in exprs):
+    if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True
     return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
 

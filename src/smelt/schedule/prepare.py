@@ -29,7 +29,7 @@ from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies
 from smelt.symbolic import flatten, free_symbols, simplify
-from smelt.symbolic.affine import linear
+from smelt.symbolic.affine import linear, symbols_in
 
 
 def prepare(graph: Graph) -> Work:
@@ -184,7 +184,7 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
     for read in item.reads:
         buffer = work.buffers[read.buffer]
         size = work.hint_product(buffer.shape)
-        if size <= largest or not any(expr.free_symbols & wanted for expr in read.index):
+        if size <= largest or all(symbols_in(expr).isdisjoint(wanted) for expr in read.index):
             continue
         flat = flatten(read.index, buffer.strides)
         found = [linear(flat, variables[d])[0] for d in dims]

@@ -18,6 +18,12 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _DIVISIONS = (FloorDiv, Mod)
 
 
+@lru_cache(maxsize=16384)
+def symbols_in(expr: Expr) -> frozenset[Symbol]:
+    """``expr.free_symbols``, found once: SymPy walks the expression whenever it is asked."""
+    return frozenset(expr.free_symbols)  # type: ignore[arg-type]
+
+
 def expand(expr: Expr) -> Expr:
     """`sympy.expand`, at once where nothing is to be multiplied out.
 
@@ -95,7 +101,7 @@ def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
     >>> replaced(8 * i + j + 3, {i: sympy.Integer(2)})
     j + 19
     """
-    symbols = expr.free_symbols
+    symbols = symbols_in(expr)
     wanted = tuple(
         (symbol, value) for symbol, value in mapping.items() if symbol in symbols and symbol != value
     )

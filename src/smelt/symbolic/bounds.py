@@ -9,6 +9,8 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from smelt.symbolic.expr import free_symbols
+
 Extents = Mapping[Symbol, Expr]
 Known = tuple[tuple[Symbol, Expr], ...]
 Bounds = tuple[Expr | None, Expr | None]
@@ -21,9 +23,7 @@ def known_extents(exprs: Iterable[Expr], extents: Extents | None) -> Known:
     """The part of ``extents`` that the expressions depend on, as a key for what is remembered."""
     if not extents:
         return ()
-    symbols: set[Symbol] = set()
-    for expr in exprs:
-        symbols |= expr.free_symbols  # type: ignore[arg-type]
+    symbols = free_symbols(exprs)
     return tuple((symbol, extent) for symbol, extent in extents.items() if symbol in symbols)
 
 

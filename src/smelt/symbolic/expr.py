@@ -15,6 +15,8 @@ from torch.utils._sympy.functions import FloorDiv as FloorDiv
 from torch.utils._sympy.functions import Mod as Mod
 from torch.utils._sympy.functions import ModularIndexing, PythonMod
 
+from smelt.symbolic.affine import symbols_in
+
 Shape = tuple[Expr, ...]
 
 
@@ -100,7 +102,7 @@ def free_symbols(exprs: Iterable[Expr]) -> set[Symbol]:
     """The symbols that occur in any of the expressions."""
     found: set[Symbol] = set()
     for expr in exprs:
-        found |= expr.free_symbols  # type: ignore[arg-type]
+        found |= symbols_in(expr)
     return found
 
 
