@@ -96,6 +96,42 @@ def test_the_faster_one_computes(
         torch.testing.assert_close(result, net(image()), rtol=1e-4, atol=1e-5)
 
 
+def test_the_first_call_waits_for_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not Dynamo, which has work to do while compilers run."""
+    net, races, before_the_call = Net().eval(), decide(monkeypatch, 2e-6, 1e-6), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        call = smelt.backend.smelt(graph, inputs, mode="max")
+        before_the_call.append((len(races), smelt.reports()[-1].choices))
+        return call
+
+    smelt.reset()
+    model = torch.compile(net, backend=backend)
+    with torch.no_grad():
+        results = [model(image()), model(image())]
+    assert before_the_call == [(0, [])]
+    assert races == [3]
+    assert [each.kernel for each in smelt.reports()[-1].choices] == ["ATen"] * 3
+    for result in results:
+        torch.testing.assert_close(result, net(image()).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_exported_or_trained_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exported program is called who knows when; AOTAutograd asks how saved values lie."""
+    net, races = Net().eval(), decide(monkeypatch, 1e-6, 2e-6)
+    smelt.compile(torch.export.export(net, (image(),)), mode="max")
+    assert races == [3]
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        call = smelt.backend.smelt(graph, inputs, mode="max")
+        assert len(races) == 2
+        return call
+
+    smelt.reset()
+    torch.compile(net, backend=backend)(image()).sum().backward()
+    assert net.first.weight.grad is not None
+
+
 def test_what_was_measured_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net().eval()
     races = decide(monkeypatch, 2e-6, 1e-6)

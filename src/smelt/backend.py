@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
@@ -47,7 +48,7 @@ def smelt(
     trampoline.start()  # the first time on a machine these compile while AOTAutograd traces
     probe.start()
     with garbage_waits():
-        return compile_graph(graph_module, example_inputs, config, compile_program)
+        return compile_graph(graph_module, example_inputs, config, partial(compile_program, called_next=True))
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:

@@ -35,7 +35,7 @@ from smelt.runtime import cache, executor, library, plan_json, toolchain
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
-from smelt.runtime.otherwise import or_otherwise
+from smelt.runtime.otherwise import at_first_call, or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
@@ -52,7 +52,7 @@ PASSES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compi
 """The passes in order, as they appear in ``CompileReport.phase_seconds``.
 
 A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
-has measured it measures behind ``codegen``, waiting for the C++ compiler.
+has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
 """
 
 _PLAN = "plan.json"
@@ -70,10 +70,12 @@ class Unit:
     objects: library.Objects
 
 
-def compile_program(program: Program, config: Config) -> Compiled:
+def compile_program(program: Program, config: Config, *, called_next: bool = False) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
     The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says.
+    ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
+    wait for it as well (and the report is complete after it).
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
@@ -81,10 +83,10 @@ def compile_program(program: Program, config: Config) -> Compiled:
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
     with garbage_waits(), garbage_goes(traced=program.kind == "forward"):
-        return _compile(program, config)
+        return _compile(program, config, called_next)
 
 
-def _compile(program: Program, config: Config) -> Compiled:
+def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
     report = CompileReport(program.kind, program.name)
     LOG.add(report)
     if config.keep_text:
@@ -118,31 +120,96 @@ def _compile(program: Program, config: Config) -> Compiled:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    unit = _unit(graph, config, target, report, tuning, library.Objects(tools, store))
-    if tuning is not None and tuning.unknown:
-        with report.phase("tuning"):
-            otherwise = tuning.measure(unit.scheduled, _job(unit, tools, store, key))
-        if otherwise:
-            unit = _unit(graph, config, target, report, tuning, library.Objects(tools, store))
-    constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-    orders = _orders(graph, unit.scheduled.graph)
-    plan = replace(unit.plan, notes=_notes(unit, constants), orders=orders)
-    tell_orders(program, plan.orders)
-    with report.phase("schedule"):
-        plan.notes["choices"] = _choices(graph, unit.scheduled.graph, config, target, tuning)
-    if config.clocks:
-        plan.notes["clocks"] = _work(unit)
-    _fill_report(report, plan.notes)
-    report.keep_text("cpp", unit.cpp.text)
-    with report.phase("compile"):
-        job = _job(unit, tools, store, key, {_PLAN: plan_json.to_json(plan).encode()})
-        if job is not None:
-            job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
-    with report.phase("executor"):
-        report.keep_text("plan", lambda: executor.render(plan))
-        return _checked(
-            executor.build(plan, job, constants, _clocks(plan, job, report)), plan, program, config
-        )
+    rest = _Rest(program, config, report, target, tools, store, key, graph, tuning)
+    unit = rest.unit()
+    if tuning is None or not tuning.unknown:
+        return rest.finished(unit)
+    job = rest.job(unit)
+    if not called_next or program.kind != "inference":  # AOTAutograd asks now how saved outputs lie
+        return rest.measured(tuning, unit, job)
+
+    def measured() -> Compiled:
+        with garbage_waits(), garbage_goes(traced=False):
+            return rest.measured(tuning, unit, job)
+
+    return at_first_call(measured)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What is left to do for a program that is lowered."""
+
+    program: Program
+    config: Config
+    report: CompileReport
+    target: Target
+    tools: Toolchain
+    store: cache.Cache
+    key: str
+    graph: Graph
+    tuning: Tuning | None
+
+    def unit(self) -> Unit:
+        """The graph as kernels and text; compilers begin with what there is of it."""
+        config, report, tuning = self.config, self.report, self.tuning
+        objects = library.Objects(self.tools, self.store)
+        with report.phase("schedule"):
+            choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
+            if config.clocks:
+                alone = ()  # they would count what is run to be measured
+            printer = UnitPrinter(objects)
+
+            def ready(kernel: Kernel) -> None:
+                with report.phase("codegen"):
+                    printer.add(kernel)
+
+            scheduled = schedule(self.graph, config, self.target, "", choose, alone, ready)
+            if config.verify:
+                _verify_kernels(scheduled)
+        with report.phase("codegen"):
+            cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
+            plan = _with_errors(scheduled.plan, cpp)
+        return Unit(scheduled, plan, cpp, objects)
+
+    def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
+        """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no
+        kernel.
+
+        An entry without a plan is no program yet: another process compiles it again.
+        """
+        if not unit.scheduled.runs:
+            return None
+        text, parts = unit.cpp.text, unit.cpp.parts
+        return library.compile_unit(text, self.tools, self.store, self.key, extra, parts, unit.objects)
+
+    def measured(self, tuning: Tuning, unit: Unit, job: CompileJob | None) -> Compiled:
+        """What runs the unit that ``job`` compiles; another one where that is slower than ATen's calls."""
+        with self.report.phase("tuning"):
+            otherwise = tuning.measure(unit.scheduled, job)
+        return self.finished(self.unit() if otherwise else unit)
+
+    def finished(self, unit: Unit) -> Compiled:
+        """What runs the unit; the report says how."""
+        program, report, graph = self.program, self.report, self.graph
+        constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
+        orders = _orders(graph, unit.scheduled.graph)
+        plan = replace(unit.plan, notes=_notes(unit, constants), orders=orders)
+        tell_orders(program, plan.orders)
+        with report.phase("schedule"):
+            found = _choices(graph, unit.scheduled.graph, self.config, self.target, self.tuning)
+            plan.notes["choices"] = found
+        if self.config.clocks:
+            plan.notes["clocks"] = _work(unit)
+        _fill_report(report, plan.notes)
+        report.keep_text("cpp", unit.cpp.text)
+        with report.phase("compile"):
+            job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
+            if job is not None:
+                job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
+        with report.phase("executor"):
+            report.keep_text("plan", lambda: executor.render(plan))
+            built = executor.build(plan, job, constants, _clocks(plan, job, report))
+            return _checked(built, plan, program, self.config)
 
 
 def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config) -> Compiled:
@@ -164,45 +231,6 @@ def _lowered(program: Program, config: Config, target: Target) -> Graph:
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
     graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases))
     return with_winograd(graph, target) if config.winograd and config.contractions else graph
-
-
-def _unit(
-    graph: Graph,
-    config: Config,
-    target: Target,
-    report: CompileReport,
-    tuning: Tuning | None,
-    objects: library.Objects,
-) -> Unit:
-    with report.phase("schedule"):
-        choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
-        if config.clocks:
-            alone = ()  # they would count what is run to be measured
-        printer = UnitPrinter(objects)
-
-        def ready(kernel: Kernel) -> None:
-            with report.phase("codegen"):
-                printer.add(kernel)
-
-        scheduled = schedule(graph, config, target, "", choose, alone, ready)
-        if config.verify:
-            _verify_kernels(scheduled)
-    with report.phase("codegen"):
-        cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
-        plan = _with_errors(scheduled.plan, cpp)
-    return Unit(scheduled, plan, cpp, objects)
-
-
-def _job(
-    unit: Unit, tools: Toolchain, store: cache.Cache, key: str, extra: Mapping[str, bytes] | None = None
-) -> CompileJob | None:
-    """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no kernel.
-
-    An entry without a plan is no program yet: another process compiles it again.
-    """
-    if not unit.scheduled.runs:
-        return None
-    return library.compile_unit(unit.cpp.text, tools, store, key, extra, unit.cpp.parts, unit.objects)
 
 
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -1,4 +1,4 @@
-"""Programs that assume something of the numbers they compute, and run otherwise where that is wrong."""
+"""Programs that are not what they begin as: finished at the first call, or otherwise where numbers say so."""
 
 from __future__ import annotations
 
@@ -38,3 +38,28 @@ def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
 
     checked._boxed_call = True  # type: ignore[attr-defined]
     return checked
+
+
+def at_first_call(finish: Callable[[], Call]) -> Call:
+    """What ``finish`` gives, which is asked for at the first call; at the next one again, if it raises.
+
+    >>> call = at_first_call(lambda: print("finished") or (lambda args: (args[0] + 1,)))
+    >>> call([1]), call([2])
+    finished
+    ((2,), (3,))
+    """
+    lock = threading.Lock()
+    finished: Call | None = None
+    todo = [finish]  # emptied: what it holds goes
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        nonlocal finished
+        if finished is None:
+            with lock:
+                if finished is None:
+                    finished = todo[0]()
+                    todo.clear()
+        return finished(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
