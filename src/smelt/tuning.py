@@ -3,7 +3,8 @@
 First the program is compiled as the rule says, and its own kernels, with all that is fused into them, race
 ATen's calls. Where they lose, or the rule has called ATen and a kernel of our own could compute it, that is
 scheduled alone, natively and as ATen's call, and these two race. All run on random operands, in turns, and
-all contractions of a graph take turns too, so that their operands come from where they come from in a model.
+the contractions of a graph take turns too, so that their operands come from where they come from in a model:
+as many at a time as memory should be spent on.
 An entry of the cache (`smelt.runtime.cache`) holds both times, by machine, compiler, torch, smelt, number of
 threads and the call's description.
 """
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import sympy
@@ -56,9 +58,16 @@ LEAST_WORK = 2**17
 """Multiplications below which it is not worth measuring: the rule decides."""
 MOST_BYTES = 2**30
 """Size of the operands of one contraction beyond which the rule decides."""
+BYTES_AT_A_TIME = 2**26
+"""Size of the operands of those that take turns: more than most caches hold, and little beside a model."""
 PATIENCE_SECONDS = 1.0
 """After this long a line says what is going on."""
 PREFIX, FILE = "choice-", "choice.json"
+
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+"""Two ways to compute the same."""
+Prepared = tuple[int, Callable[[], Pair]]
+"""A pair to be made, and the size of its operands in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ class Tuning:
                 found = {} if job is None else self._in_place(trials, scheduled, job.result())
                 left = {key: trial for key, trial in trials.items() if key not in found}
                 if left:
-                    found.update(zip(left, _race(self._compiled(list(left.values())))))
+                    found.update(zip(left, _race_in_groups(self._compiled(list(left.values())))))
         finally:
             late.cancel()
         for key, timing in found.items():
@@ -184,7 +193,7 @@ class Tuning:
         """
         arena = torch.empty(size_hint(scheduled.arena_size, scheduled.graph.hints) // 4 + 1, device="cpu")
         arena.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(0))
-        keys, pairs = [], []
+        keys, prepared = [], []
         for run, body in scheduled.alone:
             key, trial = next((key, trial) for key, trial in trials.items() if trial.body is body)
             graph = trial.graph(False)
@@ -192,13 +201,14 @@ class Tuning:
             if theirs.runs or not _takes_any_numbers(run):
                 continue
             keys.append(key)
-            call = _caller(executor.build(theirs.plan, None, {}), _operands(graph, {}))
-            pairs.append((_native_caller(run, scheduled.graph, built, arena), call))
-        times = dict(zip(keys, _race(pairs, lambda native, aten: native <= aten)))
+            size = _operand_bytes(scheduled.graph, run.arguments) + _operand_bytes(graph)
+            native = partial(_native_caller, run, scheduled.graph, built, arena)
+            prepared.append((size, partial(_with_aten, native, theirs.plan, graph)))
+        times = dict(zip(keys, _race_in_groups(prepared, lambda native, aten: native <= aten)))
         return {key: timing for key, timing in times.items() if timing.native <= timing.aten * MARGIN}
 
-    def _compiled(self, trials: Sequence[_Trial]) -> list[tuple[Callable[[], Any], Callable[[], Any]]]:
-        """Both ways to compute each, with their operands; all kernels are one library."""
+    def _compiled(self, trials: Sequence[_Trial]) -> list[Prepared]:
+        """Both ways to compute each; all kernels are one library."""
         runs: list[Run] = []
         plans: list[tuple[Plan, Graph]] = []
         for number, trial in enumerate(trials):
@@ -210,15 +220,13 @@ class Tuning:
         unit = print_unit(runs, library.compilers())
         key = key_of("tuning", unit.text, self.tools.identity)
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
-        drawn: list[dict[Any, torch.Tensor]] = [{} for _ in trials]
-        calls = [
-            _caller(executor.build(plan, job, {}), _operands(graph, drawn[number // 2]))
-            for number, (plan, graph) in enumerate(plans)
-        ]
         if job is not None:
             job.result()
             self.store.remove(key)  # nobody will ask for it again
-        return list(zip(calls[::2], calls[1::2]))
+        return [
+            (_operand_bytes(ours[1]) + _operand_bytes(theirs[1]), partial(_both, ours, theirs, job))
+            for ours, theirs in zip(plans[::2], plans[1::2])
+        ]
 
 
 def read_timing(text: bytes) -> tuple[str, Timing, int]:
@@ -365,18 +373,51 @@ def _native_caller(run: Run, graph: Graph, built: Library, arena: torch.Tensor) 
     return lambda: (function(*places, *sizes), tensors)
 
 
-def _caller(call: Callable[[list[Any]], Any], operands: list[Any]) -> Callable[[], Any]:
+def _caller(
+    plan: Plan, graph: Graph, job: CompileJob | None, drawn: dict[Any, torch.Tensor]
+) -> Callable[[], Any]:
+    """Calls a plan of the graph's; for ``drawn`` see `_operands`."""
+    call, operands = executor.build(plan, job, {}), _operands(graph, drawn)
     return lambda: call(list(operands))
+
+
+def _both(ours: tuple[Plan, Graph], theirs: tuple[Plan, Graph], job: CompileJob | None) -> Pair:
+    drawn: dict[Any, torch.Tensor] = {}
+    return _caller(*ours, job, drawn), _caller(*theirs, job, drawn)
+
+
+def _with_aten(native: Callable[[], Callable[[], Any]], plan: Plan, graph: Graph) -> Pair:
+    return native(), _caller(plan, graph, None, {})
+
+
+def _operand_bytes(graph: Graph, names: Iterable[str] | None = None) -> int:
+    """Size of these buffers; of all that are inputs, where none are named."""
+    wanted = graph.inputs if names is None else names
+    buffers = [graph.buffers[str(each)] for each in wanted if not isinstance(each, Symbol)]
+    return sum(size_hint(numel(each.shape), graph.hints) * each.dtype.itemsize for each in buffers)
 
 
 def _far_apart(native: float, aten: float) -> bool:
     return max(native, aten) > CLEAR * min(native, aten)
 
 
-def _race(
-    pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
-    is_clear: Callable[[float, float], bool] = _far_apart,
+def _race_in_groups(
+    prepared: Sequence[Prepared], is_clear: Callable[[float, float], bool] = _far_apart
 ) -> list[Timing]:
+    """`_race`, with no more than `BYTES_AT_A_TIME` of operands in memory, or those of one."""
+    found: list[Timing] = []
+    group: list[Pair] = []
+    held = 0
+    for size, pair in prepared:
+        if group and held + size > BYTES_AT_A_TIME:
+            found += _race(group, is_clear)
+            group, held = [], 0
+        group.append(pair())
+        held += size
+    return found + (_race(group, is_clear) if group else [])
+
+
+def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far_apart) -> list[Timing]:
     """The best time of each, taking turns until it is clear.
 
     A kernel of ours that seems slower has `ENOUGH_TURNS` more: something else may have been running, and
@@ -399,6 +440,8 @@ def _race(
             call()
     undecided = list(range(len(pairs)))
     for turn in range(MOST_TURNS):
+        if not undecided:
+            break
         if turn >= LEAST_TURNS:
             patience = SECONDS_EACH if turn >= ENOUGH_TURNS else 4 * SECONDS_EACH
             undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
