@@ -19,7 +19,7 @@ def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
     >>> call([2]), call([12]), call([2])
     ((2,), (12,), (2,))
     """
-    lock = threading.Lock()
+    make_other = _once(compile_otherwise)
     other: Call | None = None
 
     def checked(args: list[Any]) -> Sequence[Any]:
@@ -29,9 +29,7 @@ def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
             *results, wrong = call(args)
             if not wrong.item():
                 return tuple(results)
-            with lock:
-                if other is None:
-                    other = compile_otherwise()
+            other = make_other()
             args[:] = kept
             kept.clear()
         return other(args)
@@ -48,18 +46,29 @@ def at_first_call(finish: Callable[[], Call]) -> Call:
     finished
     ((2,), (3,))
     """
-    lock = threading.Lock()
+    make = _once(finish)
     finished: Call | None = None
-    todo = [finish]  # emptied: what it holds goes
 
     def call(args: list[Any]) -> Sequence[Any]:
         nonlocal finished
         if finished is None:
-            with lock:
-                if finished is None:
-                    finished = todo[0]()
-                    todo.clear()
+            finished = make()
         return finished(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _once(make: Callable[[], Call]) -> Callable[[], Call]:
+    """``make``, which runs once however many threads ask, and again where it raised; then it is let go."""
+    lock = threading.Lock()
+    todo, made = [make], []
+
+    def get() -> Call:
+        with lock:
+            if todo:
+                made.append(todo[0]())
+                todo.clear()
+            return made[0]
+
+    return get

@@ -13,7 +13,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.symbolic import loop_var
-from smelt.symbolic.affine import order_text
+from smelt.symbolic.affine import order_text, symbols_in
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
@@ -53,7 +53,7 @@ class Names(dict[Symbol, str]):
         by = index_text(divisor, self.in_lanes({}))  # dividers are made before all that is shared
         divider = self.dividers.setdefault(by, f"by{len(self.dividers)}")
         text = f"{divider}.{'rest' if rest else 'quotient'}({index_text(number, self)})"
-        return text if self.share is None else self.share(text, frozenset(number.free_symbols) - self.fixed)
+        return text if self.share is None else self.share(text, symbols_in(number) - self.fixed)
 
     def in_lanes(self, texts: Mapping[Symbol, str]) -> Names:
         """The same where some symbols differ by lane: nothing is shared outside of the lanes."""
