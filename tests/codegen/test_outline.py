@@ -69,9 +69,17 @@ def test_a_tile_of_another_form_is_another_function() -> None:
 
 
 def test_a_tile_of_few_terms_stays_where_it_is() -> None:
-    text = print_unit(runs(48, 32, 48, 128)).text
+    text = print_unit(runs(48, 12, 12, 48)).text
     assert len(re.findall(r"^static void kernel_\w*tiled\w*\(", text, re.MULTILINE)) == 2
     assert not CALLED.findall(text) and not DEFINED.findall(text)
+
+
+def test_what_follows_is_there_once_for_whole_tiles_and_the_last_one() -> None:
+    graph = lowered(lambda a, b: (a @ b).relu(), torch.randn(49, 64), torch.randn(64, 48))
+    text = print_unit(schedule(graph, Config(), Target(32)).runs).text
+    body = re.search(r"^static void kernel_\w*tiled\w*\(.*?^}", text, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    assert len(CALLED.findall(body[0])) == 2 and body[0].count("= at_least(") == 1
 
 
 def test_windows_that_are_unrolled_stay_where_they_are() -> None:

@@ -243,14 +243,12 @@ class ProductBuilder:
         first, chunks = chunk * side, ceiling(panels, side)
         blocks = self._row_blocks(chunks)
 
-        def across(start: Expr, height: int) -> list[Stmt]:
-            panel = self.writer.variable()
-            here = replace(at, panel=panel, next=panel + side if blocks == 1 else None)
-            inside = Block(tuple(self._in_one(epilogue, here, start, height)))
-            return [For(panel, first, Min(panels, first + side), inside, independent=True)]
-
-        tiles = Block(tuple(self._tiles(tile, tile + 1, across)))
-        line = For(tile, ZERO, ceiling(self.line, self.height), tiles, LoopKind.PARALLEL, independent=True)
+        panel = self.writer.variable()
+        here = replace(at, panel=panel, next=panel + side if blocks == 1 else None)
+        inside = Block(tuple(self._in_one(epilogue, here, tile)))
+        across = For(panel, first, Min(panels, first + side), inside, independent=True)
+        tiles = ceiling(self.line, self.height)
+        line = For(tile, ZERO, tiles, Block((across,)), LoopKind.PARALLEL, independent=True)
         (rows,) = self._over_lines([line], LoopKind.PARALLEL)
         over_chunks = For(chunk, ZERO, chunks, Block((rows,)), LoopKind.PARALLEL, independent=True)
         if blocks == 1:
@@ -282,7 +280,7 @@ class ProductBuilder:
         begin, base = number * DEPTH, block * (PART_TILES * height)
         step = -(-self.width // PART_TILES)
 
-        def inside(start: Expr, rows: int) -> list[Stmt]:
+        def some(start: Expr, rows: int, _: Expr) -> Stmt:
             def left(row: Expr, term: Expr, column: Expr) -> Coded:
                 stmts, value = self._left(at, start + row, [*over, term], column)
                 buffer, (place,) = self._panel_place(at, [*over, begin + DEPTH], ZERO)
@@ -293,16 +291,12 @@ class ProductBuilder:
                 return self._panel_place(at, [*over, term], column)
 
             terms = (begin, Min(innermost, begin + DEPTH))
-            return [writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)]
+            return writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)
 
-        tiles = ceiling(self.line, height)
+        tiles, tile = ceiling(self.line, height), writer.variable()
         stop = Min(tiles, block * PART_TILES + PART_TILES)
-        sums: Stmt = For(
-            number,
-            ZERO,
-            ceiling(innermost, DEPTH),
-            Block(tuple(self._tiles(block * PART_TILES, stop, inside))),
-        )
+        down = For(tile, block * PART_TILES, stop, Block(tuple(self._of_tile(tile, some))), independent=True)
+        sums: Stmt = For(number, ZERO, ceiling(innermost, DEPTH), Block((down,)))
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
         rows = sympy.Integer(PART_TILES * height)
@@ -333,16 +327,13 @@ class ProductBuilder:
         if self.deep:
             body = self._deep(epilogue, at)
         else:
-            depth = self.product.depth
-            tiles = self._tiles(
-                ZERO,
-                ceiling(self.line, self.height),
-                lambda start, height: self._in_one(epilogue, at, start, height),
-            )
+            depth, tile = self.product.depth, self.writer.variable()
+            inside = Block(tuple(self._in_one(epilogue, at, tile)))
+            tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
             body = [
                 Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
                 self._pack(at, ZERO, depth),
-                *self._over_lines(tiles, LoopKind.SERIAL),
+                *self._over_lines([tiles], LoopKind.SERIAL),
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
@@ -353,31 +344,35 @@ class ProductBuilder:
             return list(stmts)
         return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
 
-    def _tiles(self, begin: Expr, end: Expr, inside: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
-        """The tiles from number ``begin`` to ``end`` of those that cover a line; ``inside(start, height)`` is
-        what is done for one, for ``height`` rows from ``start`` on.
+    def _of_tile(self, tile: Symbol, some: Callable[[Expr, int, Expr], Stmt]) -> list[Stmt]:
+        """What sums the rows of a tile of those that cover a line; ``some(start, rows, first)`` does that for
+        so many rows, from ``start`` on, which are the tile's from its row ``first`` on.
 
-        Only the last one may have fewer rows than the others. It has loops of its own, which turn for it
+        Only the last tile may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
         How many the last one has may not be known: then they are taken by `last_rows`.
         """
-        height, tile, last = self.height, self.writer.variable(), self.writer.variable()
+        height = self.height
         full = divided(self.line, sympy.Integer(height))
         rest = self.line - full * height
-        stop = end if rest == 0 else Min(end, full)
-        whole = For(tile, begin, stop, Block(tuple(inside(tile * height, height))), independent=True)
         if rest == 0:
-            return [whole]
+            return [some(tile * height, height, ZERO)]
+        whole, last = self.writer.variable(), self.writer.variable()
         if rest.is_Integer:
-            left = inside(last * height, int(rest))
+            left = [some(last * height, int(rest), ZERO)]
         else:
-            left, first = [], full * height
+            left, first = [], ZERO
             for rows in last_rows(self.hint(rest), height):
                 each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
-                body = Block(tuple(inside(first + each * rows, rows)))
+                here = first + each * rows
+                body = Block((some(last * height + here, rows, here),))
                 left.append(For(each, ZERO, count, body, independent=True))
                 first, rest = first + count * rows, rest - count * rows
-        return [whole, For(last, full, end, Block(tuple(left)), independent=True)]
+        most = Block((some(whole * height, height, ZERO),))
+        return [
+            For(whole, tile, Min(full, tile + 1), most, independent=True),
+            For(last, full, tile + 1, Block(tuple(left)), independent=True),
+        ]
 
     def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
         """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
@@ -385,12 +380,13 @@ class ProductBuilder:
             return row, {}
         return self.line_number * self.line + self.along, {self.along: row}
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: int) -> list[Stmt]:
-        """``height`` rows from ``start`` on, with a panel that holds all terms, in every phase."""
+    def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: Symbol) -> list[Stmt]:
+        """The rows of a tile, with a panel that holds all terms, in every phase."""
+        height, start = sympy.Integer(self.height), tile * self.height
         inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (sympy.Integer(height), sympy.Integer(self.width))),
-            self._tile(at, start, height),
-            *self._finish(epilogue, at, start, sympy.Integer(height)),
+            Alloc("tile", torch.float32, (height, sympy.Integer(self.width))),
+            *self._of_tile(tile, lambda *rows: self._tile(at, *rows)),
+            *self._finish(epilogue, at, start, _least(self.line - start, self.height, self.line)),
         ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
@@ -451,8 +447,8 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, start: Expr, height: int) -> Stmt:
-        """``T[r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
+    def _tile(self, at: _Panel, start: Expr, height: int, first: Expr) -> Stmt:
+        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             stmts, value = self._left(at, start + row, terms, column)
@@ -475,10 +471,10 @@ class ProductBuilder:
                 terms,
                 left,
                 right,
-                lambda row, column, name: [Store("tile", (row, column), name)],
+                lambda row, column, name: [Store("tile", (first + row, column), name)],
                 windows=self.product.shared,
             )
-        return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile")
+        return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile", first)
 
     def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
         number, where = self._numbered(row)
@@ -574,7 +570,7 @@ class ProductBuilder:
         inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
-        kind = LoopKind.UNROLL if self.product.shared else LoopKind.SERIAL
+        kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
         return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:

@@ -312,9 +312,10 @@ class TileWriter:
         left: Left,
         panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
         into: str,
+        first: Expr,
     ) -> For:
-        """As `tile`; the sums go to the scratch buffer ``into[row, column]``, and no register takes many more
-        than `DEPTH` terms: ``into`` sums what the registers have summed.
+        """As `tile`; the sums go to the scratch buffer ``into[first + row, column]``, and no register takes
+        many more than `DEPTH` terms: ``into`` sums what the registers have summed.
         """
         innermost = terms[-1]
         whole = is_short(innermost)
@@ -324,11 +325,12 @@ class TileWriter:
             begin = ZERO if whole else block * DEPTH
             end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
             turn = self._turn(left(row, over, column), panel(over, column))
-            part = _part(For(over[-1], begin, end, Block(turn)), into, (row, column))
+            place = first + row, column
+            part = _part(For(over[-1], begin, end, Block(turn)), into, place)
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
             nothing = Let("nothing", F32, "constant", (0.0,))
-            return (nothing, Store(into, (row, column), "nothing"), *_nested(over[:-1], terms[:-1], part))
+            return (nothing, Store(into, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
 
         return self._side_by_side(rows, width, one)
 

@@ -28,8 +28,8 @@ from smelt.symbolic import loop_var, numel
 
 ONE = sympy.Integer(1)
 
-FEWEST_TERMS = 64
-"""Below which the call shows beside what the tile does: MobileNetV2 would take 1 % longer."""
+FEWEST_TERMS = 16
+"""Below which the call shows beside what the tile does."""
 
 
 class Buffer(Protocol):
