@@ -5,10 +5,10 @@
                   for each few rows:  T[rows, panel] = A[rows, :] panel;  the epilogue on T stores C
 
 Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. It is all
-`smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: whole tiles, all
-alike, are followed by the rows that are left. What lhs shares with the columns (a depthwise convolution's
-channels) it loads side by side, instead of one number for all lanes; tiles stay inside of a line of the image
-then, where windows side by side load most of it once.
+`smelt.nest` statements, shaped by its primitives; nothing is text. Sizes may be symbols: the last tile may
+have fewer rows than the others, which are all alike. What lhs shares with the columns (a depthwise
+convolution's channels) it loads side by side, instead of one number for all lanes; tiles stay inside of a
+line of the image then, where windows side by side load most of it once.
 """
 
 from __future__ import annotations
@@ -249,11 +249,10 @@ class ProductBuilder:
         across = For(panel, first, Min(panels, first + side), inside, independent=True)
         tiles = ceiling(self.line, self.height)
         line = For(tile, ZERO, tiles, Block((across,)), LoopKind.PARALLEL, independent=True)
-        (rows,) = self._over_lines([line], LoopKind.PARALLEL)
+        rows = self._over_lines(line, LoopKind.PARALLEL)
         over_chunks = For(chunk, ZERO, chunks, Block((rows,)), LoopKind.PARALLEL, independent=True)
         if blocks == 1:
             return over_chunks
-        assert isinstance(rows, For)
         block, within, each = self.writer.variable(), self.writer.variable(), rows.end / blocks
         inside = substitute(rows.body, {rows.var: block * each + within})
         some = replace(rows, var=within, end=each, body=inside)
@@ -333,16 +332,16 @@ class ProductBuilder:
             body = [
                 Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
                 self._pack(at, ZERO, depth),
-                *self._over_lines([tiles], LoopKind.SERIAL),
+                self._over_lines(tiles, LoopKind.SERIAL),
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
-    def _over_lines(self, stmts: Sequence[Stmt], kind: LoopKind) -> list[Stmt]:
+    def _over_lines(self, line: For, kind: LoopKind) -> For:
         """What is done for one line, for all of them."""
         if self.lines is None:
-            return list(stmts)
-        return [For(self.line_number, ZERO, self.lines, Block(tuple(stmts)), kind, independent=True)]
+            return line
+        return For(self.line_number, ZERO, self.lines, Block((line,)), kind, independent=True)
 
     def _of_tile(self, tile: Symbol, some: Callable[[Expr, int, Expr], Stmt]) -> list[Stmt]:
         """What sums the rows of a tile of those that cover a line; ``some(start, rows, first)`` does that for
