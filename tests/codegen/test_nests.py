@@ -569,6 +569,22 @@ def test_places_in_the_arena_are_computed_once() -> None:
     assert entry.count("kernel_copy(") == 3
 
 
+def test_what_places_in_the_arena_are_divided_by_is_declared(tmp_path: Path) -> None:
+    """ConvNeXt with ``dynamic=True`` was refused by the compiler: nobody had declared its dividers."""
+    rows = FloorDiv(SIZE, number(4))
+    place = 64 * FloorDiv(rows * rows, FloorDiv(SIZE, number(2)) + 1) + 64 * FloorDiv(SIZE, rows)
+    body = loop(H, SIZE, load("v", "x", H), Store("y", (H,), "v"))
+    copy = kernel("copy", [param("x", F32, [SIZE]), param("y", F32, [SIZE], written=True)], body)
+    calls = Call(copy, (Argument(0), InArena(place))), Call(copy, (InArena(place), Argument(1)))
+    library = Library(tmp_path, [Run("moved", ("a", "b"), (SIZE,), calls)])
+    arena = torch.empty(4096, dtype=torch.uint8)
+    for size, at in ((1, 0), (9, 256), (40, 512)):  # where the size is 1, one of them is 0
+        x, y = torch.randn(size), torch.empty(size)
+        assert library("moved", x, y, size, arena=arena) == 0
+        assert torch.equal(x, y)
+        assert torch.equal(arena[at : at + 4 * size].view(torch.float32), x)
+
+
 def test_unsafe_reduction_between_threads_is_refused() -> None:
     body = [
         Accumulate("a", "sum", F32),

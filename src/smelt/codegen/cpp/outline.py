@@ -29,7 +29,7 @@ from smelt.symbolic import loop_var, numel
 ONE = sympy.Integer(1)
 
 FEWEST_TERMS = 16
-"""Below which the call shows beside what the tile does (MobileNetV2, with products of 16 terms, takes as long)."""
+"""Below which the call shows beside what the tile does; with products of 16 MobileNetV2 takes as long."""
 
 
 class Buffer(Protocol):

@@ -172,11 +172,17 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
     }
     lines: list[str] = []
     known: dict[str, str] = {}
+    divided_by: set[str] = set()
 
     def named(text: str) -> str:
-        """Places in the arena have most of what they are made of in common: compilers see it once."""
+        """Places in the arena have most of what they are made of in common: compilers see it once. What
+        divides is declared before its first quotient, after what it is made of.
+        """
         if text not in known:
             known[text] = f"piece{len(known)}"
+            new = {by: name for by, name in sizes.dividers.items() if by not in divided_by}
+            lines.extend(f"  const divider {name}({by});" for by, name in new.items())
+            divided_by.update(new)
             lines.append(f"  const i64 {known[text]} = {text};")
         return known[text]
 
