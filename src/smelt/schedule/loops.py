@@ -295,7 +295,6 @@ class _Arranger:
         length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
         self.kernel, within = split(self.kernel, rows.var, length)
         self.kernel = interchange(self.kernel, columns.var)
-        self.kernel = jam(self.kernel, column, stores_last=True)
         return [within, *vectors]
 
     def _few_beside(self, var: Symbol) -> None:

@@ -261,16 +261,14 @@ class TileWriter:
         at: Callable[[Expr, Expr], Any],
     ) -> For:
         """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
-        loads: list[Stmt] = []
-        stores: list[Stmt] = []
-        for k in range(self.lanes):
-            inside = block * self.lanes + k
-            place = clamped(panel * width + inside, columns, width)
-            stmts, value = self.coded(lambda place=place: at(place, term), f"b{k}")  # type: ignore[misc]
-            loads += stmts
-            stores.append(Store(*into(term, inside), value))
-        inner = Block((*loads, *stores))
-        loop = For(term, ZERO, terms, inner, LoopKind.VECTOR, self.lanes, independent=True)
+        column = self.variable()
+        inside = block * self.lanes + column
+        place = clamped(panel * width + inside, columns, width)
+        stmts, value = self.coded(lambda: at(place, term), "b")
+        turned = For(
+            column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
+        )
+        loop = For(term, ZERO, terms, Block((turned,)), LoopKind.VECTOR, self.lanes, independent=True)
         return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
 
     # -- the register tile ----------------------------------------------------------------------------------

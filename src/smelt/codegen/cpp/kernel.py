@@ -182,15 +182,16 @@ class KernelPrinter:
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
-        turned: set[int] = set()
+        beside: set[int] = set()
         self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
-            if position in turned:
+            if position in beside:
                 continue
-            if isinstance(stmt, Store) and (count := self.stores_turned(block.stmts[position:], scope)):
-                turned.update(range(position, position + count))
+            if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
+                beside.update(range(position, position + count))
             elif isinstance(stmt, For):
-                self.loop(stmt, scope)
+                if not self.turned_loop(stmt, scope):
+                    self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
             elif isinstance(stmt, Masked):
@@ -616,46 +617,78 @@ class KernelPrinter:
         body = self.store_one(place, "value", value.dtype, stmt.mode)
         self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
 
-    def stores_turned(self, stmts: Sequence[Stmt], scope: Scope) -> int:
-        """Print the first stores at once where they go to neighbouring columns, of rows of any length as many
-        as there are lanes, of rows that are no longer a few: the vectors are turned in registers. Returns how
-        many; none where they are not of that kind.
+    def turned_loop(self, loop: For, scope: Scope) -> bool:
+        """Print a loop that has as many turns as there are lanes around it, and stores one column each turn:
+        the vectors of all turns are turned in registers, and stored as rows. False where it is none of that
+        kind.
+        """
+        *before, store = loop.body.stmts
+        if scope.lanes not in (4, 8, 16) or scope.mask is not None or not self.may_be_turned(store):
+            return False
+        if (loop.end - loop.begin, loop.step, loop.kind) != (scope.lanes, 1, LoopKind.SERIAL):
+            return False
+        assert scope.var is not None and isinstance(store, Store)
+        loads = [stmt.args[0] for stmt in before if isinstance(stmt, Let) and stmt.op == "load"]
+        if store.buffer in loads or not all(isinstance(stmt, Let) for stmt in before):
+            return False
+        memory = self.memories[store.buffer]
+        offset = flat_offset(store.index, memory.strides)
+        columns, rows = offset.split(loop.var), offset.split(scope.var)
+        if columns is None or rows is None or not columns[1].is_one or rows[1].is_one or not rows[1].terms:
+            return False
+        step = rows[1]
+        if step.depends({loop.var, *scope.varying}):
+            return False
+        self.needs.add("transpose")
+        vectors, turn = self.fresh("w"), self.fresh("d")
+        begin = flat_offset([loop.begin], [sympy.Integer(1)])
+        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {turn})" if begin.terms else turn
+        self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
+        with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
+            self.statements(Block(tuple(before)), scope)
+            self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(store.value), scope)};")
+        place = f"{memory.text} + {self.at_first_lane(Offset((*columns[0].terms, *begin.terms)))}"
+        self.line(f"store_turned({place}, {step.text(self.symbols)}, {vectors});")
+        return True
+
+    def may_be_turned(self, stmt: Stmt) -> bool:
+        """Whether it stores to a buffer whose elements the header can exchange between vectors."""
+        plain = isinstance(stmt, Store) and stmt.mode is None
+        return plain and self.memories[stmt.buffer].dtype in (torch.float32, torch.int32)
+
+    def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
+        """Print the first stores at once where all lanes of them fill memory: a few neighbouring columns.
+        Returns how many; none where they are not of that kind.
         """
         first = stmts[0]
-        assert isinstance(first, Store)
-        if scope.lanes not in (4, 8, 16) or scope.mask is not None:
+        if len(stmts) < 2 or scope.lanes not in (4, 8, 16) or scope.mask is not None:
             return 0
-        if len(stmts) < 2 or not isinstance(stmts[1], Store):
+        if not self.may_be_turned(first):
             return 0
-        assert scope.var is not None
-        parts = flat_offset(first.index, self.memories[first.buffer].strides).split(scope.var)
-        if parts is None or not parts[1].terms or parts[1].is_one or parts[1].depends(set(scope.varying)):
+        assert scope.var is not None and isinstance(first, Store)
+        memory = self.memories[first.buffer]
+        parts = flat_offset(first.index, memory.strides).split(scope.var)
+        count = next((few for few in FEW_COLUMNS if parts is not None and parts[1].is_number(few)), 0)
+        if not count:
             return 0
-        step = parts[1]
-        count = next((few for few in FEW_COLUMNS if step.is_number(few)), scope.lanes)
-        return count if self.store_turned(stmts[:count], count, step, scope) else 0
-
-    def store_turned(self, stmts: Sequence[Stmt], count: int, step: Offset, scope: Scope) -> bool:
-        stores = [stmt for stmt in stmts if isinstance(stmt, Store) and stmt.mode is None]
-        if len(stores) != count or any(store.buffer != stores[0].buffer for store in stores):
-            return False
-        memory = self.memories[stores[0].buffer]
+        stores = [stmt for stmt in stmts[:count] if isinstance(stmt, Store) and self.may_be_turned(stmt)]
+        if len(stores) != count or any(store.buffer != first.buffer for store in stores):
+            return 0
         values = [self.value(stmt.value) for stmt in stores]
-        if memory.dtype not in (torch.float32, torch.int32) or any(v.lanes != scope.lanes for v in values):
-            return False
         places = [sympy.expand(flatten(stmt.index, memory.strides)) for stmt in stores]
-        if any(place - places[0] != k for k, place in enumerate(places)):
-            return False
+        beside = all(place - places[0] == k for k, place in enumerate(places))
+        if not beside or any(value.lanes != scope.lanes for value in values):
+            return 0
         self.needs.add("transpose")
         name = self.fresh("w")
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
         self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
-        offset = self.at_first_lane(flat_offset(stores[0].index, memory.strides))
+        place = f"{memory.text} + {self.at_first_lane(flat_offset(first.index, memory.strides))}"
         if count == scope.lanes:
-            self.line(f"store_turned({memory.text} + {offset}, {step.text(self.symbols)}, {name});")
+            self.line(f"store_turned({place}, {count}, {name});")
         else:
-            self.line(f"store_beside({memory.text} + {offset}, {name});")
-        return True
+            self.line(f"store_beside({place}, {name});")
+        return count
 
     def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:
         if mode is None:

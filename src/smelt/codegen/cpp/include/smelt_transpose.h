@@ -28,8 +28,9 @@ template <int S, class T, int N> SMELT_INLINE void turn(vec<T, N, false>* rows) 
     turn<2 * S>(rows);
   }
 }
-// p[lane * step + k] = lane `lane` of rows[k]
-template <class T, class B, int N> SMELT_INLINE void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
+// p[lane * step + k] = lane `lane` of rows[k]. A function: compilers take longer for it than for what is turned.
+template <class T, class B, int N>
+__attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
   turn<1>(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
