@@ -21,7 +21,7 @@ from smelt.loops.dependencies import bound_symbols, variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Node, Pointwise, StridedView
 from smelt.loops.record import record
 from smelt.loops.straightline import MaskedInstruction, Recordable
-from smelt.nest.ir import Block, For, Let, LoopKind, Param, Store
+from smelt.nest.ir import Block, For, Let, LoopKind, Param, Stmt, Store
 from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
@@ -222,32 +222,30 @@ def _part(loop: For, turn: Expr, turns: Expr) -> For:
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
     """Loops over a border, each element once: what lies beyond a dimension's ends, inside of those before it.
+    Ends of equal width share a loop.
 
     ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
     ``lanes`` where the kernel is arranged already.
     """
     found: list[For] = []
     order = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
-    for dim, ends in enumerate(buffer.border):
-        for side, width in enumerate(ends):
-            if width == 0:
-                continue
-            spans = [*((ZERO, size) for size in buffer.shape[:dim])]
-            spans.append((-width, width) if side == 0 else (buffer.shape[dim], width))
-            spans += [
-                (-before, before + size + after)
-                for size, (before, after) in zip(buffer.shape[dim + 1 :], buffer.border[dim + 1 :])
-            ]
-            over = [loop_var(f"z{number + len(found)}_{d}") for d in range(len(spans))]
-            place = tuple(variable + begin for variable, (begin, _) in zip(over, spans))
-            if len(param.shape) != len(place):
-                place = (sympy.expand(flatten(place, buffer.strides)),)
+    kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
+    for dim, (before, after) in enumerate(buffer.border):
+        ends = {-before: before, buffer.shape[dim]: after}
+        for width in {width: None for width in ends.values() if width != 0}:
+            over = [loop_var(f"z{number + len(found)}_{d}") for d in range(len(buffer.shape))]
             zero = f"zero{number + len(found)}"
-            element = (Let(zero, buffer.dtype, "constant", (0.0,)), Store(param.name, place, zero))
-            kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
+            outside = list(zip(buffer.border, buffer.shape))[dim + 1 :]
+            trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
+            stmts: list[Stmt] = [Let(zero, buffer.dtype, "constant", (0.0,))]
+            for begin in (begin for begin, wide in ends.items() if wide == width):
+                first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
+                place = tuple(variable + start for variable, start in zip(over, first))
+                flat = (sympy.expand(flatten(place, buffer.strides)),)
+                stmts.append(Store(param.name, place if len(param.shape) == len(place) else flat, zero))
             *outer, inner = order
-            loop = For(over[inner], ZERO, spans[inner][1], Block(element), kind, lanes, independent=True)
+            loop = For(over[inner], ZERO, trips[inner], Block(tuple(stmts)), kind, lanes, independent=True)
             for d in reversed(outer):
-                loop = For(over[d], ZERO, spans[d][1], Block((loop,)), independent=True)
+                loop = For(over[d], ZERO, trips[d], Block((loop,)), independent=True)
             found.append(loop)
     return found

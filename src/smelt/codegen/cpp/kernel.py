@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TypeGuard
 
 import sympy
 import torch
@@ -627,7 +628,7 @@ class KernelPrinter:
             return False
         if (loop.end - loop.begin, loop.step, loop.kind) != (scope.lanes, 1, LoopKind.SERIAL):
             return False
-        assert scope.var is not None and isinstance(store, Store)
+        assert scope.var is not None
         loads = [stmt.args[0] for stmt in before if isinstance(stmt, Let) and stmt.op == "load"]
         if store.buffer in loads or not all(isinstance(stmt, Let) for stmt in before):
             return False
@@ -651,10 +652,11 @@ class KernelPrinter:
         self.line(f"store_turned({place}, {step.text(self.symbols)}, {vectors});")
         return True
 
-    def may_be_turned(self, stmt: Stmt) -> bool:
+    def may_be_turned(self, stmt: Stmt) -> TypeGuard[Store]:
         """Whether it stores to a buffer whose elements the header can exchange between vectors."""
-        plain = isinstance(stmt, Store) and stmt.mode is None
-        return plain and self.memories[stmt.buffer].dtype in (torch.float32, torch.int32)
+        if not isinstance(stmt, Store) or stmt.mode is not None:
+            return False
+        return self.memories[stmt.buffer].dtype in (torch.float32, torch.int32)
 
     def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
         """Print the first stores at once where all lanes of them fill memory: a few neighbouring columns.
@@ -665,13 +667,13 @@ class KernelPrinter:
             return 0
         if not self.may_be_turned(first):
             return 0
-        assert scope.var is not None and isinstance(first, Store)
+        assert scope.var is not None
         memory = self.memories[first.buffer]
         parts = flat_offset(first.index, memory.strides).split(scope.var)
         count = next((few for few in FEW_COLUMNS if parts is not None and parts[1].is_number(few)), 0)
         if not count:
             return 0
-        stores = [stmt for stmt in stmts[:count] if isinstance(stmt, Store) and self.may_be_turned(stmt)]
+        stores = [stmt for stmt in stmts[:count] if self.may_be_turned(stmt)]
         if len(stores) != count or any(store.buffer != first.buffer for store in stores):
             return 0
         values = [self.value(stmt.value) for stmt in stores]
