@@ -51,6 +51,7 @@ from smelt.symbolic import FloorDiv, contiguous_strides, flatten, numel
 from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
+ZERO = sympy.Integer(0)
 _STACK_BYTES = 64 * 1024
 
 
@@ -122,7 +123,7 @@ class KernelPrinter:
 
     @contextmanager
     def block(self, opening: str, closing: str = "}") -> Iterator[None]:
-        self.line(opening + " {")
+        self.line(f"{opening} {{".lstrip())
         self.indent += 1
         yield
         self.indent -= 1
@@ -230,11 +231,20 @@ class KernelPrinter:
             self.parallel_loop(stmt, var, scope)
         else:
             extent = stmt.end - stmt.begin if stmt.kind is LoopKind.UNROLL else None
-            if extent is not None and extent.is_Integer:
+            if extent is not None and extent.is_Integer and extent > 1:
                 self.line(f"#pragma GCC unroll {max(1, min(int(extent), 64))}")
-            with self.block(self.loop_head(stmt, var)), self.head([stmt.var]):
+            with self.turns(stmt, var), self.head([stmt.var]):
                 self.statements(stmt.body, scope)
         self.loops.pop()
+
+    @contextmanager
+    def turns(self, loop: For, var: str) -> Iterator[None]:
+        """A loop, or where it has one turn a block."""
+        once = loop.end - loop.begin == loop.step and (self.number is str or loop.step == 1)
+        with self.block("" if once else self.loop_head(loop, var)):
+            if once:
+                self.line(f"const i64 {var} = {self.index(loop.begin)};")
+            yield
 
     def loop_head(self, stmt: For, var: str) -> str:
         begin, goes_on = self.index(stmt.begin), f"{var} < {self.index(stmt.end)}"
@@ -284,8 +294,10 @@ class KernelPrinter:
             return
         self.symbols[ITERATION] = place
         for position, (loop, name) in enumerate(nested):
-            number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
-            number = remainder(number, counts[position]) if position else number
+            number = ZERO
+            if counts[position] != 1:
+                number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
+                number = remainder(number, counts[position]) if position else number
             self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 
     def merges_outward(self, body: Block) -> bool:
@@ -308,7 +320,7 @@ class KernelPrinter:
         begin, end = self.index(stmt.begin), self.index(stmt.end)
         wide = replace(scope, lanes=plan.lanes, var=stmt.var, varying=frozenset({stmt.var}))
         if plan.exact:
-            with self.block(f"for (i64 {var} = {begin}; {var} < {end}; {var} += {plan.lanes})"):
+            with self.turns(replace(stmt, step=plan.lanes), var):
                 self.statements(stmt.body, wide)
             return
         self.line(f"i64 {var} = {begin};")
