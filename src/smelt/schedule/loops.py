@@ -65,6 +65,8 @@ SCANNED_GATHER_COST = 3.0
 HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
 """Of one element of a row that is sorted."""
+TAIL_TURNS = 4
+"""Turns of a vector loop that its tail costs at most: a mask, and a body of its own."""
 LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
@@ -376,7 +378,7 @@ class _Arranger:
         best, chosen = trips * (own + inner_cost), inner_vars
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
-            turns = trips // lanes + (trips % lanes)
+            turns = trips // lanes + min(trips % lanes, TAIL_TURNS)
             gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
             cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
             cost += HORIZONTAL_COST * len(carried_updates(loop))
