@@ -40,7 +40,17 @@ from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import DEPTH, Coded, TileWriter, added, ceiling, clamped, is_short, panel_width
+from smelt.schedule.tiles import (
+    DEPTH,
+    Coded,
+    Place,
+    TileWriter,
+    added,
+    ceiling,
+    clamped,
+    is_short,
+    panel_width,
+)
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
@@ -50,7 +60,7 @@ from smelt.symbolic import (
     size_hint,
     unflatten,
 )
-from smelt.symbolic.affine import divided
+from smelt.symbolic.affine import divided, linear
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 27
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
@@ -382,11 +392,14 @@ class ProductBuilder:
     def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: Symbol) -> list[Stmt]:
         """The rows of a tile, with a panel that holds all terms, in every phase."""
         height, start = sympy.Integer(self.height), tile * self.height
-        inside: list[Stmt] = [
-            Alloc("tile", torch.float32, (height, sympy.Integer(self.width))),
-            *self._of_tile(tile, lambda *rows: self._tile(at, *rows)),
-            *self._finish(epilogue, at, start, _least(self.line - start, self.height, self.line)),
-        ]
+        at_once = self._stored_at_once(epilogue, at)
+        inside = self._of_tile(tile, lambda start, rows, first: self._tile(at, start, rows, first, at_once))
+        if at_once is None:
+            inside = [
+                Alloc("tile", torch.float32, (height, sympy.Integer(self.width))),
+                *inside,
+                *self._finish(epilogue, at, start, _least(self.line - start, self.height, self.line)),
+            ]
         for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
             if dim in self.product.phases:
                 inside = [For(variable, ZERO, size, Block(tuple(inside)), independent=True)]
@@ -446,8 +459,17 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(self, at: _Panel, start: Expr, height: int, first: Expr) -> Stmt:
-        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers."""
+    def _tile(
+        self,
+        at: _Panel,
+        start: Expr,
+        height: int,
+        first: Expr,
+        at_once: Place | None,
+    ) -> Stmt:
+        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or what is
+        stored ``at_once`` in place of ``T``.
+        """
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             stmts, value = self._left(at, start + row, terms, column)
@@ -463,6 +485,10 @@ class ProductBuilder:
             counted[run[0]].xreplace(where) if run[0] in counted else size
             for run, size in zip(self.term_runs, self.run_sizes)
         ]
+
+        def into(row: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return at_once(start + row, column) if at_once else ("tile", (first + row, column))
+
         if is_short(numel(self.run_sizes)):
             return self.writer.tile(
                 height,
@@ -470,10 +496,10 @@ class ProductBuilder:
                 terms,
                 left,
                 right,
-                lambda row, column, name: [Store("tile", (first + row, column), name)],
+                lambda row, column, name: [Store(*into(row, column), name)],
                 windows=self.product.shared,
             )
-        return self.writer.tile_in_parts(height, self.width, terms, left, right, "tile", first)
+        return self.writer.tile_in_parts(height, self.width, terms, left, right, into)
 
     def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
         number, where = self._numbered(row)
@@ -549,28 +575,46 @@ class ProductBuilder:
         """
         row = self.writer.variable(height)
         column = self.writer.variable()
-        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
-        pieces = pieces_in_order(self.product)
-        across = beside + at.panel * self.width + column
-        number, where = self._numbered(start + row)
-        place = self._coordinates(pieces, at.batch, number, across)
-        if epilogue is None:
-            flat = flatten(place, contiguous_strides([size for _, size in pieces]))
-            element = Block(
-                (
-                    Let("e", torch.float32, "load", ("tile", (row, column))),
-                    Store(self.writer.param(self.source, written=True), (flat,), "e"),
-                )
-            )
-        else:
-            element = self._on_tile(epilogue, place, row, column)
+        element = self._element(epilogue, at, start + row, row, column)
         left = self.columns - at.panel * self.width
-        element = substitute(element, where)
         inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
         return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
+
+    def _element(self, epilogue: Kernel | None, at: _Panel, there: Expr, row: Expr, column: Expr) -> Block:
+        """What is done with the tile's element, which is in row ``there`` of its line."""
+        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
+        pieces = pieces_in_order(self.product)
+        across = beside + at.panel * self.width + column
+        number, where = self._numbered(there)
+        place = self._coordinates(pieces, at.batch, number, across)
+        if epilogue is not None:
+            return substitute(self._on_tile(epilogue, place, row, column), where)
+        load = Let("e", torch.float32, "load", ("tile", (row, column)))
+        flat = flatten(place, contiguous_strides([size for _, size in pieces]))
+        out = self.writer.param(self.source, written=True)
+        return Block((load, Store(out, (flat.xreplace(where),), "e")))
+
+    def _stored_at_once(self, epilogue: Kernel | None, at: _Panel) -> Place | None:
+        """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
+        that is done with them: panels are full, and columns lie side by side.
+        """
+        if not (self.columns.is_Integer and int(self.columns) % self.width == 0):
+            return None
+        row, column = self.writer.variable(self.line), self.writer.variable()
+        load, *stores = self._element(epilogue, at, row, row, column).stmts
+        if not (isinstance(load, Let) and load.op == "load" and len(stores) == 1):
+            return None
+        (store,) = stores
+        if not isinstance(store, Store) or store.mode is not None:
+            return None
+        buffer, (place,) = store.buffer, store.index
+        (across, rest), (down, others) = linear(place, column), linear(place, row)
+        if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
+            return None
+        return lambda there, beside: (buffer, (rest.xreplace({row: there}) + beside,))
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""

@@ -41,7 +41,7 @@ DEPTH = 256
 Coded = tuple[list[Stmt], str]
 """Statements, and the name of the value that they make."""
 Place = Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]]
-"""(term, column) → the buffer and the index where that element of a panel is."""
+"""(term, column) of a panel, or (row, column) of a tile → the buffer and the index where that element is."""
 Left = Callable[[Symbol, Sequence[Expr], Expr], Coded]
 """(row, terms, column) → the left factor; ``column`` matters where it is shared with the panel."""
 
@@ -309,11 +309,10 @@ class TileWriter:
         terms: Sequence[Expr],
         left: Left,
         panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
-        into: str,
-        first: Expr,
+        into: Place,
     ) -> For:
-        """As `tile`; the sums go to the scratch buffer ``into[first + row, column]``, and no register takes
-        many more than `DEPTH` terms: ``into`` sums what the registers have summed.
+        """As `tile`; the sums go to the element ``into(row, column)``, and no register takes many more than
+        `DEPTH` terms: that element sums what the registers have summed.
         """
         innermost = terms[-1]
         whole = is_short(innermost)
@@ -323,12 +322,12 @@ class TileWriter:
             begin = ZERO if whole else block * DEPTH
             end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
             turn = self._turn(left(row, over, column), panel(over, column))
-            place = first + row, column
-            part = _part(For(over[-1], begin, end, Block(turn)), into, place)
+            buffer, place = into(row, column)
+            part = _part(For(over[-1], begin, end, Block(turn)), buffer, place)
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
             nothing = Let("nothing", F32, "constant", (0.0,))
-            return (nothing, Store(into, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
+            return (nothing, Store(buffer, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
 
         return self._side_by_side(rows, width, one)
 

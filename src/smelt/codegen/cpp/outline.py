@@ -102,7 +102,7 @@ class _Access:
 class _Outliner:
     """Looks at all that a tile accesses, then makes its function.
 
-    ``jams``: the variables of the loops over its rows and columns, whose turns run side by side.
+    ``across``: the variable of the loop over its registers side by side, if it has any.
     ``panel_steps``: buffers, and how far apart terms of a panel in them are. ``rows``: of accesses that are
     one number for all lanes, by pointer, how far apart rows are. ``pointers`` and ``numbers`` are what the
     function takes: a buffer and where in it is first accessed; what is given.
@@ -114,7 +114,7 @@ class _Outliner:
     renamed: dict[Symbol, Symbol] = field(default_factory=dict)
     accesses: dict[int, _Access] = field(default_factory=dict)
     innermost: Symbol | None = None
-    jams: set[Symbol] = field(default_factory=set)
+    across: Symbol | None = None
     panel_steps: set[tuple[str, Offset]] = field(default_factory=set)
     pointers: dict[_Key, tuple[str, str, _Access]] = field(default_factory=dict)
     rows: dict[_Key, list[int]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Outliner:
         inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
         self.innermost = inside[-1].var
-        self.jams = {each.var for each in inside if each.kind is LoopKind.JAM}
+        self.across = next((each.var for each in reversed(inside) if each.kind is LoopKind.JAM), None)
         for stmt in stmts:
             self.look_at(stmt)
         bound = self.constants(stmts)
@@ -235,7 +235,7 @@ class _Outliner:
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
         """By how much a turn of a loop moves an access."""
         wide = self.loop.var in access.steps
-        form = step.is_one or (wide and var in self.jams)
+        form = step.is_one or (wide and var == self.across)
         form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
         number = _number(step)
         if form and number is not None:
