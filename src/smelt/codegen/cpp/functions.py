@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from smelt.codegen.cpp.kernel import Function, print_kernel
-from smelt.nest.ir import Alloc, Kernel, SortRow
+from smelt.nest.ir import Advance, Alloc, Kernel, SortRow
 from smelt.nest.tree import walk
 
 _MARKED = re.compile("⟨([0-9]+)⟩")
@@ -111,7 +111,7 @@ def _serves_any_size(kernel: Kernel) -> bool:
     """Whether it keeps nothing in memory of its own, as tiles of products do: numbers that the compiler does
     not know cost nothing then. What divides it does know.
     """
-    return not any(isinstance(stmt, (Alloc, SortRow)) for stmt in walk(kernel.body))
+    return not any(isinstance(stmt, (Alloc, Advance, SortRow)) for stmt in walk(kernel.body))
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:
