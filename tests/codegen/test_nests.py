@@ -569,6 +569,13 @@ def test_places_in_the_arena_are_computed_once() -> None:
     assert entry.count("kernel_copy(") == 3
 
 
+def test_a_loop_of_one_turn_is_a_block() -> None:
+    inner = loop(J, 1, load("v", "x", H + J), Store("y", (H + J,), "v"))
+    copy = kernel("copy", [param("x", F32, [8]), param("y", F32, [8], written=True)], loop(H, 8, inner))
+    text = print_unit([single(copy)]).text.split("static void kernel_copy", 1)[1]
+    assert text.count("for (") == 1 and "const i64 d1 = 0;" in text
+
+
 def test_what_places_in_the_arena_are_divided_by_is_declared(tmp_path: Path) -> None:
     """ConvNeXt with ``dynamic=True`` was refused by the compiler: nobody had declared its dividers."""
     rows = FloorDiv(SIZE, number(4))

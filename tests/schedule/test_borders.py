@@ -152,6 +152,24 @@ def test_zeros_are_written_by_all_threads() -> None:
     )
 
 
+def test_ends_of_equal_width_share_a_loop() -> None:
+    shapes = [(1, 32, 12, 12), MIX, (64, 1, 3, 4)]
+
+    def uneven(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.pad(F.conv2d(x, v).relu(), (1, 2, 1, 1))
+        return F.conv2d(y, w, groups=64)
+
+    model = [draw(*shape, seed=k) for k, shape in enumerate(shapes)]
+    fast = smelt.compile(uneven, keep_text=True)
+    torch.testing.assert_close(fast(*model), uneven(*model), rtol=1e-4, atol=1e-4)
+    text = smelt.reports()[-1].text("cpp")
+    begin = text.index("static void kernel_convolution_tiled(")
+    lines = [line.strip() for line in text[begin : text.index("\n}", begin)].splitlines()]
+    zeros = [bool(re.fullmatch(r"store\(.*, splat<\d+>\(0\.0f\)\);", line)) for line in lines]
+    runs = [len(run) for run in "".join("z" if zero else " " for zero in zeros).split()]
+    assert runs == [2, 1, 1]  # above and below, left, right
+
+
 def test_what_is_saved_for_the_backward_has_none() -> None:
     """It is a tensor of its own, outside of the arena, however it lies."""
     mix, last = torch.nn.Conv2d(16, 32, 1), torch.nn.Conv2d(32, 20, 1)

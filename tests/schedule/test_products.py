@@ -13,6 +13,7 @@ import torch
 import smelt
 from smelt.codegen.cpp import print_unit
 from smelt.config import Config
+from smelt.loops.interpreter import run_graph
 from smelt.nest.ir import Alloc, For, LoopKind, Prefetch, Run
 from smelt.nest.printer import print_run
 from smelt.nest.tree import trip_count, walk
@@ -241,6 +242,37 @@ def test_the_nest_is_a_register_tile() -> None:
     assert text.count("fma(") == 1 and text.count("jam for") == 2
     assert "panel" in text and "tile" in text
     assert "store_turned" in print_unit([run]).text
+
+
+def scratch(run: Run) -> list[str]:
+    """The scratch memory of a run's kernels, by name."""
+    return [stmt.buffer for call in run.calls for stmt in walk(call.kernel.body) if isinstance(stmt, Alloc)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "relu", "at_once"),
+    [
+        ((42, 64, 64), False, True),
+        ((43, 64, 64), False, True),  # the last tile has three rows
+        ((42, 1000, 64), False, True),  # more terms than a register sums
+        ((42, 64, 70), False, False),  # the last panel is not full
+        ((42, 64, 64), True, False),
+    ],
+)
+def test_what_nothing_follows_is_stored_at_once(
+    shape: tuple[int, int, int], relu: bool, at_once: bool
+) -> None:
+    rows, depth, columns = shape
+    graph = lowered(
+        lambda x, w: (x @ w.t()).relu() if relu else x @ w.t(), draw(rows, depth), draw(columns, depth)
+    )
+    scheduled = schedule(graph, Config(), Target(32))
+    (run,) = scheduled.runs
+    assert ("tile" not in scratch(run)) is at_once
+    given = [draw(rows, depth), draw(columns, depth, seed=1)]
+    (got,) = simulate(graph, scheduled, given, plain=False)
+    (want,) = run_graph(graph, given)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
 
 
 def test_what_every_thread_reads_is_packed_before() -> None:

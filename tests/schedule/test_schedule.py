@@ -13,7 +13,10 @@ from sympy import Expr, Integer, Symbol
 from smelt.config import Config
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Graph
+from smelt.nest.ir import For, LoopKind
+from smelt.nest.tree import walk
 from smelt.schedule import Target, schedule
+from tests.lowering.harness import lowered
 from tests.schedule import graphs
 from tests.schedule.simulate import simulate
 
@@ -51,6 +54,16 @@ def test_softmax_norm_static(shape: tuple[int, int], fusion: bool) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 19])
 def test_softmax_norm_dynamic_rows(rows: int) -> None:
     check(symbolic(graphs.softmax_norm(N, Integer(18))), [rows, torch.randn(rows, 18), torch.randn(18)])
+
+
+def test_lanes_lie_side_by_side_though_the_last_vector_is_not_full() -> None:
+    """24 channels and 16 lanes: lanes along the positions would gather."""
+    image, channels = torch.randn(3136, 24), torch.randn(24)
+    graph = lowered(lambda x, y, a, b, c, d: x + ((y - a) * b * c + d), image, image, *[channels] * 4)
+    (run,) = schedule(graph, Config(), Target(64)).runs
+    every = [stmt for call in run.calls for stmt in walk(call.kernel.body)]
+    vectors = [stmt for stmt in every if isinstance(stmt, For) and stmt.kind is LoopKind.VECTOR]
+    assert [(stmt.end, stmt.step) for stmt in vectors] == [(24, 16)]
 
 
 def test_softmax_norm_is_one_kernel_and_what_reads_columns() -> None:
