@@ -46,3 +46,14 @@ def test_usual_sizes_stay_in_the_caches() -> None:
     smelt.reset()
     same(lambda x: x.exp() + 1, torch.randn(61, 129))
     assert "stream(" not in smelt.reports()[-1].text("cpp")
+
+
+def test_tiles_leave_it_to_their_kernel_to_wait(small_caches: None) -> None:
+    """For the stores to have arrived: once, not for every tile."""
+    smelt.reset()
+    fast = smelt.compile(lambda x, w: x @ w.t(), keep_text=True)
+    x, w = torch.randn(96, 64), torch.randn(192, 64)
+    torch.testing.assert_close(fast(x, w), x @ w.t(), rtol=1e-4, atol=1e-4)
+    text = smelt.reports()[-1].text("cpp").split("static void tile_", 1)[1]
+    tile, rest = text.split("\n}", 1)
+    assert "stream(" in tile and "streamed()" not in tile and rest.count("streamed();") == 1

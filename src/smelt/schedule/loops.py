@@ -66,7 +66,7 @@ HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
 """Of one element of a row that is sorted."""
 TAIL_TURNS = 4
-"""Turns of a vector loop that its tail costs at most: a mask, and a body of its own."""
+"""Turns of a vector loop that the tail behind whole vectors costs at most: a mask, and a body of its own."""
 LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
@@ -366,7 +366,11 @@ class _Arranger:
     # -- what to vectorise ----------------------------------------------------------------------------------
 
     def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
-        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none."""
+        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none. A
+        vector loop of a kernel that has been arranged before is left alone.
+        """
+        if loop.kind is LoopKind.VECTOR:
+            return self._scalar_cost(loop), []
         trips = self.trips(loop)
         own = sum(self._scalar_cost(stmt) for stmt in loop.body.stmts if not isinstance(stmt, For))
         inner_cost, inner_vars = 0.0, []
@@ -378,7 +382,8 @@ class _Arranger:
         best, chosen = trips * (own + inner_cost), inner_vars
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
-            turns = trips // lanes + min(trips % lanes, TAIL_TURNS)
+            whole, tail = divmod(trips, lanes)
+            turns = whole + (min(tail, TAIL_TURNS) if whole else tail)
             gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
             cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
             cost += HORIZONTAL_COST * len(carried_updates(loop))

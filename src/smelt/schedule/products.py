@@ -604,11 +604,11 @@ class ProductBuilder:
         if not (self.columns.is_Integer and int(self.columns) % self.width == 0):
             return None
         row, column = self.writer.variable(self.line), self.writer.variable()
-        load, *stores = self._element(epilogue, at, row, row, column).stmts
-        if not (isinstance(load, Let) and load.op == "load" and len(stores) == 1):
+        stmts = self._element(epilogue, at, row, row, column).stmts
+        load, store = stmts if len(stmts) == 2 else (None, None)
+        if not (isinstance(load, Let) and load.args[0] == "tile" and isinstance(store, Store)):
             return None
-        (store,) = stores
-        if not isinstance(store, Store) or store.mode is not None:
+        if load.op != "load" or store.mode is not None or store.value != load.name:
             return None
         buffer, (place,) = store.buffer, store.index
         (across, rest), (down, others) = linear(place, column), linear(place, row)

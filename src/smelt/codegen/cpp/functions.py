@@ -108,8 +108,8 @@ def _marked(value: int) -> str:
 
 
 def _serves_any_size(kernel: Kernel) -> bool:
-    """Whether it keeps nothing in memory of its own, as tiles of products do: numbers that the compiler does
-    not know cost nothing then. What divides it does know.
+    """Whether it neither sums products in registers nor keeps anything in memory of its own: numbers that the
+    compiler does not know cost nothing then. What divides it does know.
     """
     return not any(isinstance(stmt, (Alloc, Advance, SortRow)) for stmt in walk(kernel.body))
 

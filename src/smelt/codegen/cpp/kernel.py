@@ -92,10 +92,13 @@ class _Head:
 
 @dataclass(slots=True)
 class KernelPrinter:
-    """Prints one kernel; see `print_kernel`."""
+    """Prints one kernel; see `print_kernel`. ``fences``: it waits at its end for stores past the caches (a
+    tile leaves that to the kernel that calls it).
+    """
 
     kernel: Kernel
     number: Callable[[int], str] = str
+    fences: bool = True
     lines: list[str | list[str]] = field(default_factory=list)
     indent: int = 1
     symbols: Names = field(default_factory=Names)
@@ -168,7 +171,7 @@ class KernelPrinter:
             self.statements(self.kernel.body, Scope())
         body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
         body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + body
-        if "stream" in self.needs:
+        if "stream" in self.needs and self.fences:
             body.append("  streamed();")
         if self.checked:
             body = ["  i64 failed = 0, *const error = &failed;", *body, "  return failed;"]
@@ -336,6 +339,7 @@ class KernelPrinter:
             return False
         function = tile_function(tile.kernel)
         self.tiles[function.name] = function
+        self.needs.update(function.needs & {"stream"})
         args = []
         for buffer, place in tile.pointers:
             away = f" + {self.at_first_lane(place)}" if place.terms else ""
@@ -811,6 +815,6 @@ def tile_function(kernel: Kernel) -> Function:
 
     Compilers may not put it in a call's place: it would be there as often as it is called.
     """
-    function = print_kernel(kernel)
+    function = KernelPrinter(kernel, fences=False).run()
     digest = hashlib.sha256((function.parameters + function.body).encode()).hexdigest()
     return replace(function, name=f"tile_{digest[:12]}", before="__attribute__((noinline)) ")
