@@ -238,7 +238,9 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
             outside = list(zip(buffer.border, buffer.shape))[dim + 1 :]
             trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
             stmts: list[Stmt] = [Let(zero, buffer.dtype, "constant", (0.0,))]
-            for begin in (begin for begin, wide in ends.items() if wide == width):
+            for begin, wide in ends.items():
+                if wide != width:
+                    continue
                 first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
                 place = tuple(variable + start for variable, start in zip(over, first))
                 flat = (sympy.expand(flatten(place, buffer.strides)),)

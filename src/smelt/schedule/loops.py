@@ -366,11 +366,7 @@ class _Arranger:
     # -- what to vectorise ----------------------------------------------------------------------------------
 
     def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
-        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none. A
-        vector loop of a kernel that has been arranged before is left alone.
-        """
-        if loop.kind is LoopKind.VECTOR:
-            return self._scalar_cost(loop), []
+        """(cost of one run of the loop, loops to vectorise): the best of this loop, loops inside it, none."""
         trips = self.trips(loop)
         own = sum(self._scalar_cost(stmt) for stmt in loop.body.stmts if not isinstance(stmt, For))
         inner_cost, inner_vars = 0.0, []

@@ -459,14 +459,7 @@ class ProductBuilder:
             element,
         )
 
-    def _tile(
-        self,
-        at: _Panel,
-        start: Expr,
-        height: int,
-        first: Expr,
-        at_once: Place | None,
-    ) -> Stmt:
+    def _tile(self, at: _Panel, start: Expr, height: int, first: Expr, at_once: Place | None) -> Stmt:
         """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or what is
         stored ``at_once`` in place of ``T``.
         """
@@ -603,9 +596,10 @@ class ProductBuilder:
         """
         if not (self.columns.is_Integer and int(self.columns) % self.width == 0):
             return None
+        if epilogue is not None and len(_chain(epilogue)[-1].body.stmts) != 2:
+            return None
         row, column = self.writer.variable(self.line), self.writer.variable()
-        stmts = self._element(epilogue, at, row, row, column).stmts
-        load, store = stmts if len(stmts) == 2 else (None, None)
+        load, store = self._element(epilogue, at, row, row, column).stmts
         if not (isinstance(load, Let) and load.args[0] == "tile" and isinstance(store, Store)):
             return None
         if load.op != "load" or store.mode is not None or store.value != load.name:

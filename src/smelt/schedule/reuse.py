@@ -75,7 +75,8 @@ def reuse_inputs(
         if param.name not in places
     )
     kernel = replace(built.kernel, params=kept, body=_moved(built.kernel.body, places))
-    return BuiltKernel(kernel, tuple(name for name in built.buffers if name not in taken)), taken
+    left = tuple(name for name in built.buffers if name not in taken)
+    return replace(built, kernel=kernel, buffers=left), taken
 
 
 def _same_extent(left: Param, right: Param) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypeGuard
 
 import sympy
 import torch
@@ -22,12 +21,12 @@ from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import ITERATION, Names, Offset, flat_offset, index_text
 from smelt.codegen.cpp.outline import outlined
 from smelt.codegen.cpp.scope import Memory, Scope, Value
+from smelt.codegen.cpp.turned import columns_turned, stores_beside
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
 from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (
-    FEW_COLUMNS,
     Accumulate,
     Advance,
     Alloc,
@@ -47,7 +46,7 @@ from smelt.nest.ir import (
 from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops
 from smelt.ops import TABLE
-from smelt.symbolic import FloorDiv, contiguous_strides, flatten, numel
+from smelt.symbolic import FloorDiv, contiguous_strides, numel
 from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
@@ -635,78 +634,38 @@ class KernelPrinter:
         self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
 
     def turned_loop(self, loop: For, scope: Scope) -> bool:
-        """Print a loop that has as many turns as there are lanes around it, and stores one column each turn:
-        the vectors of all turns are turned in registers, and stored as rows. False where it is none of that
-        kind.
-        """
-        *before, store = loop.body.stmts
-        if scope.lanes not in (4, 8, 16) or scope.mask is not None or not self.may_be_turned(store):
-            return False
-        if (loop.end - loop.begin, loop.step, loop.kind) != (scope.lanes, 1, LoopKind.SERIAL):
-            return False
-        assert scope.var is not None
-        loads = [stmt.args[0] for stmt in before if isinstance(stmt, Let) and stmt.op == "load"]
-        if store.buffer in loads or not all(isinstance(stmt, Let) for stmt in before):
-            return False
-        memory = self.memories[store.buffer]
-        offset = flat_offset(store.index, memory.strides)
-        columns, rows = offset.split(loop.var), offset.split(scope.var)
-        if columns is None or rows is None or not columns[1].is_one or rows[1].is_one or not rows[1].terms:
-            return False
-        step = rows[1]
-        if step.depends({loop.var, *scope.varying}):
+        """Print a loop that makes as many columns as there are lanes; False where it does something else."""
+        columns = columns_turned(loop, scope, self.memories)
+        if columns is None:
             return False
         self.needs.add("transpose")
+        memory, begin = self.memories[columns.store.buffer], columns.begin
         vectors, turn = self.fresh("w"), self.fresh("d")
-        begin = flat_offset([loop.begin], [sympy.Integer(1)])
         self.symbols[loop.var] = f"({begin.text(self.symbols)} + {turn})" if begin.terms else turn
         self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
         with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
-            self.statements(Block(tuple(before)), scope)
-            self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(store.value), scope)};")
-        place = f"{memory.text} + {self.at_first_lane(Offset((*columns[0].terms, *begin.terms)))}"
-        self.line(f"store_turned({place}, {step.text(self.symbols)}, {vectors});")
+            self.statements(Block(columns.before), scope)
+            self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(columns.store.value), scope)};")
+        place = f"{memory.text} + {self.at_first_lane(columns.place)}"
+        self.line(f"store_turned({place}, {columns.step.text(self.symbols)}, {vectors});")
         return True
 
-    def may_be_turned(self, stmt: Stmt) -> TypeGuard[Store]:
-        """Whether it stores to a buffer whose elements the header can exchange between vectors."""
-        if not isinstance(stmt, Store) or stmt.mode is not None:
-            return False
-        return self.memories[stmt.buffer].dtype in (torch.float32, torch.int32)
-
     def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
-        """Print the first stores at once where all lanes of them fill memory: a few neighbouring columns.
-        Returns how many; none where they are not of that kind.
-        """
-        first = stmts[0]
-        if len(stmts) < 2 or scope.lanes not in (4, 8, 16) or scope.mask is not None:
-            return 0
-        if not self.may_be_turned(first):
-            return 0
-        assert scope.var is not None
-        memory = self.memories[first.buffer]
-        parts = flat_offset(first.index, memory.strides).split(scope.var)
-        count = next((few for few in FEW_COLUMNS if parts is not None and parts[1].is_number(few)), 0)
-        if not count:
-            return 0
-        stores = [stmt for stmt in stmts[:count] if self.may_be_turned(stmt)]
-        if len(stores) != count or any(store.buffer != first.buffer for store in stores):
-            return 0
-        values = [self.value(stmt.value) for stmt in stores]
-        places = [sympy.expand(flatten(stmt.index, memory.strides)) for stmt in stores]
-        beside = all(place - places[0] == k for k, place in enumerate(places))
-        if not beside or any(value.lanes != scope.lanes for value in values):
+        """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
+        stores = stores_beside(stmts, scope, self.memories)
+        values = [self.value(store.value) for store in stores]
+        if not stores or any(value.lanes != scope.lanes for value in values):
             return 0
         self.needs.add("transpose")
-        name = self.fresh("w")
+        memory, name = self.memories[stores[0].buffer], self.fresh("w")
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
-        self.line(f"{kind} {name}[] = {{{', '.join(v.text for v in values)}}};")
-        place = f"{memory.text} + {self.at_first_lane(flat_offset(first.index, memory.strides))}"
-        if count == scope.lanes:
-            self.line(f"store_turned({place}, {count}, {name});")
+        self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
+        place = f"{memory.text} + {self.at_first_lane(flat_offset(stores[0].index, memory.strides))}"
+        if len(stores) == scope.lanes:
+            self.line(f"store_turned({place}, {len(stores)}, {name});")
         else:
             self.line(f"store_beside({place}, {name});")
-        return count
+        return len(stores)
 
     def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:
         if mode is None:
