@@ -207,14 +207,29 @@ def _windows(
 
 
 def _seen_by(
-    x: Tensor, batch: Expr, channel: Expr, positions: Index, taps: Index, lie: Geometry, dtype: torch.dtype
+    x: Tensor,
+    batch: Expr,
+    channel: Expr,
+    positions: Index,
+    sizes: Index,
+    taps: Index,
+    counts: Index,
+    lie: Geometry,
+    dtype: torch.dtype,
 ) -> Any:
-    """The x of the window that sees position ``positions`` with tap ``taps``; 0 where there is none."""
+    """The x of the window that sees position ``positions`` (below ``sizes``) with tap ``taps`` (below
+    ``counts``); 0 where there is none. Needless tests are left out: a window of one sees every position.
+    """
     tests: list[Test] = []
     at: list[Expr] = []
     for dim, (position, tap) in enumerate(zip(positions, taps, strict=True)):
         numerator, stride = lie.numerator(dim, position, tap), lie.stride[dim]
-        tests += [("ge", numerator, ZERO), ("lt", numerator, x.shape[2 + dim] * stride)]
+        least, most = lie.numerator(dim, ZERO, counts[dim] - 1), lie.numerator(dim, sizes[dim] - 1, ZERO)
+        end = x.shape[2 + dim] * stride
+        if stride > 1 or least.is_nonnegative is not True:
+            tests.append(("ge", numerator, ZERO))
+        if stride > 1 or (most - end).is_negative is not True:
+            tests.append(("lt", numerator, end))
         if stride > 1:
             tests.append(("eq", Mod(numerator, as_expr(stride)), ZERO))
         at.append(FloorDiv(numerator, as_expr(stride)) if stride > 1 else numerator)
@@ -242,14 +257,14 @@ def convolution(
     taps = weight.shape[2:]
     start = None if bias is None else (lambda index: _load(bias, (index[1],), dtype))
     if transposed:
-        into, out = FloorDiv(weight.shape[0], as_expr(groups)), weight.shape[1]
+        into, out, sizes = FloorDiv(weight.shape[0], as_expr(groups)), weight.shape[1], ctx.shape[2:]
 
         def channels(index: Index, rindex: Index) -> Expr:
             return FloorDiv(index[1], out) * into + rindex[0] if groups > 1 else rindex[0]
 
         return Sum(
             (into, *taps),
-            lambda i, r: _seen_by(x, i[0], channels(i, r), i[2:], r[1:], lie, dtype),
+            lambda i, r: _seen_by(x, i[0], channels(i, r), i[2:], sizes, r[1:], taps, lie, dtype),
             lambda i, r: _load(
                 weight, [channels(i, r), Mod(i[1], out) if groups > 1 else i[1], *r[1:]], dtype
             ),
@@ -296,7 +311,7 @@ def _keep_gradients(
         raise Unsupported("a convolution without a batch dimension")
     lie = _geometry(rank, stride, padding, dilation, groups)
     sums = (
-        _input_gradient(grad, weight, lie, transposed, groups),
+        _input_gradient(grad, x, weight, lie, transposed, groups),
         _weight_gradient(grad, x, weight, lie, transposed, groups),
     )
     ctx.graph.nodes.pop()
@@ -313,7 +328,9 @@ def _keep_gradients(
         _bias_gradient(ctx, node, node.outputs[2], grad)
 
 
-def _input_gradient(grad: Tensor, weight: Tensor, lie: Geometry, transposed: bool, groups: int) -> Sum:
+def _input_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor, lie: Geometry, transposed: bool, groups: int
+) -> Sum:
     """What a convolution takes apart, its gradient puts together: transposed and plain change places."""
     dtype = grad.dtype
     taps = weight.shape[2:]
@@ -340,7 +357,7 @@ def _input_gradient(grad: Tensor, weight: Tensor, lie: Geometry, transposed: boo
 
     return Sum(
         (inner, *taps),
-        lambda i, r: _seen_by(grad, i[0], channel(i, r), i[2:], r[1:], lie, dtype),
+        lambda i, r: _seen_by(grad, i[0], channel(i, r), i[2:], x.shape[2:], r[1:], taps, lie, dtype),
         lambda i, r: weights(channel(i, r), Mod(i[1], into) if groups > 1 else i[1], r[1:]),
     )
 

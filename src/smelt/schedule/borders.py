@@ -222,32 +222,30 @@ def _part(loop: For, turn: Expr, turns: Expr) -> For:
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
     """Loops over a border, each element once: what lies beyond a dimension's ends, inside of those before it.
-    Ends of equal width share a loop.
 
     ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
     ``lanes`` where the kernel is arranged already.
     """
     found: list[For] = []
-    order = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
+    *order, inner = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
     kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
     for dim, (before, after) in enumerate(buffer.border):
-        ends = {-before: before, buffer.shape[dim]: after}
-        for width in {width: None for width in ends.values() if width != 0}:
+        for begin, width in ((-before, before), (buffer.shape[dim], after)):
+            if width == 0:
+                continue
             over = [loop_var(f"z{number + len(found)}_{d}") for d in range(len(buffer.shape))]
             zero = f"zero{number + len(found)}"
             outside = list(zip(buffer.border, buffer.shape))[dim + 1 :]
             trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
-            stmts: list[Stmt] = [Let(zero, buffer.dtype, "constant", (0.0,))]
-            for begin, wide in ends.items():
-                if wide != width:
-                    continue
-                first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
-                place = tuple(variable + start for variable, start in zip(over, first))
-                flat = (sympy.expand(flatten(place, buffer.strides)),)
-                stmts.append(Store(param.name, place if len(param.shape) == len(place) else flat, zero))
-            *outer, inner = order
-            loop = For(over[inner], ZERO, trips[inner], Block(tuple(stmts)), kind, lanes, independent=True)
-            for d in reversed(outer):
+            first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
+            place = tuple(variable + start for variable, start in zip(over, first))
+            flat = (sympy.expand(flatten(place, buffer.strides)),)
+            stmts: tuple[Stmt, ...] = (
+                Let(zero, buffer.dtype, "constant", (0.0,)),
+                Store(param.name, place if len(param.shape) == len(place) else flat, zero),
+            )
+            loop = For(over[inner], ZERO, trips[inner], Block(stmts), kind, lanes, independent=True)
+            for d in reversed(order):
                 loop = For(over[d], ZERO, trips[d], Block((loop,)), independent=True)
             found.append(loop)
     return found

@@ -5,7 +5,8 @@
         →  for (i64 d0 = 0; d0 < n0; d0 += 1) … in0[d0*n1]
 
 Compilers take as long for a copy as for a product. A model packs a weight of each size, updates it, and sums
-over each size of its values. Products keep functions of their own: there what the compiler knows is speed.
+over each size of its values. What sums products in registers keeps its numbers: there what the compiler knows
+is speed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from smelt.codegen.cpp.kernel import Function, print_kernel
+from smelt.codegen.cpp.kernel import print_kernel
+from smelt.codegen.cpp.scope import Function
 from smelt.nest.ir import Advance, Alloc, Kernel, SortRow
 from smelt.nest.tree import walk
 
-_MARKED = re.compile("⟨([0-9]+)⟩")
+_MARKED = re.compile("⟨(-?[0-9]+)⟩")
 """A number that equal functions may take as an argument, as it stands in the text while this is made."""
 
 
@@ -73,16 +75,19 @@ class Functions:
         self._met: dict[int, tuple[Kernel, _Family, Numbers]] = {}
         self._names: set[str] = set()
 
-    def add(self, kernel: Kernel) -> Function | None:
-        """Print a kernel; the function, if it is a new one and kernels to come cannot change it."""
+    def add(self, kernel: Kernel) -> tuple[Function, ...]:
+        """Print a kernel; the functions in it that may be new ones and that kernels to come cannot change."""
         if id(kernel) in self._met:
-            return None
+            return ()
         key = kernel.params, kernel.sizes, kernel.body
         if key in self._printed:
             self._met[id(kernel)] = kernel, *self._printed[key]
-            return None
+            return ()
         any_size = _serves_any_size(kernel)
-        text = print_kernel(kernel, _marked if any_size else str)
+        text = print_kernel(kernel, _marked, known=not any_size)
+        any_size |= not text.computes
+        if not any_size:
+            text = replace(text, body=_MARKED.sub(r"\1", text.body))
         skeleton = (text.parameters, _MARKED.sub("⟨⟩", text.body))
         new = skeleton not in self._families
         if new:
@@ -92,7 +97,7 @@ class Functions:
         family.add(numbers, kernel.origins)
         self._printed[key] = family, numbers
         self._met[id(kernel)] = kernel, family, numbers
-        return family.function()[0] if new and not any_size else None
+        return (*text.calls, family.function()[0]) if new and not any_size else text.calls if new else ()
 
     def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
         """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all
@@ -104,7 +109,7 @@ class Functions:
 
 
 def _marked(value: int) -> str:
-    return f"⟨{value}⟩" if value > 1 else str(value)
+    return f"⟨{value}⟩" if abs(value) > 1 else str(value)
 
 
 def _serves_any_size(kernel: Kernel) -> bool:

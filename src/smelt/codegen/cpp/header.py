@@ -64,11 +64,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "transpose": (),
     "stream": (),
     "parallel": (),
+    "fill": ("parallel",),
     "clock": (),
 }
 """Part of the header, ``smelt_NAME.h``, → the parts that it needs: elementary functions, accumulators, that
 of softmax, the random number generator, sorting, vectors turned in registers, stores past the caches,
-iterations among threads, clocks."""
+iterations among threads, rows of one number, clocks."""
 
 
 @lru_cache(maxsize=8)

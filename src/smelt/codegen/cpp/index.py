@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from smelt.errors import SmeltError
 from smelt.symbolic import loop_var
@@ -280,8 +281,15 @@ class Offset:
             coefficient.append(Term(term.coefficient, tuple(rest)))
         return Offset(tuple(base)), Offset(tuple(coefficient))
 
+    @property
+    def number(self) -> int | None:
+        """What it is, if it is a number."""
+        if not self.terms:
+            return 0
+        return self.terms[0].coefficient if len(self.terms) == 1 and not self.terms[0].factors else None
+
     def is_number(self, number: int) -> bool:
-        return self.terms == (Term(number, ()),)
+        return self.number == number
 
     @property
     def is_one(self) -> bool:
@@ -303,7 +311,33 @@ def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:
         for coefficient, own in _terms(position):
             key = tuple(sorted((*own, *factors), key=order_text))
             found[key] = found.get(key, 0) + coefficient * number
+    while _joined(found):
+        pass
     return Offset(tuple(Term(coefficient, factors) for factors, coefficient in found.items() if coefficient))
+
+
+def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
+    """Whether a rest and a quotient could be put together in these terms.
+
+    >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
+    >>> flat_offset([FloorDiv(i, 7), Mod(i, 7)], [sympy.Integer(7), sympy.Integer(1)]).text({i: "i"})
+    'i'
+    """
+    for key, coefficient in found.items():
+        for rest in key:
+            if not isinstance(rest, (Mod, PythonMod)):
+                continue
+            number, by = rest.args
+            others = [factor for factor in key if factor is not rest]
+            times, factors = _factors(by)
+            whole = tuple(sorted((*others, *factors, FloorDiv(number, by)), key=order_text))
+            if coefficient and found.get(whole) == coefficient * times:
+                del found[key], found[whole]
+                for each, own in _terms(number):
+                    joined = tuple(sorted((*own, *others), key=order_text))
+                    found[joined] = found.get(joined, 0) + coefficient * each
+                return True
+    return False
 
 
 def _terms(expr: Expr) -> list[tuple[int, tuple[Expr, ...]]]:

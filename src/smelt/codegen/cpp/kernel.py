@@ -17,10 +17,11 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
+from smelt.codegen.cpp.filled import filled
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import ITERATION, Names, Offset, flat_offset, index_text
-from smelt.codegen.cpp.outline import outlined
-from smelt.codegen.cpp.scope import Memory, Scope, Value
+from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
+from smelt.codegen.cpp.scope import Function, Head, Memory, Scope, Value
 from smelt.codegen.cpp.turned import columns_turned, stores_beside
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
@@ -54,39 +55,8 @@ ZERO = sympy.Integer(0)
 _STACK_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A printed kernel, or a register tile, and what it ``needs`` of the header. ``checked``: it returns an
-    error number. ``before``: comments or attributes. ``tiles``: the functions that it calls.
-    """
-
-    name: str
-    parameters: str
-    body: str
-    checked: bool
-    needs: frozenset[str]
-    before: str = ""
-    tiles: tuple[Function, ...] = ()
-
-    @property
-    def head(self) -> str:
-        return f"{'i64' if self.checked else 'void'} {self.name}({self.parameters})"
-
-    def text(self, linkage: str = "") -> str:
-        return f"{self.before}{linkage}{self.head} {{\n{self.body}\n}}"
-
-
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
 """What the check of an indirect index says → the error number (``smelt.h``)."""
-
-
-@dataclass(slots=True)
-class _Head:
-    """Where a loop's body begins: lines to be put there, and what they name."""
-
-    lines: list[str]
-    indent: int
-    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,6 +67,7 @@ class KernelPrinter:
 
     kernel: Kernel
     number: Callable[[int], str] = str
+    known: bool = True
     fences: bool = True
     lines: list[str | list[str]] = field(default_factory=list)
     indent: int = 1
@@ -111,8 +82,9 @@ class KernelPrinter:
     needs: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
     loops: list[For] = field(default_factory=list)
-    heads: dict[Symbol | None, _Head] = field(default_factory=dict)
-    tiles: dict[str, Function] = field(default_factory=dict)
+    heads: dict[Symbol | None, Head] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    computes: bool = False
 
     # ------------------------------------------------------------------------------------------ text
     def fresh(self, prefix: str) -> str:
@@ -134,7 +106,7 @@ class KernelPrinter:
     @contextmanager
     def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
         """Here the body of loops over these variables begins (None: the kernel's)."""
-        head = _Head([], self.indent)
+        head = Head([], self.indent)
         self.lines.append(head.lines)
         self.heads.update(dict.fromkeys(variables, head))
         yield
@@ -180,7 +152,8 @@ class KernelPrinter:
             "\n".join(body),
             self.checked,
             frozenset(self.needs),
-            tiles=tuple(self.tiles.values()),
+            computes=self.computes,
+            calls=tuple(self.functions.values()),
         )
 
     # ------------------------------------------------------------------------------------------ statements
@@ -191,10 +164,11 @@ class KernelPrinter:
         for position, stmt in enumerate(block.stmts):
             if position in beside:
                 continue
+            self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
             if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
                 beside.update(range(position, position + count))
             elif isinstance(stmt, For):
-                if not self.turned_loop(stmt, scope):
+                if not (self.fills(stmt, scope) or self.calls_rows(stmt) or self.turned_loop(stmt, scope)):
                     self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
@@ -242,7 +216,7 @@ class KernelPrinter:
     @contextmanager
     def turns(self, loop: For, var: str) -> Iterator[None]:
         """A loop, or where it has one turn a block."""
-        once = loop.end - loop.begin == loop.step and (self.number is str or loop.step == 1)
+        once = loop.end - loop.begin == loop.step and (self.known or loop.step == 1)
         with self.block("" if once else self.loop_head(loop, var)):
             if once:
                 self.line(f"const i64 {var} = {self.index(loop.begin)};")
@@ -277,30 +251,51 @@ class KernelPrinter:
                 for loop, name in nested:
                     blocks.enter_context(self.block(self.loop_head(loop, name)))
             else:
-                self.shared_out(nested, blocks)
+                blocks.enter_context(self.shared_out(nested))
             with self.head([each.var for each, _ in nested]):
                 self.statements(body, inside)
         del self.loops[len(self.loops) - (len(nested) - 1) :]
 
-    def shared_out(self, nested: list[tuple[For, str]], blocks: ExitStack) -> None:
-        """Open these loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
+    @contextmanager
+    def shared_out(self, nested: list[tuple[For, str]]) -> Iterator[None]:
+        """These loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
         self.needs.add("parallel")
         counts = [FloorDiv(loop.end - loop.begin + loop.step - 1, loop.step) for loop, _ in nested]
-        opening = f"in_parallel({self.index(sympy.Mul(*counts))}, SMELT_CHUNK(begin, end)"
-        blocks.enter_context(self.block(opening, "});"))
+        iterations = self.index(sympy.Mul(*counts))
+        opening: list[str] = []
+        self.lines.append(opening)
+        around, self.computes = self.computes, False
+        before = "  " * self.indent
+        self.indent += 1
         first, name = nested[0]
         counted = len(nested) == 1 and first.begin == 0 and first.step == 1
         place = name if counted else self.fresh("i")
-        blocks.enter_context(self.block(f"for (i64 {place} = begin; {place} < end; {place} += 1)"))
-        if counted:
-            return
-        self.symbols[ITERATION] = place
+        with self.block(f"for (i64 {place} = begin; {place} < end; {place} += 1)"):
+            places: list[str] = []
+            self.lines.append(places)
+            inside = "  " * self.indent
+            yield
+            if not counted:
+                self.symbols[ITERATION] = place
+                places += [f"{inside}{line}" for line in self.each_of(nested, counts)]
+        self.indent -= 1
+        self.line("});")
+        function, body = (
+            ("in_parallel", "SMELT_CHUNK") if self.computes else ("calls_in_parallel", "SMELT_CALLS")
+        )
+        opening.append(f"{before}{function}({iterations}, {body}(begin, end) {{")
+        self.computes |= around
+
+    def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> Iterator[str]:
+        """What the variables of loops are in an `ITERATION` of all. A kernel that calls functions divides by
+        a count of one too: it serves any size.
+        """
         for position, (loop, name) in enumerate(nested):
             number = ZERO
-            if counts[position] != 1:
+            if counts[position] != 1 or not self.computes:
                 number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
                 number = remainder(number, counts[position]) if position else number
-            self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
+            yield f"const i64 {name} = {self.index(loop.begin + loop.step * number)};"
 
     def merges_outward(self, body: Block) -> bool:
         updated = updates_in(body.stmts)
@@ -333,19 +328,29 @@ class KernelPrinter:
 
     def calls_tile(self, loop: For) -> bool:
         """Call the function of the register tile that a loop is; False where it is none."""
-        tile = outlined(loop, self.memories, self.definitions) if len(self.loops) > 1 else None
-        if tile is None:
+        return len(self.loops) > 1 and self.calls(tile_outlined(loop, self.memories, self.definitions))
+
+    def calls_rows(self, loop: For) -> bool:
+        """Call the function of the rows that a loop makes behind a tile; False where it makes none."""
+        return bool(self.functions) and self.calls(rows_outlined(loop, self.memories, self.definitions))
+
+    def fills(self, loop: For, scope: Scope) -> bool:
+        """Call what fills the rows that a loop fills; False where it does something else."""
+        found = filled(loop, self.memories, self.definitions) if scope.lanes == 1 else []
+        if found:
+            self.needs.add("fill")
+        for rows in found:
+            self.line(rows.call(self.memories, self.symbols, scope.parallel > 0))
+        return bool(found)
+
+    def calls(self, outlined: Outlined | None) -> bool:
+        """Call a function of its own, if there is one."""
+        if outlined is None:
             return False
-        function = tile_function(tile.kernel)
-        self.tiles[function.name] = function
+        function = own_function(outlined.kernel)
+        self.functions[function.name] = function
         self.needs.update(function.needs & {"stream"})
-        args = []
-        for buffer, place in tile.pointers:
-            away = f" + {self.at_first_lane(place)}" if place.terms else ""
-            args.append(self.memories[buffer].text + away)
-        for given in tile.numbers:
-            args.append(given.text(self.symbols) if isinstance(given, Offset) else self.index(given))
-        self.line(f"{function.name}({', '.join(args)});")
+        self.line(outlined.call(function.name, self.memories, self.symbols))
         return True
 
     def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
@@ -517,7 +522,7 @@ class KernelPrinter:
             return
         mask = f"{scope.mask}, " if scope.mask is not None else ""
         if self.contiguous(offset, scope):
-            place = f"{memory.text} + {self.at_first_lane(offset)}"
+            place = memory.at(offset, self.symbols)
             text = f"load<{scope.lanes}>({mask}{place})"
             self.define(stmt, f"held({text})" if stmt.name in self.held else text, scope.lanes)
         else:
@@ -530,10 +535,6 @@ class KernelPrinter:
             return False
         parts = offset.split(scope.var)
         return parts is not None and parts[1].is_one
-
-    def at_first_lane(self, offset: Offset) -> str:
-        text = offset.text(self.symbols)
-        return f"({text})" if " " in text else text
 
     def at_lane(self, offset: Offset, scope: Scope) -> str:
         """The offset in lane ``k``."""
@@ -620,7 +621,7 @@ class KernelPrinter:
         mask = f"{scope.mask}, " if scope.mask is not None else ""
         lanes = self.in_lanes(value, scope)
         if varies and stmt.mode != "atomic_add" and self.contiguous(offset, scope):
-            place = f"{memory.text} + {self.at_first_lane(offset)}"
+            place = memory.at(offset, self.symbols)
             if stmt.mode is not None:
                 lanes = f"{stmt.mode}(load<{scope.lanes}>({mask}{place}), {lanes})"
             if memory.streamed and not mask and stmt.mode is None and value.dtype is not torch.bool:
@@ -640,14 +641,21 @@ class KernelPrinter:
             return False
         self.needs.add("transpose")
         memory, begin = self.memories[columns.store.buffer], columns.begin
+        place = f"{memory.at(columns.place, self.symbols)}, {columns.step.text(self.symbols)}"
+        copied = columns.copied(loop, scope, self.memories)
+        if copied is not None:
+            name, first, step = copied
+            source = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
+            self.line(f"copy_turned<{scope.lanes}>({place}, {source});")
+            return True
+        self.computes = True
         vectors, turn = self.fresh("w"), self.fresh("d")
         self.symbols[loop.var] = f"({begin.text(self.symbols)} + {turn})" if begin.terms else turn
         self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
         with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
             self.statements(Block(columns.before), scope)
             self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(columns.store.value), scope)};")
-        place = f"{memory.text} + {self.at_first_lane(columns.place)}"
-        self.line(f"store_turned({place}, {columns.step.text(self.symbols)}, {vectors});")
+        self.line(f"store_turned({place}, {vectors});")
         return True
 
     def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
@@ -660,7 +668,7 @@ class KernelPrinter:
         memory, name = self.memories[stores[0].buffer], self.fresh("w")
         kind = f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}>"
         self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
-        place = f"{memory.text} + {self.at_first_lane(flat_offset(stores[0].index, memory.strides))}"
+        place = memory.at(memory.offset(stores[0].index), self.symbols)
         if len(stores) == scope.lanes:
             self.line(f"store_turned({place}, {len(stores)}, {name});")
         else:
@@ -751,6 +759,10 @@ class KernelPrinter:
             self.line(text)
 
 
+def is_constant(stmt: Stmt) -> bool:
+    return isinstance(stmt, Let) and stmt.op == "constant"
+
+
 def factors_of_several(block: Block) -> set[str]:
     """The values that several fused multiply-adds of a block take: a register tile's operands."""
     uses = Counter(
@@ -759,21 +771,23 @@ def factors_of_several(block: Block) -> set[str]:
     return {name for name, count in uses.items() if count > 1}
 
 
-def print_kernel(kernel: Kernel, number: Callable[[int], str] = str) -> Function:
-    """The C++ of one kernel; ``number`` prints the numbers (0 and more) of indices and loops.
+def print_kernel(kernel: Kernel, number: Callable[[int], str] = str, known: bool = True) -> Function:
+    """The C++ of one kernel; ``number`` prints the numbers (0 and more) of indices and loops. ``known``: they
+    stay what they are, so that a loop of one vector is none.
 
     Raises:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
     """
-    return KernelPrinter(kernel, number).run()
+    return KernelPrinter(kernel, number, known).run()
 
 
 @lru_cache(maxsize=1024)
-def tile_function(kernel: Kernel) -> Function:
-    """A register tile's function, named by what it does: it is the same one wherever it is used.
+def own_function(kernel: Kernel) -> Function:
+    """The function of what is outlined, named by what it does: it is the same one wherever it is used.
 
     Compilers may not put it in a call's place: it would be there as often as it is called.
     """
     function = KernelPrinter(kernel, fences=False).run()
     digest = hashlib.sha256((function.parameters + function.body).encode()).hexdigest()
-    return replace(function, name=f"tile_{digest[:12]}", before="__attribute__((noinline)) ")
+    name = f"{kernel.name}_{digest[:12]}"
+    return replace(function, name=name, before="__attribute__((noinline)) ")

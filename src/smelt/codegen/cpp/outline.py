@@ -1,26 +1,28 @@
-"""Register tiles as functions that kernels call, each printed and compiled once, whatever the sizes.
+"""What kernels of products do, as functions that they call: printed and compiled once, whatever the sizes.
 
     for (i64 d5 = 0; d5 < 16; d5 += 16) {            tile(in0 + d4*9216, t0, t1, 1024, 1024);
       …                                          →
       in0[d7 + d4*9216 + 1024] … t0 + d7*48 …        in0[d7 + s0] … in1 + d7*48 …
 
-A compiler takes as long for a tile as for all the rest of a kernel, and a model has many products. What
-belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are. Where its
-operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
+A compiler takes as long for a register tile as for all the rest of a kernel, and a model has many products.
+What belongs to the tile's form stays a number: rows, columns, and how far apart a panel's terms are. Where
+its operands begin, how far apart rows and outer terms are, and how many terms there are is handed over.
+Likewise rows of vectors that follow a tile: of these only how many lanes a vector has is form.
+
+A kernel is left that calls functions: it need not be optimized, and serves any size (`Functions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import sympy
-import torch
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max, Min
 
-from smelt.codegen.cpp.index import Offset, Term, flat_offset
+from smelt.codegen.cpp.index import Names, Offset, Term, index_text
+from smelt.codegen.cpp.scope import Memory
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
 from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE
@@ -32,21 +34,8 @@ FEWEST_TERMS = 16
 """Below which the call shows beside what the tile does; with products of 16 MobileNetV2 takes as long."""
 
 
-class Buffer(Protocol):
-    """What a kernel accesses."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def strides(self) -> tuple[Expr, ...]: ...
-
-    @property
-    def streamed(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Tile:
+class Outlined:
     """A function of its own, and what a kernel hands it: for each pointer a buffer and where in it, then
     numbers.
     """
@@ -55,11 +44,19 @@ class Tile:
     pointers: tuple[tuple[str, Offset], ...]
     numbers: tuple[Offset | Expr, ...]
 
+    def call(self, function: str, memories: Mapping[str, Memory], names: Names) -> str:
+        pointers = [memories[buffer].at(place, names) for buffer, place in self.pointers]
+        numbers = [
+            given.text(names) if isinstance(given, Offset) else index_text(given, names)
+            for given in self.numbers
+        ]
+        return f"{function}({', '.join([*pointers, *numbers])});"
 
-def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let]) -> Tile | None:
+
+def tile_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
     """The register tile that ``loop`` over lanes is, as a function; None where it is of another kind.
 
-    ``outside``: values that are bound around it; of these a tile takes constants alone.
+    ``outside``: values that are bound around it; of these a function takes constants alone.
     """
     stmts = walk(loop.body)
     if loop.begin.free_symbols or loop.end.free_symbols:
@@ -76,14 +73,38 @@ def outlined(loop: For, buffers: Mapping[str, Buffer], outside: Mapping[str, Let
     terms = numel([trip_count(each) for each in inside if each.kind is LoopKind.SERIAL])
     if terms.is_Integer and int(terms) < FEWEST_TERMS:
         return None
+    across = next((each.var for each in reversed(inside) if each.kind is LoopKind.JAM), None)
+    return _outlined(_Outliner("tile", loop, loop, buffers, outside, inside[-1].var, across))
+
+
+def rows_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
+    """The rows of vectors that ``loop`` makes, as a function; None where it does something else. See
+    `tile_outlined`.
+    """
+    nest = [loop]
+    while len(nest[-1].body.stmts) == 1 and isinstance(inner := nest[-1].body.stmts[0], For):
+        nest.append(inner)
+    *rows, lanes = nest
+    if (
+        not rows
+        or lanes.kind is not LoopKind.VECTOR
+        or any(each.kind is not LoopKind.SERIAL for each in rows)
+    ):
+        return None
+    if lanes.begin != 0 or not all(isinstance(stmt, (Let, Store)) for stmt in lanes.body.stmts):
+        return None
+    return _outlined(_Outliner("rows", loop, lanes, buffers, outside))
+
+
+def _outlined(outliner: _Outliner) -> Outlined | None:
     try:
-        return _Outliner(loop, buffers, outside).run(stmts)
+        return outliner.run()
     except _OfAnotherKindError:
         return None
 
 
 class _OfAnotherKindError(Exception):
-    """It is no tile that can be a function."""
+    """It can't be a function."""
 
 
 _Key = tuple[object, ...]
@@ -100,44 +121,50 @@ class _Access:
 
 @dataclass(slots=True)
 class _Outliner:
-    """Looks at all that a tile accesses, then makes its function.
+    """Looks at all that ``loop`` accesses, then makes its function. ``lanes``: the loop over lanes, that one
+    or one in it.
 
-    ``across``: the variable of the loop over its registers side by side, if it has any.
-    ``panel_steps``: buffers, and how far apart terms of a panel in them are. ``rows``: of accesses that are
-    one number for all lanes, by pointer, how far apart rows are. ``pointers`` and ``numbers`` are what the
-    function takes: a buffer and where in it is first accessed; what is given.
+    ``innermost``: the variable of a tile's loop over terms; ``across``: that of the loop over its registers
+    side by side, if it has any. ``panel_steps``: buffers, and how far apart terms of a panel in them are.
+    ``rows``: of accesses that are one number for all lanes, by pointer, how far apart rows are. ``pointers``
+    and ``numbers`` are what the function takes: a buffer and where in it is first accessed; what is given.
     """
 
+    name: str
     loop: For
-    buffers: Mapping[str, Buffer]
+    lanes: For
+    buffers: Mapping[str, Memory]
     outside: Mapping[str, Let]
-    renamed: dict[Symbol, Symbol] = field(default_factory=dict)
-    accesses: dict[int, _Access] = field(default_factory=dict)
     innermost: Symbol | None = None
     across: Symbol | None = None
+    renamed: dict[Symbol, Symbol] = field(default_factory=dict)
+    accesses: dict[int, _Access] = field(default_factory=dict)
     panel_steps: set[tuple[str, Offset]] = field(default_factory=set)
     pointers: dict[_Key, tuple[str, str, _Access]] = field(default_factory=dict)
     rows: dict[_Key, list[int]] = field(default_factory=dict)
     numbers: dict[_Key, tuple[Symbol, Offset | Expr]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
-    def run(self, stmts: Sequence[Stmt]) -> Tile:
+    def run(self) -> Outlined:
+        stmts = walk(self.loop.body)
         inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
-        self.innermost = inside[-1].var
-        self.across = next((each.var for each in reversed(inside) if each.kind is LoopKind.JAM), None)
         for stmt in stmts:
             self.look_at(stmt)
         bound = self.constants(stmts)
-        body = Block((*bound, *self.block(self.loop.body).stmts))
-        lanes = replace(self.loop, var=self.renamed[self.loop.var], body=body)
+        loop = self.stmt(self.loop)
+        assert isinstance(loop, For)
+        if self.loop is self.lanes:
+            body = Block((replace(loop, body=Block((*bound, *loop.body.stmts))),))
+        else:
+            body = Block((*bound, loop))
         params = tuple(
             Param(name, made.dtype, (ONE,), (ONE,), name in self.written, made.streamed)
             for name, made in ((name, self.buffers[buffer]) for name, buffer, _ in self.pointers.values())
         )
-        kernel = Kernel("tile", params, tuple(made for made, _ in self.numbers.values()), Block((lanes,)))
+        kernel = Kernel(self.name, params, tuple(made for made, _ in self.numbers.values()), body)
         pointers = tuple((buffer, _base(access)) for _, buffer, access in self.pointers.values())
-        return Tile(kernel, pointers, tuple(given for _, given in self.numbers.values()))
+        return Outlined(kernel, pointers, tuple(given for _, given in self.numbers.values()))
 
     def constants(self, stmts: Sequence[Stmt]) -> list[Let]:
         """What is bound outside and used here."""
@@ -164,8 +191,8 @@ class _Outliner:
         if place is None:
             return
         buffer, index = place
-        access = self.accesses[id(stmt)] = self.split(flat_offset(index, self.buffers[buffer].strides))
-        lane = access.steps.get(self.loop.var)
+        access = self.accesses[id(stmt)] = self.split(self.buffers[buffer].offset(index))
+        lane = access.steps.get(self.lanes.var)
         if lane is not None and not lane.is_one:
             raise _OfAnotherKindError
         if lane is not None and self.innermost in access.steps:
@@ -195,7 +222,7 @@ class _Outliner:
 
     def key(self, buffer: str, access: _Access) -> _Key:
         """What accesses through one pointer have in common."""
-        return buffer, self.loop.var in access.steps, access.fixed, tuple(access.steps.items())
+        return buffer, self.lanes.var in access.steps, access.fixed, tuple(access.steps.items())
 
     # -- what becomes of it
     def block(self, block: Block) -> Block:
@@ -204,10 +231,12 @@ class _Outliner:
 
     def stmt(self, stmt: Stmt) -> Stmt:
         """One of them."""
-        if isinstance(stmt, For) and stmt.kind is LoopKind.JAM:
-            return replace(stmt, var=self.renamed[stmt.var], body=self.block(stmt.body))
         if isinstance(stmt, For):
-            begin, end = self.bound(stmt, "begin", stmt.begin), self.bound(stmt, "end", stmt.end)
+            begin, end = stmt.begin, stmt.end
+            if stmt.kind is LoopKind.SERIAL:
+                begin, end = self.bound(stmt, "begin", begin), self.bound(stmt, "end", end)
+            elif stmt is self.lanes and stmt is not self.loop:
+                end = self.vectors(stmt)
             return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
         place = _place(stmt)
         if place is None:
@@ -234,10 +263,10 @@ class _Outliner:
 
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
         """By how much a turn of a loop moves an access."""
-        wide = self.loop.var in access.steps
+        wide = self.lanes.var in access.steps
         form = step.is_one or (wide and var == self.across)
         form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
-        number = _number(step)
+        number = step.number
         if form and number is not None:
             return self.renamed[var] * number
         return self.renamed[var] * self.number(("step", buffer, wide, var, step), step)
@@ -263,6 +292,17 @@ class _Outliner:
             raise _OfAnotherKindError
         return bound.xreplace(self.renamed)
 
+    def vectors(self, loop: For) -> Expr:
+        """Where a loop over lanes ends: how many vectors there are is handed over, or, if they are not whole
+        ones, how many lanes.
+        """
+        count = loop.end / loop.step
+        if count.is_Integer:
+            return self.number(("vectors",), count) * loop.step
+        if not loop.end.free_symbols.isdisjoint(self.renamed):
+            raise _OfAnotherKindError
+        return self.number(("lanes",), loop.end)
+
     def number(self, role: _Key, given: Offset | Expr) -> Symbol:
         """What is handed over in this role."""
         if role not in self.numbers:
@@ -274,12 +314,6 @@ def _place(stmt: Stmt) -> tuple[str, tuple[Expr, ...]] | None:
     if isinstance(stmt, (Store, Prefetch)):
         return stmt.buffer, stmt.index
     return (stmt.args[0], stmt.args[1]) if isinstance(stmt, Let) and stmt.op == "load" else None
-
-
-def _number(offset: Offset) -> int | None:
-    if len(offset.terms) == 1 and not offset.terms[0].factors:
-        return offset.terms[0].coefficient
-    return None
 
 
 def _base(access: _Access) -> Offset:

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from sympy import Expr, Symbol
 
-from smelt.codegen.cpp.functions import Function, Functions
+from smelt.codegen.cpp.functions import Functions
 from smelt.codegen.cpp.header import header_text
 from smelt.codegen.cpp.index import Names, index_text
+from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.nest.ir import Call, InArena, Kernel, Run
 
@@ -81,10 +82,10 @@ class UnitPrinter:
         Raises:
             SmeltError: SM0801-SM0807, the nest breaks the rules of `smelt.nest.ir`.
         """
-        function = self.kernels.add(kernel)
-        if function is not None and self.early is not None:
+        functions = self.kernels.add(kernel)
+        if self.early is not None:
             known = self.begun.union(each.name for each in self.waiting)
-            self.waiting += [*(tile for tile in function.tiles if tile.name not in known), function]
+            self.waiting += [each for each in functions if each.name not in known]
         reach = list(accumulate(len(each.body) for each in self.waiting))
         if reach and reach[-1] >= LEAST_EARLY and self.early is not None and self.early.free():
             count = bisect(reach, MOST_EARLY) or 1
@@ -102,7 +103,7 @@ class UnitPrinter:
         for run in runs:
             for call in run.calls:
                 function = self.kernels[call.kernel][0]
-                functions.update((each.name, each) for each in (*function.tiles, function))
+                functions.update((each.name, each) for each in (*function.calls, function))
             text, checked = _print_run(run, self.kernels, calls, clocks)
             entries.append(text)
             errors[run.name] = ERRORS if checked else ()
@@ -147,8 +148,8 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
 
 
 def _part(functions: Sequence[Function]) -> str:
-    """A file of kernels, and of the tiles of some; it declares what they call."""
-    called = {f"{tile.head};": None for function in functions for tile in function.tiles}
+    """A file of functions; it declares what they call."""
+    called = {f"{each.head};": None for function in functions for each in function.calls}
     return _file(functions, [*called, *(function.text() for function in functions)])
 
 

@@ -1,11 +1,14 @@
-"""What statements are printed with: values and buffers as C++ has them, and the loops around."""
+"""What statements are printed with and in: values and buffers as C++ has them, loops, functions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from sympy import Expr, Symbol
+
+from smelt.codegen.cpp.index import Names, Offset, flat_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,18 @@ class Memory:
     strides: tuple[Expr, ...]
     streamed: bool = False
 
+    def offset(self, index: Sequence[Expr]) -> Offset:
+        """Where an element is."""
+        return flat_offset(index, self.strides)
+
+    def at(self, offset: Offset, names: Names) -> str:
+        """A pointer to there, as an argument."""
+        number = offset.number
+        if number is not None:
+            return f"{self.text} + {names.number(number)}" if number else self.text
+        text = offset.text(names)
+        return f"{self.text} + ({text})" if " " in text else f"{self.text} + {text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -42,3 +57,37 @@ class Scope:
     maybe_empty: bool = False
     varying: frozenset[Symbol] = frozenset()
     parallel: int = 0
+
+
+@dataclass(slots=True)
+class Head:
+    """Where a loop's body begins: lines to be put there, and what they name."""
+
+    lines: list[str]
+    indent: int
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A printed kernel, or what is outlined of one, and what it ``needs`` of the header. ``checked``: it
+    returns an error number. ``before``: comments or attributes. ``computes``: it does more than call
+    functions. ``calls``: those.
+    """
+
+    name: str
+    parameters: str
+    body: str
+    checked: bool
+    needs: frozenset[str]
+    before: str = ""
+    computes: bool = True
+    calls: tuple[Function, ...] = ()
+
+    @property
+    def head(self) -> str:
+        return f"{'i64' if self.checked else 'void'} {self.name}({self.parameters})"
+
+    def text(self, linkage: str = "") -> str:
+        plain = "" if self.computes else "SMELT_PLAIN "
+        return f"{self.before}{plain}{linkage}{self.head} {{\n{self.body}\n}}"

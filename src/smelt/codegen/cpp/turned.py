@@ -15,6 +15,7 @@ from smelt.codegen.cpp.index import Offset, flat_offset
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import FEW_COLUMNS, For, Let, LoopKind, Stmt, Store
 from smelt.symbolic import flatten
+from smelt.symbolic.affine import replaced
 
 Memories = Mapping[str, Memory]
 
@@ -32,6 +33,26 @@ class Columns:
     place: Offset
     step: Offset
 
+    def copied(self, loop: For, scope: Scope, memories: Memories) -> tuple[str, Offset, Offset] | None:
+        """What ``loop`` copies, if it does nothing else: a buffer, where its first column is, and how far
+        apart columns are.
+        """
+        if len(self.before) != 1 or not isinstance(load := self.before[0], Let) or load.op != "load":
+            return None
+        name, index = load.args
+        source = memories[name]
+        if load.name != self.store.value or source.dtype != memories[self.store.buffer].dtype:
+            return None
+        assert scope.var is not None
+        offset = source.offset(index)
+        lanes, columns = offset.split(scope.var), offset.split(loop.var)
+        if lanes is None or columns is None or not lanes[1].is_one:
+            return None
+        if columns[0].depends(set(scope.varying) - {scope.var}) or columns[1].depends(set(scope.varying)):
+            return None
+        first = [replaced(each, {loop.var: loop.begin}) for each in index]
+        return name, source.offset(first), columns[1]
+
 
 def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | None:
     """The columns that a loop inside a vector loop makes, as many as there are lanes; None where it does
@@ -46,7 +67,7 @@ def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | Non
     loads = [stmt.args[0] for stmt in before if isinstance(stmt, Let) and stmt.op == "load"]
     if store.buffer in loads or not all(isinstance(stmt, Let) for stmt in before):
         return None
-    offset = flat_offset(store.index, memories[store.buffer].strides)
+    offset = memories[store.buffer].offset(store.index)
     columns, rows = offset.split(loop.var), offset.split(scope.var)
     if columns is None or rows is None or not columns[1].is_one:
         return None

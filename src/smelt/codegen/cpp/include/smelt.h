@@ -25,12 +25,13 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define SMELT_GCC_X86 1
 #endif
-// What Python calls: it only calls kernels, hundreds of them. Nothing is gained by what optimization costs there.
+// What only calls functions, as an entry point calls kernels. Nothing is gained by what optimization costs there.
 #ifdef __clang__
-#define SMELT_ENTRY __attribute__((visibility("default"), noinline, optnone))
+#define SMELT_PLAIN __attribute__((noinline, optnone))
 #else
-#define SMELT_ENTRY __attribute__((visibility("default"), noinline, optimize("O0")))
+#define SMELT_PLAIN __attribute__((noinline, optimize("O0")))
 #endif
+#define SMELT_ENTRY __attribute__((visibility("default"))) SMELT_PLAIN
 
 extern "C" {
 void* malloc(__SIZE_TYPE__);

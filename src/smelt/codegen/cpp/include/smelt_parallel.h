@@ -80,4 +80,13 @@ template <class F> static void run_copy(const void* body, i64 begin, i64 end) {
   own(begin, end);
 }
 template <class F> SMELT_INLINE void in_parallel(i64 count, const F& body) { share_out(count, run_copy<F>, &body); }
+
+// The same for a body that does nothing but call functions: nothing is gained by what optimization costs there.
+#define SMELT_CALLS(begin, end) [=](i64 begin, i64 end) SMELT_PLAIN
+template <class F> SMELT_PLAIN static void run_plain(const void* body, i64 begin, i64 end) {
+  (*(const F*)body)(begin, end);
+}
+template <class F> SMELT_INLINE void calls_in_parallel(i64 count, const F& body) {
+  share_out(count, run_plain<F>, &body);
+}
 }  // namespace smelt

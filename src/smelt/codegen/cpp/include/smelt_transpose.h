@@ -36,6 +36,17 @@ __attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, fal
   for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
 }
 
+// p[lane * step + k] = q[lane + k * other]
+template <int N, class B>
+__attribute__((noinline)) static void copy_turned(B* p, i64 step, const B* q, i64 other) {
+  decltype(load<N>(q)) rows[N];
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++) rows[k] = load<N>(q + k * other);
+  turn<1>(rows);
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
+}
+
 // Vector J of those that hold lane 0 of all rows, then lane 1 of all rows, ...
 template <int J, int R, class T, int N, int C, int... K>
 SMELT_INLINE vec<T, N, false> among(vec<T, N, false> (&rows)[C], ints<K...> lanes) {

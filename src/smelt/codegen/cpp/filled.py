@@ -1,0 +1,93 @@
+"""Loops that store one number, as calls (``smelt_fill.h``): the zeros around what a convolution reads.
+
+for (i64 d0 = 0; d0 < 58; d0 += 1)
+  for (i64 d1 = 0; d1 < 64; d1 += 16)         →   fill_rows(out0 + 3712, 58, 3712, 64, 0.0f);
+    store(out0 + (d1 + d0*3712 + 3712), splat<16>(0.0f));
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.codegen.cpp.index import Names, Offset, index_text
+from smelt.codegen.cpp.scope import Memory
+from smelt.codegen.cpp.types import literal
+from smelt.nest.ir import For, Let, Store
+from smelt.nest.tree import walk
+from smelt.symbolic.affine import replaced
+
+ONE = sympy.Integer(1)
+_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is filled with ``value``: from ``place`` in a buffer, ``rows`` of ``length`` elements, that lie
+    ``step`` apart.
+    """
+
+    buffer: str
+    value: Any
+    place: Offset
+    rows: Expr
+    step: Offset
+    length: Expr
+
+    def call(self, memories: Mapping[str, Memory], names: Names, parallel: bool) -> str:
+        """``parallel``: a parallel loop is around it."""
+        memory = memories[self.buffer]
+        numbers = [index_text(self.rows, names), self.step.text(names), index_text(self.length, names)]
+        args = [memory.at(self.place, names), *numbers, literal(self.value, memory.dtype)]
+        return f"{'fill_rows' if parallel else 'fill_all_rows'}({', '.join(args)});"
+
+
+def filled(loop: For, memories: Mapping[str, Memory], outside: Mapping[str, Let]) -> list[Rows]:
+    """What ``loop`` fills; nothing where it does something else. ``outside``: values bound around it."""
+    stmts = walk(loop.body)
+    own = {stmt.name: stmt for stmt in stmts if isinstance(stmt, Let)}
+    if any(each.op != "constant" for each in own.values()):
+        return []
+    nest = [loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
+    stores = [stmt for stmt in nest[-1].body.stmts if isinstance(stmt, Store)]
+    if not stores or len(own) + len(nest) - 1 + len(stores) < len(stmts):
+        return []
+    if any(all(stmt is not inner for stmt in outer.body.stmts) for outer, inner in pairwise(nest)):
+        return []
+    values = [own.get(store.value) or outside.get(store.value) for store in stores]
+    variables = {each.var for each in nest}
+    if any(not variables.isdisjoint(each.begin.free_symbols | each.end.free_symbols) for each in nest):
+        return []
+    found = [_rows(nest, store, value, memories[store.buffer]) for store, value in zip(stores, values)]
+    return [] if None in found else [each for each in found if each is not None]
+
+
+def _rows(nest: Sequence[For], store: Store, value: Let | None, memory: Memory) -> Rows | None:
+    if value is None or value.op != "constant":
+        return None
+    if memory.dtype not in _DTYPES or memory.streamed or store.mode is not None:
+        return None
+    variables = {each.var for each in nest}
+    offset = memory.offset(store.index)
+    dims: list[tuple[Expr, Offset]] = []
+    for each in nest:
+        count = each.end - each.begin
+        parts = offset.split(each.var)
+        if parts is None or parts[1].depends(variables) or (each is not nest[-1] and each.step != 1):
+            return None
+        dims.append((count, parts[1]))
+    (length, step), *rows = [each for each in reversed(dims) if each[0] != 1] or dims[-1:]
+    while rows and length.is_Integer and rows[0][1].is_number(int(length)):
+        length *= rows.pop(0)[0]
+    if len(rows) > 1 or not step.is_one:
+        return None
+    begins = {each.var: each.begin for each in nest}
+    place = memory.offset([replaced(index, begins) for index in store.index])
+    count, apart = rows[0] if rows else (ONE, Offset(()))
+    return Rows(store.buffer, value.args[0], place, count, apart, length)
