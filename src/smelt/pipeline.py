@@ -168,6 +168,7 @@ class _Rest:
                 _verify_kernels(scheduled)
         with report.phase("codegen"):
             cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
+            objects.start_rest(cpp.parts)  # here: the thread that waits for them would come late to it
             plan = _with_errors(scheduled.plan, cpp)
         return Unit(scheduled, plan, cpp, objects)
 

@@ -335,15 +335,19 @@ class Objects:
         except OSError:
             self._failed = True
 
-    def link(self, parts: Sequence[str], binary: Path) -> bool:
-        """Make a shared library of these parts and those begun before. Where that fails, the whole says why,
-        or is compiled.
-        """
-        if self._process != os.getpid():
-            return False  # we are in a fork: the compilers are the parent's
+    def start_rest(self, parts: Sequence[str]) -> None:
+        """Begin to compile what is left, all of it: whoever waits for it has nothing else to do."""
         while self._rest < len(parts):
             self.start(parts[self._rest])
             self._rest += 1
+
+    def link(self, parts: Sequence[str], binary: Path) -> bool:
+        """Make a shared library of these parts, the rest, and those begun before. Where that fails, the whole
+        says why, or is compiled.
+        """
+        if self._process != os.getpid():
+            return False  # we are in a fork: the compilers are the parent's
+        self.start_rest(parts)
         if any(run.wait() for run in self._running) or self._failed:
             return False
         try:

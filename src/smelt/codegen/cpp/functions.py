@@ -20,11 +20,10 @@ from smelt.codegen.cpp.scope import Function
 from smelt.nest.ir import Advance, Alloc, Kernel, SortRow
 from smelt.nest.tree import walk
 
-_MARKED = re.compile("⟨(-?[0-9]+)⟩")
+_MARKED = re.compile("⟨([^⟩]+)⟩")
 """A number that equal functions may take as an argument, as it stands in the text while this is made."""
 
-
-Numbers = tuple[int, ...]
+Numbers = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -50,11 +49,11 @@ class _Family:
         texts = []
         for column in zip(*self.numbers):
             same = len(set(column)) == 1
-            texts.append(str(column[0]) if same else parameters.setdefault(column, f"n{len(parameters)}"))
+            texts.append(column[0] if same else parameters.setdefault(column, f"n{len(parameters)}"))
         remaining = iter(texts)
         body = _MARKED.sub(lambda _: next(remaining), self.first.body)
         declared = ", ".join(
-            filter(None, [self.first.parameters, *(f"i64 {n}" for n in parameters.values())])
+            filter(None, [self.first.parameters, *(f"{_type(of[0])} {n}" for of, n in parameters.items())])
         )
         comments = "".join(f"// {_one_line(origin)}\n" for origin in self.origins)
         passed = zip(*parameters) if parameters else ((),) * len(self.numbers)
@@ -93,7 +92,7 @@ class Functions:
         if new:
             self._families[skeleton] = _Family(text, _fresh(kernel.name, self._names))
         family = self._families[skeleton]
-        numbers = tuple(map(int, _MARKED.findall(text.body)))
+        numbers = tuple(_MARKED.findall(text.body))
         family.add(numbers, kernel.origins)
         self._printed[key] = family, numbers
         self._met[id(kernel)] = kernel, family, numbers
@@ -108,8 +107,15 @@ class Functions:
         return function, passed[numbers]
 
 
-def _marked(value: int) -> str:
-    return f"⟨{value}⟩" if abs(value) > 1 else str(value)
+def _marked(value: int | str) -> str:
+    return f"⟨{value}⟩" if isinstance(value, str) or abs(value) > 1 else str(value)
+
+
+def _type(number: str) -> str:
+    """The C++ type of what a number is an argument for."""
+    if number.lstrip("-").isdecimal():
+        return "i64"
+    return "f32" if number.endswith("f") else "f64"
 
 
 def _serves_any_size(kernel: Kernel) -> bool:

@@ -37,7 +37,7 @@ class Names(dict[Symbol, str]):
         self,
         fixed: Mapping[Symbol, str] = MappingProxyType({}),
         share: Callable[[str, frozenset[Symbol]], str] | None = None,
-        number: Callable[[int], str] = str,
+        number: Callable[[int | str], str] = str,
     ) -> None:
         super().__init__(fixed)
         self.fixed = frozenset(fixed)

@@ -66,7 +66,7 @@ class KernelPrinter:
     """
 
     kernel: Kernel
-    number: Callable[[int], str] = str
+    number: Callable[[int | str], str] = str
     known: bool = True
     fences: bool = True
     lines: list[str | list[str]] = field(default_factory=list)
@@ -461,7 +461,10 @@ class KernelPrinter:
     def let(self, stmt: Let, scope: Scope) -> Scope:
         self.definitions[stmt.name] = stmt
         if stmt.op == "constant":
-            self.values[stmt.name] = Value(literal(stmt.args[0], stmt.dtype), stmt.dtype, 1, stmt.args[0])
+            text = literal(stmt.args[0], stmt.dtype)
+            if stmt.dtype in (torch.float32, torch.float64) and float(stmt.args[0]) % 1 > 0:
+                text = self.number(text)
+            self.values[stmt.name] = Value(text, stmt.dtype, 1, stmt.args[0])
         elif stmt.op == "load":
             self.load(stmt, scope)
         elif stmt.op == "index_expr":
@@ -771,9 +774,9 @@ def factors_of_several(block: Block) -> set[str]:
     return {name for name, count in uses.items() if count > 1}
 
 
-def print_kernel(kernel: Kernel, number: Callable[[int], str] = str, known: bool = True) -> Function:
-    """The C++ of one kernel; ``number`` prints the numbers (0 and more) of indices and loops. ``known``: they
-    stay what they are, so that a loop of one vector is none.
+def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known: bool = True) -> Function:
+    """The C++ of one kernel; ``number`` prints the numbers of indices and loops, and fractions that it
+    computes with (text). ``known``: they stay what they are, so that a loop of one vector is none.
 
     Raises:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.

@@ -197,7 +197,7 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         function, numbers = kernels[call.kernel]
         number = len(calls)
         calls.append(function.name)
-        args = ", ".join([*_arguments(call, offsets, sizes), *map(str, numbers)])
+        args = ", ".join([*_arguments(call, offsets, sizes), *numbers])
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
