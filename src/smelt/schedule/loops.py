@@ -227,15 +227,15 @@ class _Arranger:
         return len(self._perfect_chain(loop.var)) > 1 and trips <= self._block(trips, self._lanes(loop))
 
     def _block(self, trips: int, lanes: int) -> int:
-        """Turns of a vector loop that a thread takes at once: a few lines of memory. Equal blocks, if they are
-        few: threads have as much to do, and kernels of many sizes are one.
+        """Turns of a vector loop that a thread takes at once: a few lines of memory. Few blocks are equal if
+        they can be: threads have as much to do, and kernels of many sizes are one.
         """
         step = lanes * 4
         wanted = min(BLOCK, -(-trips // 16))
         if wanted > step:
             return -(-wanted // step) * step
-        equal = (block for block in (step, step - lanes, step - 2 * lanes) if trips % block == 0 < trips - block)
-        return next(equal, step)
+        blocks = (step, step - lanes, step - 2 * lanes)
+        return next((block for block in blocks if trips % block == 0 and trips > block), step)
 
     # -- tiling ---------------------------------------------------------------------------------------------
 
