@@ -66,6 +66,15 @@ def kept(rows: int, columns: int) -> Kernel:
     return Kernel("kept", params, (), block(loop))
 
 
+def scaled(rows: int, factor: float) -> Kernel:
+    """``out[i] = x[i] * factor``"""
+    value = (Let("v", F32, "load", ("x", (ROW,))), Let("f", F32, "constant", (factor,)))
+    stmts = (*value, Let("w", F32, "mul", ("v", "f")), Store("y", (ROW,), "w"))
+    loop = For(ROW, number(0), number(rows), block(*stmts), LoopKind.VECTOR, 8)
+    params = (param("x", F32, [rows]), param("y", F32, [rows], written=True))
+    return Kernel("scaled", params, (), block(loop))
+
+
 def functions(text: str) -> list[str]:
     """The heads of the kernels in a unit."""
     return re.findall(r"^static (?:void|i64) kernel_.*(?= {$)", text, re.MULTILINE)
@@ -95,6 +104,23 @@ def test_what_is_the_same_in_all_sizes_stays_a_number() -> None:
     assert "for (i64 d1 = 0; d1 < n0; d1 += 8)" in text
     assert "kernel_turned((f32_buffer*)p0, (f32_buffer*)p1, 128);" in text
     assert "⟨" not in text
+
+
+def test_fractions_in_which_kernels_differ_are_arguments(tmp_path: Path) -> None:
+    """The mean over each size of image, in a model. Whole numbers, 0 and 1 among them, compilers know."""
+    factors = (0.25, -0.1, 1e-7)
+    runs = [single(scaled(64, factor), f"run{k}") for k, factor in enumerate(factors)]
+    library = Library(tmp_path, runs)
+    head = "static void kernel_scaled(const f32_buffer* in0, f32_buffer* out1, f32 n0)"
+    assert functions(library.unit.text) == [head]
+    x = torch.linspace(-3, 3, 64)
+    for k, factor in enumerate(factors):
+        y = torch.empty(64)
+        library(f"run{k}", x, y)
+        assert torch.equal(y, x * factor)
+    alone = print_unit([single(scaled(64, 0.25))]).text
+    assert functions(alone) == [head.replace(", f32 n0", "")] and "splat<8>(0.25f)" in alone
+    assert len(functions(print_unit([single(scaled(64, n), f"run{n:.0f}") for n in (0.0, 2.0)]).text)) == 2
 
 
 def test_a_size_alone_is_written_into_its_function() -> None:

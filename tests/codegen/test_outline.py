@@ -83,6 +83,18 @@ def test_what_follows_is_there_once_for_whole_tiles_and_the_last_one() -> None:
     assert text.count("= at_least(") == 1 and "at_least" not in body[0]
 
 
+def test_kernels_that_only_call_functions_are_not_optimized_and_serve_any_size() -> None:
+    def several(w: torch.Tensor, *images: torch.Tensor) -> list[torch.Tensor]:
+        return [conv2d(x, w) for x in images]
+
+    inputs = [torch.randn(64, 64, 1, 1), *(torch.randn(1, 64, n, n) for n in (24, 30, 36))]
+    text = print_unit(schedule(lowered(several, *inputs), Config(), Target(32)).runs).text
+    (name,) = re.findall(r"^SMELT_PLAIN static void (kernel_\w*tiled\w*)\(", text, re.MULTILINE)
+    body = text[text.index(f"void {name}(") :].split("\n}\n", 1)[0]
+    assert text.count(f"  {name}(") == 3 and "calls_in_parallel(n" in body
+    assert len(CALLED.findall(body)) == 1 and "load<" not in body
+
+
 def test_windows_that_are_unrolled_stay_where_they_are() -> None:
     x, w = torch.randn(1, 32, 14, 14), torch.randn(32, 1, 3, 3)
     graph = lowered(lambda x, w: conv2d(x, w, padding=1, groups=32).relu(), x, w)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -106,6 +107,24 @@ def test_gradients_of_convolutions(name: str, dtype: torch.dtype) -> None:
         slack=32.0,
     )
     assert sum(isinstance(node.body, Contraction) for node in graph.nodes) == 2
+
+
+@pytest.mark.parametrize(
+    "taps, padding, tested", [(1, 0, ""), (3, 0, "ge lt"), (3, 1, "ge lt"), (3, 2, ""), (2, 1, "")]
+)
+def test_a_gradient_asks_for_windows_only_where_there_may_be_none(
+    taps: int, padding: int, tested: str
+) -> None:
+    """Windows of one element see every position: nothing is masked, so nothing is copied."""
+    geometry = ([1, 1], [padding] * 2, [1, 1], False, [0, 0], 1)
+    x, w = draw(1, 4, 9, 9), draw(5, 4, taps, taps)
+    grad = aten.convolution.default(x, w, None, *geometry)
+
+    def of_input(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return aten.convolution_backward.default(g, x, w, [0], *geometry, [True, False, False])[0]
+
+    text = print_graph(check(of_input, grad, x, w, slack=32.0))
+    assert [name for name in ("ge", "lt") if re.search(rf"\b{name}\(", text)] == tested.split()
 
 
 def test_a_convolution_of_any_size() -> None:
