@@ -171,6 +171,20 @@ def test_zeros_behind_a_kernel_are_calls() -> None:
     assert text.count(f"  {kernels[0].split('(', 1)[0]}(") == 2
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (300, 500), (70_001,), (40, 3, 999)])
+def test_memory_that_is_filled(shape: tuple[int, ...]) -> None:
+    """In one row or in many, by one thread or by all."""
+
+    def fill(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inner = x.new_full([size + 2 for size in shape], 3.0)
+        inner[tuple(slice(1, -1) for _ in shape)] = x
+        return inner, torch.full(shape, -2.5), torch.full(shape, 7, dtype=torch.int64)
+
+    x = draw(*shape)
+    for got, want in zip(smelt.compile(fill)(x), fill(x)):
+        assert torch.equal(got, want)
+
+
 def test_what_is_saved_for_the_backward_has_none() -> None:
     """It is a tensor of its own, outside of the arena, however it lies."""
     mix, last = torch.nn.Conv2d(16, 32, 1), torch.nn.Conv2d(32, 20, 1)

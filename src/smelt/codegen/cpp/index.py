@@ -28,8 +28,8 @@ class Names(dict[Symbol, str]):
 
     Division by what is made of these alone goes through a ``divider`` (``smelt_arithmetic.h``), which
     multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
-    quotient, made of certain symbols, a name of its own. ``number`` prints what is not negative; numbers that
-    divide are always there for the compiler, save those that part an `ITERATION`. ``named`` may give every
+    quotient, made of certain symbols, a name of its own. ``number`` prints numbers; those that divide are
+    always there for the compiler, save those that part an `ITERATION`. ``named`` may give every
     quotient, rest, maximum and minimum a name.
     """
 

@@ -287,8 +287,8 @@ class KernelPrinter:
         self.computes |= around
 
     def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> Iterator[str]:
-        """What the variables of loops are in an `ITERATION` of all. A kernel that calls functions divides by
-        a count of one too: it serves any size.
+        """What the variables of loops are in an `ITERATION` of all. Where only functions are called, the
+        first one is divided for even if it is 0: one text serves more sizes.
         """
         for position, (loop, name) in enumerate(nested):
             number = ZERO
