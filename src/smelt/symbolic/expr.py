@@ -94,8 +94,18 @@ def loop_var(name: str) -> Symbol:
 
 
 def numel(sizes: Iterable[Expr]) -> Expr:
-    """How many elements a shape holds."""
-    return sympy.Mul(*sizes)
+    """How many elements a shape holds: numbers without SymPy's general product.
+
+    >>> numel([sympy.Integer(3), loop_var("s0"), sympy.Integer(4)]), numel([])
+    (12*s0, 1)
+    """
+    number, others = 1, []
+    for size in sizes:
+        if isinstance(size, sympy.Integer):
+            number *= size.p
+        else:
+            others.append(size)
+    return sympy.Mul(number, *others) if others else sympy.Integer(number)
 
 
 def free_symbols(exprs: Iterable[Expr]) -> set[Symbol]:
