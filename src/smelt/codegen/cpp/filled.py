@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -20,7 +19,6 @@ from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.scope import Memory
 from smelt.codegen.cpp.types import literal
 from smelt.nest.ir import For, Let, Store
-from smelt.nest.tree import walk
 from smelt.symbolic.affine import replaced
 
 ONE = sympy.Integer(1)
@@ -50,16 +48,22 @@ class Rows:
 
 def filled(loop: For, memories: Mapping[str, Memory], outside: Mapping[str, Let]) -> list[Rows]:
     """What ``loop`` fills; nothing where it does something else. ``outside``: values bound around it."""
-    stmts = walk(loop.body)
-    own = {stmt.name: stmt for stmt in stmts if isinstance(stmt, Let)}
-    if any(each.op != "constant" for each in own.values()):
-        return []
-    nest = [loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
-    stores = [stmt for stmt in nest[-1].body.stmts if isinstance(stmt, Store)]
-    if not stores or len(own) + len(nest) - 1 + len(stores) < len(stmts):
-        return []
-    if any(all(stmt is not inner for stmt in outer.body.stmts) for outer, inner in pairwise(nest)):
-        return []
+    nest, own, stores = [loop], dict[str, Let](), list[Store]()
+    while not stores:
+        inner = None
+        for stmt in nest[-1].body.stmts:
+            if isinstance(stmt, Store):
+                stores.append(stmt)
+            elif isinstance(stmt, For) and inner is None:
+                inner = stmt
+            elif isinstance(stmt, Let) and stmt.op == "constant":
+                own[stmt.name] = stmt
+            else:
+                return []
+        if (inner is None) != bool(stores):
+            return []
+        if inner is not None:
+            nest.append(inner)
     values = [own.get(store.value) or outside.get(store.value) for store in stores]
     variables = {each.var for each in nest}
     if any(not variables.isdisjoint(each.begin.free_symbols | each.end.free_symbols) for each in nest):

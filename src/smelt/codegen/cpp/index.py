@@ -311,7 +311,7 @@ def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:
         for coefficient, own in _terms(position):
             key = tuple(sorted((*own, *factors), key=order_text))
             found[key] = found.get(key, 0) + coefficient * number
-    while _joined(found):
+    while any(isinstance(factor, FloorDiv) for key in found for factor in key) and _joined(found):
         pass
     return Offset(tuple(Term(coefficient, factors) for factors, coefficient in found.items() if coefficient))
 
@@ -323,20 +323,22 @@ def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
     >>> flat_offset([FloorDiv(i, 7), Mod(i, 7)], [sympy.Integer(7), sympy.Integer(1)]).text({i: "i"})
     'i'
     """
-    for key, coefficient in found.items():
-        for rest in key:
-            if not isinstance(rest, (Mod, PythonMod)):
-                continue
-            number, by = rest.args
-            others = [factor for factor in key if factor is not rest]
-            times, factors = _factors(by)
-            whole = tuple(sorted((*others, *factors, FloorDiv(number, by)), key=order_text))
-            if coefficient and found.get(whole) == coefficient * times:
-                del found[key], found[whole]
-                for each, own in _terms(number):
-                    joined = tuple(sorted((*own, *others), key=order_text))
-                    found[joined] = found.get(joined, 0) + coefficient * each
-                return True
+    rests = [(key, rest) for key in found for rest in key if isinstance(rest, (Mod, PythonMod))]
+    quotients = {factor.args: factor for key in found for factor in key if isinstance(factor, FloorDiv)}
+    for key, rest in rests:
+        if rest.args not in quotients:
+            continue
+        number, by = rest.args
+        others = [factor for factor in key if factor is not rest]
+        times, factors = _factors(by)
+        whole = tuple(sorted((*others, *factors, quotients[rest.args]), key=order_text))
+        coefficient = found[key]
+        if coefficient and found.get(whole) == coefficient * times:
+            del found[key], found[whole]
+            for each, own in _terms(number):
+                joined = tuple(sorted((*own, *others), key=order_text))
+                found[joined] = found.get(joined, 0) + coefficient * each
+            return True
     return False
 
 
