@@ -219,6 +219,7 @@ def _seen_by(
 ) -> Any:
     """The x of the window that sees position ``positions`` (below ``sizes``) with tap ``taps`` (below
     ``counts``); 0 where there is none. Needless tests are left out: a window of one sees every position.
+    With a stride all are wanted: taken apart by phase (`smelt.schedule.apart`), positions exceed ``sizes``.
     """
     tests: list[Test] = []
     at: list[Expr] = []

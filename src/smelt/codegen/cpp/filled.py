@@ -64,12 +64,16 @@ def filled(loop: For, memories: Mapping[str, Memory], outside: Mapping[str, Let]
             return []
         if inner is not None:
             nest.append(inner)
-    values = [own.get(store.value) or outside.get(store.value) for store in stores]
     variables = {each.var for each in nest}
     if any(not variables.isdisjoint(each.begin.free_symbols | each.end.free_symbols) for each in nest):
         return []
-    found = [_rows(nest, store, value, memories[store.buffer]) for store, value in zip(stores, values)]
-    return [] if None in found else [each for each in found if each is not None]
+    found: list[Rows] = []
+    for store in stores:
+        rows = _rows(nest, store, own.get(store.value) or outside.get(store.value), memories[store.buffer])
+        if rows is None:
+            return []
+        found.append(rows)
+    return found
 
 
 def _rows(nest: Sequence[For], store: Store, value: Let | None, memory: Memory) -> Rows | None:

@@ -96,7 +96,9 @@ class Functions:
         family.add(numbers, kernel.origins)
         self._printed[key] = family, numbers
         self._met[id(kernel)] = kernel, family, numbers
-        return (*text.calls, family.function()[0]) if new and not any_size else text.calls if new else ()
+        if not new:
+            return ()
+        return text.calls if any_size else (*text.calls, family.function()[0])
 
     def __getitem__(self, kernel: Kernel) -> tuple[Function, Numbers]:
         """The function that computes the kernel, and what it takes after the kernel's buffers and sizes; all

@@ -188,8 +188,7 @@ class KernelPrinter:
                 self.advance(stmt, scope)
             elif isinstance(stmt, Prefetch):
                 memory = self.memories[stmt.buffer]
-                place = flat_offset(stmt.index, memory.strides).text(self.symbols)
-                self.line(f"__builtin_prefetch({memory.text} + {place});")
+                self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
             else:
                 self.alloc(stmt, scope)
             for accumulator in declared:
@@ -271,13 +270,10 @@ class KernelPrinter:
         counted = len(nested) == 1 and first.begin == 0 and first.step == 1
         place = name if counted else self.fresh("i")
         with self.block(f"for (i64 {place} = begin; {place} < end; {place} += 1)"):
-            places: list[str] = []
-            self.lines.append(places)
-            inside = "  " * self.indent
-            yield
             if not counted:
                 self.symbols[ITERATION] = place
-                places += [f"{inside}{line}" for line in self.each_of(nested, counts)]
+                self.each_of(nested, counts)
+            yield
         self.indent -= 1
         self.line("});")
         function, body = (
@@ -286,16 +282,14 @@ class KernelPrinter:
         opening.append(f"{before}{function}({iterations}, {body}(begin, end) {{")
         self.computes |= around
 
-    def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> Iterator[str]:
-        """What the variables of loops are in an `ITERATION` of all. Where only functions are called, the
-        first one is divided for even if it is 0: one text serves more sizes.
-        """
+    def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> None:
+        """What the variables of loops are in an `ITERATION` of all."""
         for position, (loop, name) in enumerate(nested):
             number = ZERO
-            if counts[position] != 1 or not self.computes:
+            if counts[position] != 1:
                 number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
                 number = remainder(number, counts[position]) if position else number
-            yield f"const i64 {name} = {self.index(loop.begin + loop.step * number)};"
+            self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 
     def merges_outward(self, body: Block) -> bool:
         updated = updates_in(body.stmts)
@@ -411,7 +405,7 @@ class KernelPrinter:
             if name is None:
                 return f"({CPP_TYPES[dtype]}_buffer*)0"
             memory = self.memories[name]
-            return f"{memory.text} + {flat_offset(index, memory.strides).text(self.symbols)}"
+            return memory.at(memory.offset(index), self.symbols)
 
         args = [
             place(stmt.source, stmt.start, source.dtype),
@@ -514,7 +508,7 @@ class KernelPrinter:
 
     def load(self, stmt: Let, scope: Scope) -> None:
         memory = self.memories[stmt.args[0]]
-        offset = flat_offset(stmt.args[1], memory.strides)
+        offset = memory.offset(stmt.args[1])
         if not offset.depends(set(scope.varying)):
             text = f"{memory.text}[{offset.text(self.symbols)}]"
             if scope.maybe_empty:
@@ -612,7 +606,7 @@ class KernelPrinter:
     # ------------------------------------------------------------------------------------------ stores
     def store(self, stmt: Store, scope: Scope) -> None:
         memory = self.memories[stmt.buffer]
-        offset = flat_offset(stmt.index, memory.strides)
+        offset = memory.offset(stmt.index)
         value = self.value(stmt.value)
         varies = offset.depends(set(scope.varying))
         if scope.lanes == 1 or (

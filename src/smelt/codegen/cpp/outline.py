@@ -151,13 +151,7 @@ class _Outliner:
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
         for stmt in stmts:
             self.look_at(stmt)
-        bound = self.constants(stmts)
-        loop = self.stmt(self.loop)
-        assert isinstance(loop, For)
-        if self.loop is self.lanes:
-            body = Block((replace(loop, body=Block((*bound, *loop.body.stmts))),))
-        else:
-            body = Block((*bound, loop))
+        body = Block((*self.constants(stmts), self.stmt(self.loop)))
         params = tuple(
             Param(name, made.dtype, (ONE,), (ONE,), name in self.written, made.streamed)
             for name, made in ((name, self.buffers[buffer]) for name, buffer, _ in self.pointers.values())

@@ -85,13 +85,13 @@ def stores_beside(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> li
     first = stmts[0]
     if scope.var is None or not isinstance(first, Store):
         return []
-    strides = memories[first.buffer].strides
-    parts = flat_offset(first.index, strides).split(scope.var)
+    memory = memories[first.buffer]
+    parts = memory.offset(first.index).split(scope.var)
     count = next((few for few in FEW_COLUMNS if parts is not None and parts[1].is_number(few)), 0)
     stores = [stmt for stmt in stmts[:count] if isinstance(stmt, Store) and stmt.buffer == first.buffer]
     if not count or len(stores) != count or not _is_of_kind(stores, scope, memories):
         return []
-    places = [sympy.expand(flatten(store.index, strides)) for store in stores]
+    places = [sympy.expand(flatten(store.index, memory.strides)) for store in stores]
     return stores if all(place - places[0] == k for k, place in enumerate(places)) else []
 
 

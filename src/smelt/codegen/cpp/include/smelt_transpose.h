@@ -28,23 +28,23 @@ template <int S, class T, int N> SMELT_INLINE void turn(vec<T, N, false>* rows) 
     turn<2 * S>(rows);
   }
 }
-// p[lane * step + k] = lane `lane` of rows[k]. A function: compilers take longer for it than for what is turned.
-template <class T, class B, int N>
-__attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
+template <class T, class B, int N> SMELT_INLINE void turn_into(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
   turn<1>(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
 }
-
+// p[lane * step + k] = lane `lane` of rows[k]. A function: compilers take longer for it than for what is turned.
+template <class T, class B, int N>
+__attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
+  turn_into(p, step, rows);
+}
 // p[lane * step + k] = q[lane + k * other]
 template <int N, class B>
 __attribute__((noinline)) static void copy_turned(B* p, i64 step, const B* q, i64 other) {
   decltype(load<N>(q)) rows[N];
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) rows[k] = load<N>(q + k * other);
-  turn<1>(rows);
-#pragma GCC unroll 16
-  for (int k = 0; k < N; k++) store(p + k * step, rows[k]);
+  turn_into(p, step, rows);
 }
 
 // Vector J of those that hold lane 0 of all rows, then lane 1 of all rows, ...
