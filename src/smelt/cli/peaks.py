@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from smelt.errors import ToolchainError
+from smelt.runtime import toolchain
 
 CHAINS = 12
 """Independent accumulators: more than latency times throughput of any machine's multiply-add units."""
@@ -52,7 +54,7 @@ def measured(threads: int, seconds: float) -> dict[str, Any]:
     try:
         run, operations = multiply_adds(threads)
         flops, how = operations / _best(run, seconds / 2), "multiply-add loop"
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, ToolchainError, subprocess.CalledProcessError):
         flops, how = product_peak(seconds / 2), "matrix product (no C++ compiler)"
     return {"flops": flops, "flops_from": how, "bytes": copy_peak(seconds / 2)}
 
@@ -61,14 +63,16 @@ def multiply_adds(threads: int) -> tuple[Callable[[], None], int]:
     """What does multiply-adds that never leave the registers, on all threads at once, and its operations.
 
     Raises:
-        OSError: no C++ compiler.
+        ToolchainError: no C++ compiler.
+        OSError: it did not run.
         subprocess.CalledProcessError: it refused the loop.
     """
     with tempfile.TemporaryDirectory(prefix="smelt-bench-peak-") as folder:
         source, library = Path(folder) / "peak.cpp", Path(folder) / "peak.so"
         source.write_text(SOURCE)
-        command = [os.environ.get("CXX", "g++"), "-O3", "-march=native", "-ffp-contract=fast", "-shared"]
-        subprocess.run([*command, "-fPIC", str(source), "-o", str(library)], check=True, capture_output=True)
+        compiler = toolchain.find()
+        command = [*compiler.command, *compiler.tuning, "-O3", "-ffp-contract=fast", "-shared", "-fPIC"]
+        subprocess.run([*command, str(source), "-o", str(library)], check=True, capture_output=True)
         code = ctypes.CDLL(str(library))
     loop = code.multiply_adds
     loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
