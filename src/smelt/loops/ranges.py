@@ -18,6 +18,7 @@ from smelt.loops.record import is_exact
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, replay
 from smelt.ops import Handler, using
 from smelt.symbolic import loop_var
+from smelt.symbolic.affine import expand
 from smelt.symbolic.bounds import bounds, is_nonnegative
 
 
@@ -37,7 +38,7 @@ class Interval:
         known = extents or {}
         if not self.nonnegative(known) or self.high is None:
             return False
-        return is_nonnegative(sympy.expand(size - 1 - self.high), known)
+        return is_nonnegative(expand(size - 1 - self.high), known)
 
     def nonnegative(self, extents: Mapping[Symbol, Expr] | None = None) -> bool:
         """Whether no number is negative."""
@@ -155,7 +156,7 @@ def _mul(x: Interval, y: Interval) -> Interval:
 
 
 def _below(x: Expr | None, y: Expr | None) -> bool:
-    return x is not None and y is not None and is_nonnegative(sympy.expand(y - x), {})
+    return x is not None and y is not None and is_nonnegative(expand(y - x), {})
 
 
 def _minimum(x: Interval, y: Interval) -> Interval:

@@ -24,6 +24,7 @@ from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr
+from smelt.symbolic.affine import remainder, times, total
 
 aten = torch.ops.aten
 ZERO = sympy.Integer(0)
@@ -169,11 +170,16 @@ class Geometry:
     dilation: tuple[int, ...]
 
     def position(self, dim: int, output: Expr, tap: Expr) -> Expr:
-        return output * self.stride[dim] + tap * self.dilation[dim] - self.padding[dim]
+        stride, dilation, padding = self._of(dim)
+        return total([times(output, stride), times(tap, dilation), -padding])
 
     def numerator(self, dim: int, position: Expr, tap: Expr) -> Expr:
         """``output * stride`` of the window that sees ``position`` with ``tap``."""
-        return position + self.padding[dim] - tap * self.dilation[dim]
+        _, dilation, padding = self._of(dim)
+        return total([position, times(tap, -dilation), padding])
+
+    def _of(self, dim: int) -> tuple[Expr, Expr, Expr]:
+        return as_expr(self.stride[dim]), as_expr(self.dilation[dim]), as_expr(self.padding[dim])
 
 
 def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> Geometry:
@@ -232,7 +238,7 @@ def _seen_by(
         if stride > 1 or (most - end).is_negative is not True:
             tests.append(("lt", numerator, end))
         if stride > 1:
-            tests.append(("eq", Mod(numerator, as_expr(stride)), ZERO))
+            tests.append(("eq", remainder(numerator, as_expr(stride)), ZERO))
         at.append(FloorDiv(numerator, as_expr(stride)) if stride > 1 else numerator)
     return _where(tests, lambda: _load(x, [batch, channel, *at], dtype), dtype)
 

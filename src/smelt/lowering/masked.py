@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr, Le
 
@@ -17,6 +16,7 @@ from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.views import reshape
 from smelt.ops import ops
 from smelt.symbolic import as_expr, numel, unflatten
+from smelt.symbolic.affine import expand
 
 aten = torch.ops.aten
 
@@ -101,7 +101,7 @@ def _compact(
     rest: float | int | bool,
 ) -> Tensor:
     """``value(index)`` where the mask holds, side by side, at most ``size`` of them; then ``rest``."""
-    more = sympy.expand(size + 1)
+    more = expand(size + 1)
     if any(extent == 0 for extent in mask.shape):
         return fill(ctx, [size], dtype, rest)
     scattered = ctx.scatter(

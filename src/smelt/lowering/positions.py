@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
 import torch
 from sympy import Expr
 
@@ -15,6 +14,7 @@ from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.views import reshape
 from smelt.ops import ops
 from smelt.symbolic import numel
+from smelt.symbolic.affine import expand
 
 
 def flattened(x: Tensor) -> Tensor:
@@ -63,4 +63,4 @@ def compacted_place(
     if limit is not None:
         keeps = ops.logical_and(keeps, ops.lt(place, ops.index_expr(limit, torch.int64)))
     chosen = ops.where(keeps, place, ops.index_expr(size, torch.int64))
-    return ops.indirect_index(chosen, sympy.expand(size + 1), wrap=False, check=False)
+    return ops.indirect_index(chosen, expand(size + 1), wrap=False, check=False)

@@ -16,6 +16,7 @@ from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.symbolic import FloorDiv, as_expr, contiguous_strides, flatten, numel, reshape_index, unflatten
+from smelt.symbolic.affine import expand as expanded
 from smelt.symbolic.bounds import is_nonnegative
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -160,9 +161,9 @@ def clamped(position: Size | None, size: Expr, default: Size) -> Expr:
     if expr.is_Integer and int(expr) >= _NO_END:
         return size
     if expr.is_negative:
-        expr = sympy.expand(size + expr)
+        expr = expanded(size + expr)
         return expr if expr.is_nonnegative else sympy.Max(0, expr)
-    gap = sympy.expand(size - expr)
+    gap = expanded(size - expr)
     if expr.is_nonnegative and gap.is_nonnegative:
         return expr
     if expr.is_nonnegative:
@@ -247,7 +248,7 @@ def position_of(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
     expr, size = as_expr(index), x.shape[dim]
     if expr.is_Integer:
         return expr if expr.is_nonnegative else size + expr
-    if expr.is_nonnegative and sympy.expand(size - expr).is_positive:
+    if expr.is_nonnegative and expanded(size - expr).is_positive:
         return expr
     message = f"select(): index out of range for a tensor of size {size} at dimension {dim}"
     ctx.check(sympy.And(-size <= expr, expr < size), message, "IndexError")
@@ -340,7 +341,7 @@ def _strided_view(ctx: Builder, x: Tensor, strides: Sequence[Expr], start: Expr)
         return None
     dense = [buffer.shape[dim] for dim in order]
     last = start + sum((n - 1) * s for n, s in zip(shape, strides))
-    beyond = sympy.expand(numel(dense) - 1 - last)
+    beyond = expanded(numel(dense) - 1 - last)
     if not is_nonnegative(start, {}):
         return None
     if not is_nonnegative(beyond, {}):

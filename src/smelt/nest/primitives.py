@@ -12,7 +12,7 @@ from functools import partial
 
 import sympy
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import FloorDiv, Min, Mod
+from torch.utils._sympy.functions import Min
 
 from smelt.errors import SmeltError
 from smelt.nest.dependence import carried_updates, conflict
@@ -46,8 +46,8 @@ from smelt.nest.tree import (
     walk,
     with_body,
 )
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same
-from smelt.symbolic.affine import divided, expand, linear, symbols_in
+from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same, span
+from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in, times, total
 from smelt.symbolic.index import simplify
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -107,16 +107,9 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
         return Block(tuple(stmts))
 
     params = tuple(
-        replace(param, shape=(_span(param.shape, param.strides),), strides=(ONE,)) for param in kernel.params
+        replace(param, shape=(span(param.shape, param.strides),), strides=(ONE,)) for param in kernel.params
     )
     return replace(kernel, params=params, body=visit(kernel.body))
-
-
-def _span(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    """How many elements from the first to the last one of a strided buffer."""
-    if any(size == 0 for size in shape):
-        return ZERO
-    return expand(sympy.Add(ONE, *((size - 1) * stride for size, stride in zip(shape, strides))))
 
 
 def inner_loop(loop: For) -> For | None:
@@ -133,13 +126,11 @@ def merges_cleanly(kernel: Kernel, var: Symbol) -> bool:
     if outer.begin != 0 or inner.begin != 0 or inner.end.has(var):
         return False
     for expr in _exprs(inner.body):
-        if not (expr.has(var) or expr.has(inner.var)):
+        if symbols_in(expr).isdisjoint((var, inner.var)):
             continue
         a, rest = linear(expr, var)
         b, rest = linear(rest, inner.var)
-        if not same(a, b * inner.end):
-            return False
-        if rest.has(var) or rest.has(inner.var):
+        if not same(a, times(b, inner.end)) or not symbols_in(rest).isdisjoint((var, inner.var)):
             return False
     return True
 
@@ -162,20 +153,20 @@ def merge(kernel: Kernel, var: Symbol) -> Kernel:
         )
     clean = merges_cleanly(kernel, var)
     size = inner.end
-    total = outer.end * size
+    turns = outer.end * size
 
     def rewrite(expr: Expr) -> Expr:
-        if not (expr.has(var) or expr.has(inner.var)):
+        if symbols_in(expr).isdisjoint((var, inner.var)):
             return expr
         if clean:
             _, rest = linear(expr, var)
             step, rest = linear(rest, inner.var)
-            return rest + step * var
-        divided = expr.xreplace({var: FloorDiv(var, size), inner.var: Mod(var, size)})
-        return simplify(divided, {var: total})
+            return total([rest, times(var, step)])
+        apart = replaced(expr, {var: divided(var, size), inner.var: remainder(var, size)})
+        return simplify(apart, {var: turns})
 
     body = map_exprs(inner.body, rewrite)
-    merged = replace(outer, end=total, body=body, independent=outer.independent and inner.independent)
+    merged = replace(outer, end=turns, body=body, independent=outer.independent and inner.independent)
     return with_body(kernel, replace_loop(kernel.body, var, lambda loop: (merged,)))
 
 

@@ -36,6 +36,7 @@ from smelt.schedule.operands import (
 )
 from smelt.schedule.panels import Panels
 from smelt.symbolic import FloorDiv, Mod, loop_var, simplify
+from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _TAP = loop_var("tap")
@@ -219,7 +220,7 @@ def _strided(left: Sequence[Recordable], body: Contraction) -> dict[int, _Stride
     for expr in _zero(left):
         if not (isinstance(expr, Mod) and expr.args[1].is_Integer):
             continue
-        taken = affine(sympy.expand(expr.args[0]), (*outer, *terms))
+        taken = affine(expand(expr.args[0]), (*outer, *terms))
         if taken is None or not taken[1].is_Integer:
             return {}
         dims = [d for d in range(len(outer)) if taken[0][d] != 0]

@@ -57,6 +57,7 @@ from smelt.schedule.product_groups import ProductKernels
 from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
+from smelt.symbolic.affine import expand
 from smelt.symbolic.text import python_text
 
 STREAMED_BYTES = 2**24
@@ -150,13 +151,15 @@ class Assembler:
         for built in self.built.values():
             plain = built.kernel
             key = replace(plain, name="")
-            if key not in arranged:
+            kernel = arranged.get(key)
+            if kernel is None:
                 scheduled.plain.append(plain)
                 ready = built.arranged
-                arranged[key] = plain if ready else arrange(plain, self.target, self.config, self.graph.hints)
-                scheduled.kernels.append(arranged[key])
-                self.ready(arranged[key])
-            built.kernel = arranged[key]
+                kernel = plain if ready else arrange(plain, self.target, self.config, self.graph.hints)
+                arranged[key] = kernel
+                scheduled.kernels.append(kernel)
+                self.ready(kernel)
+            built.kernel = kernel
         scheduled.arena_size = self.arena.size
         scheduled.runs, steps = self._steps()
         for number, (body, kernels) in enumerate(self._runs_alone()):
@@ -374,7 +377,7 @@ class Assembler:
         lifetimes = []
         for name, start in first.items():
             buffer = self.work.buffers[name]
-            size = sympy.expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
+            size = expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
             lifetimes.append(Lifetime(name, size, start, last[name]))
         return plan_arena(lifetimes, self.graph.hints)
 
@@ -553,7 +556,7 @@ class Assembler:
                 tuple(_size(s) for s in view.strides),
             )
             offset = self._place_of(view.buffer) + view.offset * buffer.dtype.itemsize
-            self.arena_tensors.append(ArenaTensor(spec, _size(sympy.expand(offset))))
+            self.arena_tensors.append(ArenaTensor(spec, _size(expand(offset))))
         return self.arena_views[key]
 
     def _output(self, value: Any) -> Any:

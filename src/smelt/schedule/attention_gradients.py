@@ -39,6 +39,7 @@ from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, added, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, numel, same, size_hint
+from smelt.symbolic.affine import expand
 
 QUERY_TILES = 16
 """Register tiles in a block of queries."""
@@ -89,7 +90,7 @@ class GradientsBuilder:
         if seen is None:
             return None
         query = self.writer.variable()
-        ahead = sympy.expand(seen((*(ZERO for _ in self.body.shape[:-2]), query)) - query)
+        ahead = expand(seen((*(ZERO for _ in self.body.shape[:-2]), query)) - query)
         assert not ahead.has(query)
         return ahead
 

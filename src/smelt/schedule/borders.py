@@ -27,7 +27,7 @@ from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Dtypes, Place, Product, lies_well, operand_code, strides_in_order
 from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
-from smelt.symbolic.affine import divided
+from smelt.symbolic.affine import divided, expand
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -161,7 +161,7 @@ def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Side
         least, most = bounds(place, extents)
         if least is None or most is None:
             return None
-        after = simplify(sympy.expand(most - size + 1), {})
+        after = simplify(expand(most - size + 1), {})
         if not (least.is_Integer and after.is_Integer):
             return None
         found.append((max(ZERO, -least), max(ZERO, after)))
@@ -205,7 +205,7 @@ def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Blo
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
         return None
-    turn, turns = sympy.expand(turn * loop.end + loop.var), turns * loop.end
+    turn, turns = expand(turn * loop.end + loop.var), turns * loop.end
     within = _in_turns(loop.body, stmts, turn, turns)
     if within is None:
         within = Block((*loop.body.stmts, *(_part(each, turn, turns) for each in stmts)))
@@ -239,7 +239,7 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
             trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
             first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
             place = tuple(variable + start for variable, start in zip(over, first))
-            flat = (sympy.expand(flatten(place, buffer.strides)),)
+            flat = (expand(flatten(place, buffer.strides)),)
             stmts: tuple[Stmt, ...] = (
                 Let(zero, buffer.dtype, "constant", (0.0,)),
                 Store(param.name, place if len(param.shape) == len(place) else flat, zero),

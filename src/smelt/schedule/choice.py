@@ -32,7 +32,7 @@ def described(body: Contractions, graph: Graph, frozen: Collection[str]) -> str:
     """
 
     def size(expr: Expr) -> str:
-        return str(expr) if expr.is_Integer else f"~{size_hint(expr, graph.hints)}"
+        return str(int(expr)) if expr.is_Integer else f"~{size_hint(expr, graph.hints)}"
 
     def sizes(exprs: Sequence[Expr]) -> str:
         return ", ".join(map(size, exprs))

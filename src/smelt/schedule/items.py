@@ -17,6 +17,7 @@ from smelt.loops.ranges import Interval
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.ops import using
 from smelt.symbolic import loop_var, reshape_index, size_hint
+from smelt.symbolic.affine import replaced
 from smelt.symbolic.index import simplify
 
 ZERO = sympy.Integer(0)
@@ -158,4 +159,4 @@ def substitute(expr: Expr, mapping: Mapping[Symbol, Expr], extents: Mapping[Symb
         return expr
     if isinstance(expr, Symbol):
         return mapping.get(expr, expr)
-    return simplify(expr.xreplace(dict(mapping)), extents)
+    return simplify(replaced(expr, mapping), extents)

@@ -505,4 +505,4 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
 def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
     """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
     coefficient, rest = linear(expr, var)
-    return None if rest.has(var) or coefficient.has(var) else coefficient
+    return None if var in symbols_in(rest) or var in symbols_in(coefficient) else coefficient

@@ -6,6 +6,7 @@ sees.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +22,7 @@ from smelt.loops.record import LoadHook, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, numel, same, simplify, size_hint
-from smelt.symbolic.affine import expand, linear, replaced
+from smelt.symbolic.affine import expand, linear, replaced, times, total
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -334,8 +335,8 @@ def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
     buffer, index = steps[0].args
     symbols = (*variables("i", len(body.shape)), *variables("r", len(body.reduce_shape)))
     extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
-    flat = simplify(sympy.expand(flatten(index, graph.buffers[buffer].strides)), extents)
-    return buffer, sympy.expand(flat)
+    flat = simplify(expand(flatten(index, graph.buffers[buffer].strides)), extents)
+    return buffer, expand(flat)
 
 
 def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
@@ -487,7 +488,7 @@ def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxe
         body, function, tuple((side.variable, side.origin, side.step, side.factor) for side in sides)
     )
     shifts = {outer[phase.dim]: phase.shift for phase in phases}
-    moved = (replaced(sympy.expand((places[n] - boxed[n].least) / boxed[n].step), shifts) for n in order)
+    moved = (replaced(expand((places[n] - boxed[n].least) / boxed[n].step), shifts) for n in order)
     return Boxed(sizes, fill, tuple(moved), symbols)
 
 
@@ -507,7 +508,9 @@ class _Side:
         """The variable, as the position and the other variables determine it."""
         assert self.variable is not None
         seen = Symbol(f"seen_{self.variable}", integer=True)
-        return (seen - (place - self.factor * self.variable)) / self.factor
+        others = linear(place, self.variable)[1]
+        away = total([seen, times(others, -ONE)])
+        return away if self.factor == 1 else away / self.factor
 
 
 def _side(
@@ -529,10 +532,10 @@ def _side(
     if not free:
         return None
     variable = min(free, key=lambda symbol: abs(int(factors[symbol])))
-    step = int(sympy.gcd(list(factors.values())))
+    step = math.gcd(*map(int, factors.values()))
     factor = int(factors[variable])
-    size = simplify(sympy.expand((most - least) / step + 1), {})
-    return _Side(variable, factor, least, step, size, sympy.expand((least - found[1]) / factor))
+    size = simplify(expand((most - least) / step + 1), {})
+    return _Side(variable, factor, least, step, size, expand((least - found[1]) / factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,5 +554,5 @@ class _Fill:
         where: dict[Symbol, Expr] = dict.fromkeys((*outer, *terms), ZERO)
         for position, (variable, origin, step, factor) in zip(index, self.sides, strict=True):
             if variable is not None:
-                where[variable] = sympy.expand(origin + position * sympy.Rational(step, factor))
+                where[variable] = expand(origin + position * sympy.Rational(step, factor))
         return self.function(tuple(where[s] for s in outer), tuple(where[s] for s in terms))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
-from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.loops.ir import Index, Value
 from smelt.ops import ops
 from smelt.schedule.operands import Product
 from smelt.schedule.tiles import ceiling, clamped
 from smelt.symbolic import contiguous_strides, flatten, unflatten
+from smelt.symbolic.affine import divided, remainder
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Panels:
         width = sympy.Integer(self.width)
         batch = [index[d] for d in product.batch]
         return ops.load(
-            self.buffer, tuple(self.place(batch, FloorDiv(column, width), rindex, Mod(column, width)))
+            self.buffer, tuple(self.place(batch, divided(column, width), rindex, remainder(column, width)))
         )
 
     def fill(self, index: Index) -> Value:

@@ -67,9 +67,10 @@ class ProductKernels:
         numbers: dict[str, int] = {}
         key = self._key(builder, numbers)
         names = list(numbers)
-        if key not in self.made:
-            self.made[key] = builder.build(), names
-        built, before = self.made[key]
+        made = self.made.get(key)
+        if made is None:
+            made = self.made[key] = builder.build(), names
+        built, before = made
         renamed = dict(zip(before, names, strict=True))
         name, origins = builder.name_and_origins()
         return replace(

@@ -60,7 +60,7 @@ from smelt.symbolic import (
     size_hint,
     unflatten,
 )
-from smelt.symbolic.affine import divided, linear
+from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 27
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
@@ -475,7 +475,7 @@ class ProductBuilder:
         where = {self.symbols[dim]: place for dim, place in zip(self.product.batch, at.batch)}
         counted = self.product.counts
         terms = [
-            counted[run[0]].xreplace(where) if run[0] in counted else size
+            replaced(counted[run[0]], where) if run[0] in counted else size
             for run, size in zip(self.term_runs, self.run_sizes)
         ]
 
@@ -496,7 +496,8 @@ class ProductBuilder:
 
     def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
         number, where = self._numbered(row)
-        place = self._lhs_place(at.batch, number, terms, at.panel * self.width + column).xreplace(where)
+        column = total([times(at.panel, sympy.Integer(self.width)), column])
+        place = replaced(self._lhs_place(at.batch, number, terms, column), where)
         return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
 
     def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
@@ -513,7 +514,7 @@ class ProductBuilder:
             where[self.term_symbols[run[-1]]] = term
         if self.product.shared:
             where[self.symbols[self.product.columns[-1]]] = column
-        return self.lhs_flat.xreplace(where)
+        return replaced(self.lhs_flat, where)
 
     def _panel_place(self, at: _Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
         """The element of a panel at a term of each run: what a load takes."""
@@ -588,7 +589,7 @@ class ProductBuilder:
         load = Let("e", torch.float32, "load", ("tile", (row, column)))
         flat = flatten(place, contiguous_strides([size for _, size in pieces]))
         out = self.writer.param(self.source, written=True)
-        return Block((load, Store(out, (flat.xreplace(where),), "e")))
+        return Block((load, Store(out, (replaced(flat, where),), "e")))
 
     def _stored_at_once(self, epilogue: Kernel | None, at: _Panel) -> Place | None:
         """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
@@ -608,7 +609,7 @@ class ProductBuilder:
         (across, rest), (down, others) = linear(place, column), linear(place, row)
         if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
             return None
-        return lambda there, beside: (buffer, (rest.xreplace({row: there}) + beside,))
+        return lambda there, beside: (buffer, (replaced(rest, {row: there}) + beside,))
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
@@ -690,12 +691,12 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
     mine = next(param.name for param, buffer in zip(kernel.params, built.buffers) if buffer == source)
     strides = contiguous_strides([loop.end for loop in chain])
     extents = {loop.var: loop.end for loop in chain}
-    place = simplify(sympy.expand(flatten([loop.var for loop in chain], strides)), extents)
+    place = simplify(expand(flatten([loop.var for loop in chain], strides)), extents)
     for stmt in walk(chain[-1].body):
         if isinstance(stmt, Store) and stmt.buffer == mine:
             return None
         if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == mine:
-            read = simplify(sympy.expand(stmt.args[1][0]), extents)
+            read = simplify(expand(stmt.args[1][0]), extents)
             if not same(read, place):
                 return None
     return kernel

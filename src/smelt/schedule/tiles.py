@@ -16,15 +16,15 @@ import torch
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
-from smelt.loops.ir import Buffer, Origin
+from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
 from smelt.nest.primitives import hoist
 from smelt.schedule.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
-from smelt.symbolic import flatten, loop_var
-from smelt.symbolic.affine import divided
+from smelt.symbolic import flatten, loop_var, span
+from smelt.symbolic.affine import divided, expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -91,14 +91,6 @@ def panel_width(
     return lanes * min(widest, key=cost)
 
 
-def span(buffer: Buffer) -> Expr:
-    """How many elements from a buffer's first to its last one."""
-    if any(size == 0 for size in buffer.shape):
-        return ZERO
-    reach = [(size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides)]
-    return sympy.expand(sympy.Add(ONE, *reach))
-
-
 def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
     """``into[place] += value``."""
     return [
@@ -146,7 +138,9 @@ class TileWriter:
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
-            params.append(Param(param, info.dtype, (span(info),), (ONE,), buffer in self.written))
+            params.append(
+                Param(param, info.dtype, (span(info.shape, info.strides),), (ONE,), buffer in self.written)
+            )
         return hoist(Kernel(name, tuple(params), size_symbols(body, params), body, origins))
 
     # -- values ---------------------------------------------------------------------------------------------
@@ -183,7 +177,7 @@ class TileWriter:
         args = list(stmt.args)
         if stmt.op == "load":
             strides = self.work.buffers[stmt.args[0]].strides
-            args = [self.param(stmt.args[0]), (sympy.expand(flatten(stmt.args[1], strides)),)]
+            args = [self.param(stmt.args[0]), (expand(flatten(stmt.args[1], strides)),)]
         elif stmt.op not in ("constant", "index_expr"):
             args = [names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
         names[stmt.name] = made

@@ -16,7 +16,7 @@ from smelt.symbolic.expr import (
     same,
     size_hint,
 )
-from smelt.symbolic.index import contiguous_strides, flatten, refine, reshape_index, simplify, unflatten
+from smelt.symbolic.index import contiguous_strides, flatten, refine, reshape_index, simplify, span, unflatten
 
 __all__ = [
     "Expr",
@@ -38,5 +38,6 @@ __all__ = [
     "same",
     "simplify",
     "size_hint",
+    "span",
     "unflatten",
 ]

@@ -7,15 +7,16 @@ multiplied out. Here a sum that loses a term, or whose number changes, keeps its
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cmp_to_key, lru_cache
 
 import sympy
-from sympy import Add, Expr, Mul, Symbol
+from sympy import Add, Basic, Expr, Mul, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _DIVISIONS = (FloorDiv, Mod)
+_SYMPYS_ORDER = cmp_to_key(Basic.compare)
 
 
 @lru_cache(maxsize=16384)
@@ -88,10 +89,11 @@ def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
         if term == var:
             found.append(ONE)
         elif isinstance(term, Mul) and var in term.args:
-            found.append(Mul(*(arg for arg in term.args if arg != var)))
+            others = [arg for arg in term.args if arg != var]
+            found.append(others[0] if len(others) == 1 else Mul(*others))
         else:
             rest.append(term)
-    return Add(*found), _in_order(rest)
+    return total(found), _in_order(rest)
 
 
 def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
@@ -126,7 +128,11 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
         return expr
     if isinstance(expr, FloorDiv):
         return divided(*args)
-    return remainder(*args) if isinstance(expr, Mod) else expr.func(*args)
+    if isinstance(expr, Mod):
+        return remainder(*args)
+    if isinstance(expr, Add):
+        return total(args)
+    return times(args[1], args[0]) if isinstance(expr, Mul) and len(args) == 2 else expr.func(*args)
 
 
 def divided(base: Expr, divisor: Expr) -> Expr:
@@ -137,6 +143,8 @@ def divided(base: Expr, divisor: Expr) -> Expr:
     >>> divided(8 * i + 4 * j, sympy.Integer(12)), divided(i * (j + 1), 3 * i)
     (((2*i + j)//3), ((j + 1)//3))
     """
+    if base.is_Integer and divisor.is_Integer and divisor != 0:
+        return sympy.Integer(int(base) // int(divisor))
     for factor in Mul.make_args(divisor):
         terms = Add.make_args(base)
         if not factor.is_Number and all(factor in Mul.make_args(term) for term in terms):
@@ -146,8 +154,13 @@ def divided(base: Expr, divisor: Expr) -> Expr:
     if all(number.is_Integer for number in numbers):
         common = math.gcd(*map(int, numbers))
         if common > 1:
-            base, divisor = Add(*(term / common for term in terms)), divisor / common
-    return FloorDiv(base, divisor, **_as_it_is(base, divisor))
+            base, divisor = total(_divide_exactly(term, common) for term in terms), divisor // common
+    return FloorDiv(base, divisor, **_as_it_is(base, divisor, quotient=True))
+
+
+def _divide_exactly(term: Expr, number: int) -> Expr:
+    coefficient, rest = term.as_coeff_Mul()
+    return times(rest, coefficient // number)
 
 
 def remainder(base: Expr, divisor: Expr) -> Expr:
@@ -157,28 +170,34 @@ def remainder(base: Expr, divisor: Expr) -> Expr:
     >>> remainder(6 * i + 3, sympy.Integer(7)), remainder(14 * i + 7, sympy.Integer(7))
     (Mod(6*i + 3, 7), 0)
     """
-    return Mod(base, divisor, **_as_it_is(base, divisor))
+    if base.is_Integer and divisor.is_Integer and divisor != 0:
+        return sympy.Integer(int(base) % int(divisor))
+    return Mod(base, divisor, **_as_it_is(base, divisor, quotient=False))
 
 
-def _as_it_is(base: Expr, divisor: Expr) -> dict[str, bool]:
+def _as_it_is(base: Expr, divisor: Expr, *, quotient: bool) -> dict[str, bool]:
     """``evaluate=False`` where no rule that PyTorch has for a quotient or a rest applies: one term grows with
-    its symbols, the divisor divides no term, and 2, which may tell odd from even, is none. Quotients
-    are handed over without common factors.
+    its symbols, the divisor does not divide all terms (for a quotient: any), and 2, which may tell odd
+    from even, is none. Quotients are handed over without common factors.
     """
-    if not (divisor.is_Integer and int(divisor) > 2) or isinstance(base, FloorDiv):
+    if not (divisor.is_Integer and int(divisor) > 2) or (quotient and isinstance(base, FloorDiv)):
         return {}
-    grows = False
-    for term in Add.make_args(base):
+    grows, multiple = False, True
+    for term in _terms(base):
         coefficient, rest = term.as_coeff_Mul()
-        if not coefficient.is_Integer or int(coefficient) % int(divisor) == 0:
+        if not coefficient.is_Integer:
             return {}
+        divides = int(coefficient) % int(divisor) == 0
+        if quotient and divides:
+            return {}
+        multiple = multiple and divides
         if rest == 1:
             continue
         factors = [factor.base if factor.is_Pow else factor for factor in Mul.make_args(rest)]
-        if not all(factor.is_Symbol or isinstance(factor, _DIVISIONS) for factor in factors):
+        if not all(map(_is_variable, factors)):
             return {}
         grows = grows or (coefficient > 0 and all(factor.is_nonnegative for factor in factors))
-    return {"evaluate": False} if grows else {}
+    return {"evaluate": False} if grows and not multiple else {}
 
 
 def plus(expr: Expr, number: Expr) -> Expr:
@@ -198,11 +217,69 @@ def plus(expr: Expr, number: Expr) -> Expr:
     return _in_order([number, *terms] if number != 0 else terms)
 
 
+def times(expr: Expr, number: Expr) -> Expr:
+    """The product of an index and an integer; that of a sum is multiplied out, as SymPy does.
+
+    >>> i, j = sympy.symbols("i j", integer=True)
+    >>> times(i, sympy.Integer(3)), times(2 * i, sympy.Integer(3)), times(i + 2 * j, sympy.Integer(3))
+    (3*i, 6*i, 3*i + 6*j)
+    """
+    if number == 1:
+        return expr
+    if not number.is_Integer or number == 0:
+        return expr * number
+    if expr.is_Symbol:
+        return _of(Mul, (number, expr))
+    if expr.is_Add:
+        return total([times(term, number) for term in expr.args])
+    if not (expr.is_Mul and expr.args[0].is_Integer and all(map(_is_variable, expr.args[1:]))):
+        return expr * number
+    coefficient, *factors = expr.args
+    coefficient *= number
+    if coefficient != 1:
+        factors.insert(0, coefficient)
+    return factors[0] if len(factors) == 1 else _of(Mul, factors)
+
+
+def total(terms: Iterable[Expr]) -> Expr:
+    """The sum. Where its terms are numbers, and multiples of variables that are all different, they only have
+    to be sorted.
+
+    >>> i, j = sympy.symbols("i j", integer=True)
+    >>> total([j + 3, 2 * i, sympy.Integer(4)])
+    2*i + j + 7
+    """
+    number: Expr = ZERO
+    others: dict[Expr, Expr] = {}
+    given = [each for term in terms for each in _terms(term)]
+    for term in given:
+        if term.is_Integer:
+            number += term
+            continue
+        variable = term.args[1] if term.is_Mul and len(term.args) == 2 and term.args[0].is_Integer else term
+        if not _is_variable(variable) or variable in others:
+            return Add(*given)
+        others[variable] = term
+    ordered = sorted(others.values(), key=_SYMPYS_ORDER)
+    return _in_order([number, *ordered] if number != 0 else ordered)
+
+
+def _of(kind: type[Add] | type[Mul], args: Sequence[Expr]) -> Expr:
+    """A sum or a product of what stands in SymPy's order, as it is. What SymPy offers for that,
+    ``evaluate=False``, takes six times as long: it looks at each argument, and remembers what it made.
+    """
+    return kind._from_args(tuple(args))
+
+
+def _is_variable(expr: Expr) -> bool:
+    return bool(expr.is_Symbol) or isinstance(expr, _DIVISIONS)
+
+
 def _in_order(terms: Sequence[Expr]) -> Expr:
     """The sum of terms that stand in SymPy's order already, all different."""
     if len(terms) < 2:
         return terms[0] if terms else ZERO
-    return Add(*terms, evaluate=False)
+    return _of(Add, terms)
 
 
 @lru_cache(maxsize=16384)

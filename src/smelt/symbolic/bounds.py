@@ -9,6 +9,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from smelt.symbolic.affine import expand, times, total
 from smelt.symbolic.expr import free_symbols
 
 Extents = Mapping[Symbol, Expr]
@@ -93,8 +94,8 @@ def _sum(expr: sympy.Add, extents: Extents) -> Bounds:
         lows.append(low)
         highs.append(high)
     return (
-        None if None in lows else sympy.Add(*lows),  # type: ignore[arg-type]
-        None if None in highs else sympy.Add(*highs),  # type: ignore[arg-type]
+        None if None in lows else total(lows),  # type: ignore[arg-type]
+        None if None in highs else total(highs),  # type: ignore[arg-type]
     )
 
 
@@ -108,7 +109,7 @@ def _product(expr: sympy.Mul, extents: Extents) -> Bounds:
         below, above = bounds(factor, extents)
         if below is None or not _never_negative(below):
             return UNKNOWN
-        low = below * low
+        low = times(below, low)
         high = None if high is None or above is None else high * above
     if coefficient < 0:
         return None if high is None else coefficient * high, coefficient * low
@@ -118,10 +119,17 @@ def _product(expr: sympy.Mul, extents: Extents) -> Bounds:
 def _never_negative(expr: Expr) -> bool:
     if expr.is_Integer:
         return bool(expr >= 0)
-    if expr.is_nonnegative or (expr := sympy.expand(expr)).is_nonnegative:
+    if _grows(expr) or expr.is_nonnegative or (expr := expand(expr)).is_nonnegative:
         return True
     least = sympy.Add(*map(_at_least, sympy.Add.make_args(expr)))
     return least != expr and _never_negative(least)
+
+
+def _grows(expr: Expr) -> bool:
+    """Whether it is made of sums and products of what is never negative: so much SymPy need not be asked."""
+    if expr.is_Add or expr.is_Mul:
+        return all(map(_grows, expr.args))
+    return bool(expr.is_Atom and expr.is_nonnegative)
 
 
 def _at_least(term: Expr) -> Expr:

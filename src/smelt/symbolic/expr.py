@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloorDiv as FloorDiv
 from torch.utils._sympy.functions import Mod as Mod
 from torch.utils._sympy.functions import ModularIndexing, PythonMod
 
-from smelt.symbolic.affine import symbols_in
+from smelt.symbolic.affine import expand, symbols_in
 
 Shape = tuple[Expr, ...]
 
@@ -135,7 +135,7 @@ def same(left: Expr, right: Expr) -> bool:
 
 @lru_cache(maxsize=4096)
 def _same(left: Expr, right: Expr) -> bool:
-    return bool(sympy.expand(left - right) == 0)
+    return bool(expand(left - right) == 0)
 
 
 def evaluate(expr: Expr | int, values: Mapping[Symbol, int]) -> int:

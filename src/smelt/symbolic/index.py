@@ -14,6 +14,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from smelt.symbolic.affine import expand, times, total
 from smelt.symbolic.bounds import Extents, bounds, is_nonnegative, known_extents, less_than
 from smelt.symbolic.expr import same, usual_form
 
@@ -46,7 +47,18 @@ def flatten(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO)
 
 @lru_cache(maxsize=16384)
 def _flatten(index: tuple[Expr, ...], strides: tuple[Expr, ...], offset: Expr) -> Expr:
-    return sympy.Add(offset, *(i * s for i, s in zip(index, strides, strict=True)))
+    return total([offset, *(times(i, s) for i, s in zip(index, strides, strict=True))])
+
+
+def span(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
+    """How many elements from the first to the last one of a strided buffer.
+
+    >>> span([sympy.Integer(2), sympy.Integer(3)], [sympy.Integer(8), sympy.Integer(1)])
+    11
+    """
+    if any(size == 0 for size in shape):
+        return ZERO
+    return expand(total([ONE, *(times(size - 1, stride) for size, stride in zip(shape, strides))]))
 
 
 def unflatten(flat: Expr, shape: Sequence[Expr], extents: Extents | None = None) -> list[Expr]:
@@ -241,7 +253,7 @@ def divide(numerator: Expr, denominator: Expr) -> Expr | None:
 
 
 def _coefficients(expr: Expr) -> list[Expr]:
-    return [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(sympy.expand(expr))]
+    return [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(expand(expr))]
 
 
 # -- division ---------------------------------------------------------------------------------------------
@@ -252,7 +264,7 @@ def terms_of(expr: Expr) -> tuple[Expr, ...]:
     terms = sympy.Add.make_args(expr)
     for term in terms:
         if isinstance(term, (sympy.Mul, sympy.Pow)) and any(not arg.is_Atom for arg in term.args):
-            return sympy.Add.make_args(sympy.expand(expr))
+            return sympy.Add.make_args(expand(expr))
     return terms
 
 
@@ -470,7 +482,7 @@ def _recombined(total: Expr) -> Expr:
             if partner in terms:
                 terms.remove(term)
                 terms.remove(partner)
-                terms += sympy.Add.make_args(sympy.expand(scale * base))
+                terms += sympy.Add.make_args(expand(scale * base))
                 changed = True
                 break
     return sympy.Add(*terms)

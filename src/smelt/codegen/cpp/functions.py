@@ -79,8 +79,9 @@ class Functions:
         if id(kernel) in self._met:
             return ()
         key = kernel.params, kernel.sizes, kernel.body
-        if key in self._printed:
-            self._met[id(kernel)] = kernel, *self._printed[key]
+        printed = self._printed.get(key)
+        if printed is not None:
+            self._met[id(kernel)] = kernel, *printed
             return ()
         any_size = _serves_any_size(kernel)
         text = print_kernel(kernel, _marked, known=not any_size)

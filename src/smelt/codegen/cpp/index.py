@@ -14,7 +14,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from smelt.errors import SmeltError
 from smelt.symbolic import loop_var
-from smelt.symbolic.affine import order_text, symbols_in
+from smelt.symbolic.affine import expand, order_text, symbols_in
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
@@ -346,7 +346,7 @@ def _terms(expr: Expr) -> list[tuple[int, tuple[Expr, ...]]]:
     terms = []
     for term in sympy.Add.make_args(expr):
         if isinstance(term, sympy.Mul) and any(isinstance(arg, sympy.Add) for arg in term.args):
-            expanded = sympy.expand(term)
+            expanded = expand(term)
             if isinstance(expanded, sympy.Add):
                 terms += _terms(expanded)
                 continue

@@ -15,7 +15,7 @@ from smelt.codegen.cpp.index import Offset, flat_offset
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import FEW_COLUMNS, For, Let, LoopKind, Stmt, Store
 from smelt.symbolic import flatten
-from smelt.symbolic.affine import replaced
+from smelt.symbolic.affine import expand, replaced
 
 Memories = Mapping[str, Memory]
 
@@ -91,7 +91,7 @@ def stores_beside(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> li
     stores = [stmt for stmt in stmts[:count] if isinstance(stmt, Store) and stmt.buffer == first.buffer]
     if not count or len(stores) != count or not _is_of_kind(stores, scope, memories):
         return []
-    places = [sympy.expand(flatten(store.index, memory.strides)) for store in stores]
+    places = [expand(flatten(store.index, memory.strides)) for store in stores]
     return stores if all(place - places[0] == k for k, place in enumerate(places)) else []
 
 

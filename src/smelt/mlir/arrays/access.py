@@ -16,6 +16,7 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.symbolic import contiguous_strides, flatten, loop_var, numel, same, simplify
+from smelt.symbolic.affine import expand
 from smelt.symbolic.bounds import is_nonnegative
 from smelt.symbolic.index import divide, has_division
 
@@ -237,7 +238,7 @@ class _Planner:
             return
         if len(dims) > 1 and known:
             sizes = [self.shape[self.labels.index(dim)] for dim in dims]
-            flat = simplify(sympy.expand(flatten(exprs, contiguous_strides(sizes))), self.extents)
+            flat = simplify(expand(flatten(exprs, contiguous_strides(sizes))), self.extents)
             if not has_division(flat) and self._coefficients(flat) is not None:
                 self._merge(dims)
                 if not self._affine(dims[0], flat):
@@ -293,10 +294,10 @@ class _Planner:
         known."""
         variables = self._variables(expr)
         factors: dict[Symbol, Expr] = {}
-        rest = sympy.expand(expr)
+        rest = expand(expr)
         for variable in variables:
             factor = rest.coeff(variable, 1)
-            rest = sympy.expand(rest - factor * variable)
+            rest = expand(rest - factor * variable)
             if rest.has(variable) or any(factor.has(v) for v in variables):
                 return None
             if not (factor.is_positive or factor.is_negative):
@@ -312,7 +313,7 @@ class _Planner:
         start, factors = found
         backwards = [variable for variable, factor in factors.items() if factor.is_negative]
         for variable in backwards:
-            start = sympy.expand(start + factors[variable] * (self.extents[variable] - 1))
+            start = expand(start + factors[variable] * (self.extents[variable] - 1))
             factors[variable] = -factors[variable]
         order = self._nested(factors)
         if order is None:
@@ -334,7 +335,7 @@ class _Planner:
         for variable, factor in factors.items():
             place = len(order)
             for n, other in enumerate(order):
-                gap = sympy.expand(factor - factors[other])
+                gap = expand(factor - factors[other])
                 if not (gap.is_nonnegative or gap.is_nonpositive):
                     if divide(factors[other], factor) is None and divide(factor, factors[other]) is None:
                         return None
@@ -360,8 +361,8 @@ class _Planner:
         if self._dense(order, factors):
             return "dense"
         first, inner = factors[order[0]], order[1:]
-        span = sympy.expand(sum((factors[v] * (self.extents[v] - 1) for v in inner), ONE))
-        if sympy.expand(first - span).is_nonnegative:
+        span = expand(sum((factors[v] * (self.extents[v] - 1) for v in inner), ONE))
+        if expand(first - span).is_nonnegative:
             return None if self._layout(inner, factors) is None else "tiled"
         taps = self.extents[order[1]]
         if len(order) == 2 and taps.is_Integer and taps <= MOST_WINDOWS:
@@ -394,7 +395,7 @@ class _Planner:
             last = start + sum(factors[v] * (self.extents[v] - 1) for v in order)
         else:
             return low, ZERO
-        spare = sympy.expand(self.shape[at] - 1 - last)
+        spare = expand(self.shape[at] - 1 - last)
         high = ZERO if is_nonnegative(spare, {}) else sympy.Max(0, -spare)
         return low, high
 
@@ -402,7 +403,7 @@ class _Planner:
         layout = self._layout(order, factors)
         low, high = self._outside(start, order, factors, at, layout)
         self._pad(at, low, high)
-        start = sympy.expand(start + low)
+        start = expand(start + low)
         sizes = [self.extents[v] for v in order]
         if layout == "plain":
             self._slice(at, start, sizes[0], factors[order[0]])
@@ -412,7 +413,7 @@ class _Planner:
             self._reshape(at, 1, sizes, order)
         elif layout == "tiled":
             tile = factors[order[0]]
-            self._slice(at, start, sympy.expand(sizes[0] * tile), ONE)
+            self._slice(at, start, expand(sizes[0] * tile), ONE)
             self._reshape(at, 1, [sizes[0], tile], [order[0], -1])
             self._windows(at + 1, ZERO, order[1:], factors)
         else:

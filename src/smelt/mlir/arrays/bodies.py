@@ -27,6 +27,7 @@ from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expe
 from smelt.mlir.arrays.scans import RunningHandler, associative
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, loop_var, numel
+from smelt.symbolic.affine import expand
 from smelt.symbolic.index import floor_div
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -213,7 +214,7 @@ class _Bodies:
         behind = []
         for d, (size, seen) in enumerate(zip(shape[2:], grad.shape[2:])):
             reach = geometry.dilation[d] * (weight.shape[2 + d] - 1) + 1 - 2 * geometry.padding[d]
-            rest = sympy.expand(size - (seen - 1) * geometry.stride[d] - reach)
+            rest = expand(size - (seen - 1) * geometry.stride[d] - reach)
             if not rest.is_Integer:
                 return None
             behind.append(int(rest))
@@ -230,7 +231,7 @@ class _Bodies:
         sizes = []
         for d, (size, seen) in enumerate(zip(x.shape[2:], grad.shape[2:])):
             room = size + 2 * geometry.padding[d] - geometry.stride[d] * (seen - 1) - 1
-            sizes.append(floor_div(sympy.expand(room), sympy.Integer(geometry.dilation[d])) + 1)
+            sizes.append(floor_div(expand(room), sympy.Integer(geometry.dilation[d])) + 1)
         if not all(size.is_Integer for size in sizes):
             return None
         turned = replace(geometry, stride=geometry.dilation, dilation=geometry.stride)

@@ -25,6 +25,7 @@ from smelt.mlir.arrays.intervals import Interval, Test, box
 from smelt.ops import TABLE, Handler, using
 from smelt.ops.table import result_dtype
 from smelt.symbolic import same
+from smelt.symbolic.affine import expand
 
 ZERO = sympy.Integer(0)
 
@@ -217,7 +218,7 @@ class ArrayHandler(Handler):
         outer, inside, known = self.extents, self._inside, set(self.values)
         parts = {v: span for v, span in found.items() if span != (ZERO, outer[v])}
         names = {v: Symbol(f"{v.name}_", integer=True, nonnegative=True) for v in parts}
-        sizes = {v: sympy.expand(end - start) for v, (start, end) in parts.items()}
+        sizes = {v: expand(end - start) for v, (start, end) in parts.items()}
         self.extents = {names.get(v, v): sizes.get(v, size) for v, size in outer.items()}
         self._inside = {**inside, **{v: (names[v], parts[v]) for v in parts}}
         try:
@@ -256,7 +257,7 @@ class ArrayHandler(Handler):
         for axis in inner.axes:
             start, end = parts.get(axis, (ZERO, self.extents[axis]))
             low.append(start)
-            high.append(sympy.expand(self.extents[axis] - end))
+            high.append(expand(self.extents[axis] - end))
         padded = self.dialect.pad(inner.array, tuple(low), tuple(high), other)
         padded = self.dialect.relabel(padded, self.shape_of(inner.axes))
         pieces = None
@@ -326,7 +327,7 @@ class ArrayHandler(Handler):
             for n, axis in enumerate(axes):
                 if axis in self._inside:
                     axes[n], (start, end) = self._inside[axis]
-                    starts[n], sizes[n] = start, sympy.expand(end - start)
+                    starts[n], sizes[n] = start, expand(end - start)
             steps = (sympy.Integer(1),) * array.rank
             part = self.dialect.slice(array, tuple(starts), tuple(sizes), steps)
             value = Value(value.dtype, tuple(axes), part)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import sympy
 from sympy import Expr, Symbol
 
+from smelt.symbolic.affine import expand
 from smelt.symbolic.index import floor_div
 
 ZERO = sympy.Integer(0)
@@ -34,7 +35,7 @@ def box(tests: Iterable[Test], extents: Mapping[Symbol, Expr]) -> dict[Symbol, I
             "lt": right - left - 1,
             "le": right - left,
         }[name]
-        bound = _bound(sympy.expand(gap), extents)
+        bound = _bound(expand(gap), extents)
         if bound is None:
             return None
         variable, low, high = bound
@@ -45,7 +46,7 @@ def box(tests: Iterable[Test], extents: Mapping[Symbol, Expr]) -> dict[Symbol, I
             return None
         found[variable] = (start, end)
     for start, end in found.values():
-        if not sympy.expand(end - start).is_nonnegative:
+        if not expand(end - start).is_nonnegative:
             return None
     return found
 
@@ -57,7 +58,7 @@ def _bound(gap: Expr, extents: Mapping[Symbol, Expr]) -> tuple[Symbol, Expr | No
         return None
     (variable,) = used
     factor = gap.coeff(variable, 1)
-    rest = sympy.expand(gap - factor * variable)
+    rest = expand(gap - factor * variable)
     if not factor.is_Integer or factor == 0 or rest.has(variable):
         return None
     if factor > 0:
@@ -66,14 +67,14 @@ def _bound(gap: Expr, extents: Mapping[Symbol, Expr]) -> tuple[Symbol, Expr | No
 
 
 def _larger(one: Expr, other: Expr) -> Expr | None:
-    gap = sympy.expand(one - other)
+    gap = expand(one - other)
     if gap.is_nonnegative:
         return one
     return other if gap.is_nonpositive else None
 
 
 def _smaller(one: Expr, other: Expr) -> Expr | None:
-    gap = sympy.expand(one - other)
+    gap = expand(one - other)
     if gap.is_nonpositive:
         return one
     return other if gap.is_nonnegative else None

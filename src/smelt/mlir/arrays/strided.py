@@ -12,6 +12,7 @@ from smelt.loops.ir import Buffer, StridedView
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
 from smelt.mlir.arrays.evaluate import ArrayHandler
 from smelt.symbolic import flatten, is_one, loop_var, same, unflatten
+from smelt.symbolic.affine import expand
 from smelt.symbolic.bounds import less_than
 from smelt.symbolic.index import divide
 
@@ -66,7 +67,7 @@ def _dense_order(buffer: Buffer) -> list[int] | None:
             return None
         dims.remove(found)
         order.append(found)
-        step = sympy.expand(step * buffer.shape[found])
+        step = expand(step * buffer.shape[found])
     return order[::-1]
 
 

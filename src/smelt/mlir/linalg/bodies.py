@@ -39,6 +39,7 @@ from smelt.mlir.linalg.scalars import (
 from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 from smelt.ops import using
 from smelt.symbolic import numel
+from smelt.symbolic.affine import expand
 
 ZERO = sympy.Integer(0)
 _FEW = 128
@@ -273,7 +274,7 @@ class Bodies:
             if body.dtype.is_floating_point:
                 missing = ELEMENTWISE["logical_and"](isnan(value), ELEMENTWISE["logical_not"](isnan(top)))
                 better = ELEMENTWISE["logical_or"](better, missing)
-            here = handler.index_expr(sympy.expand(flat), torch.int64)
+            here = handler.index_expr(expand(flat), torch.int64)
             return [select(better, value, top).value, select(better, here, place).value]
 
         outputs = [Operand(tops, index), Operand(places, index)]

@@ -21,6 +21,7 @@ from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.mlir.arrays import access
 from smelt.mlir.linalg.writer import ONE, Operand, Writer
 from smelt.symbolic import numel, same
+from smelt.symbolic.affine import expand
 
 ZERO = sympy.Integer(0)
 Load = tuple[str, tuple[Expr, ...]]
@@ -206,15 +207,15 @@ def regrouped(old: Sequence[Expr], new: Sequence[Expr]) -> list[Group] | None:
                 break
             if left < len(old) and (not group[0] or (group[1] and _behind(above, below))):
                 group[0].append(left)
-                above = sympy.expand(above * old[left])
+                above = expand(above * old[left])
                 left += 1
             elif right < len(new):
                 group[1].append(right)
-                below = sympy.expand(below * new[right])
+                below = expand(below * new[right])
                 right += 1
             elif left < len(old) and groups and not group[1]:
                 group[0].append(left)
-                above = sympy.expand(above * old[left])
+                above = expand(above * old[left])
                 left += 1
             else:
                 break

@@ -18,6 +18,7 @@ from smelt.mlir.stablehlo import products
 from smelt.mlir.stablehlo.attributes import attribute, i64, i64s
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
 from smelt.symbolic import numel, same
+from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -217,7 +218,7 @@ class StableHlo(MlirArrays):
         return self.write("reverse", [x], x.dtype, x.shape, dimensions=i64s(dims))
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
-        shape = tuple(sympy.expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
+        shape = tuple(expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
         other, inner = self.full(value, x.dtype, ()), (ZERO,) * x.rank
         if all(e.is_Integer for e in (*low, *high)):
             edges = {
@@ -499,8 +500,8 @@ def _end(start: Expr, size: Expr, step: Expr) -> Expr:
     if size == 0:
         return start
     if size.is_Integer or step == 1:
-        return sympy.expand(start + (size - 1) * step + 1)
-    return sympy.Max(start, sympy.expand(start + (size - 1) * step + 1))
+        return expand(start + (size - 1) * step + 1)
+    return sympy.Max(start, expand(start + (size - 1) * step + 1))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

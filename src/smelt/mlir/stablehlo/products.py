@@ -9,6 +9,7 @@ import torch
 
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.stablehlo.attributes import i64, i64s
+from smelt.symbolic.affine import expand
 
 if TYPE_CHECKING:
     from smelt.mlir.stablehlo.dialect import StableHlo
@@ -87,7 +88,7 @@ def convolution(
 def _regrouped(hlo: StableHlo, weight: Array, groups: int) -> Array:
     """(C, O / groups, *taps) → (O, C / groups, *taps)."""
     into, out, *taps = weight.shape
-    each = sympy.expand(into / groups)
+    each = expand(into / groups)
     parts = hlo.reshape(weight, (sympy.Integer(groups), each, out, *taps))
     order = [0, 2, 1, *range(3, 3 + len(taps))]
     return hlo.reshape(hlo.transpose(parts, order), (out * groups, each, *taps))

@@ -16,6 +16,7 @@ from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.arrays.function import MlirArrays
 from smelt.mlir.tosa import order, products, reductions, shapes
 from smelt.mlir.tosa.elementwise import elementwise, narrowed, truncated, widened
+from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -312,11 +313,11 @@ class Tosa(MlirArrays):
     ) -> Array:
         """Whole strides, of which the first elements stay: TOSA's slices have no strides."""
         spread = [
-            size if lazy or step == 1 else sympy.expand(size * step)
+            size if lazy or step == 1 else expand(size * step)
             for lazy, size, step in zip(repeated, sizes, steps)
         ]
         missing = [
-            sympy.expand(start + size - have) if step != 1 and not lazy else ZERO
+            expand(start + size - have) if step != 1 and not lazy else ZERO
             for lazy, start, size, have, step in zip(repeated, starts, spread, x.shape, steps)
         ]
         high = tuple(
@@ -347,7 +348,7 @@ class Tosa(MlirArrays):
         return Array(value, x.dtype, x.shape)
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
-        shape = tuple(sympy.expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
+        shape = tuple(expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
         if _empty(shape):
             return self.empty(x.dtype, shape)
         if _empty(x.shape) or (x.number is not None and repr(x.number) == repr(value)):
