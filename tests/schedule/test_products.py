@@ -187,8 +187,8 @@ def test_threads_change_nothing() -> None:
 
 def test_the_nest_computes_it_too() -> None:
     """Run by the nest's interpreter, before and after the loop decisions."""
-    graph = lowered(lambda x, y: (x @ y).relu(), draw(33, 34), draw(34, 64))
-    simulated(graph, [draw(33, 34) / 8, draw(34, 64, seed=1) / 8], Config(parallel_grain=1))
+    graph = lowered(lambda x, y: (x @ y).relu(), draw(15, 34), draw(34, 40))
+    simulated(graph, [draw(15, 34) / 8, draw(34, 40, seed=1) / 8], Config(parallel_grain=1))
 
 
 @pytest.mark.parametrize("rows", [40, 43, 301])
@@ -252,11 +252,11 @@ def scratch(run: Run) -> list[str]:
 @pytest.mark.parametrize(
     ("shape", "relu", "at_once"),
     [
-        ((42, 64, 64), False, True),
-        ((43, 64, 64), False, True),  # the last tile has three rows
-        ((42, 1000, 64), False, True),  # more terms than a register sums
-        ((42, 64, 70), False, False),  # the last panel is not full
-        ((42, 64, 64), True, False),
+        ((12, 64, 32), False, True),
+        ((15, 64, 32), False, True),  # the last tile has three rows
+        ((12, 260, 16), False, True),  # more terms than a register sums
+        ((12, 64, 38), False, False),  # the last panel is not full
+        ((12, 64, 32), True, False),
     ],
 )
 def test_what_nothing_follows_is_stored_at_once(

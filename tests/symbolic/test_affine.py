@@ -10,7 +10,17 @@ from sympy import Expr, Integer, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from smelt.symbolic import flatten, loop_var
-from smelt.symbolic.affine import divided, expand, linear, order_text, plus, remainder, replaced
+from smelt.symbolic.affine import (
+    divided,
+    expand,
+    linear,
+    order_text,
+    plus,
+    remainder,
+    replaced,
+    times,
+    total,
+)
 
 U, V, W, S = (loop_var(name) for name in ("i", "j", "k", "s0"))
 SYMBOLS = (U, V, W, S)
@@ -61,6 +71,20 @@ def test_replaced_by_a_number_is_sympys(expr: Expr, var: Symbol, value: int) -> 
 def test_replaced_by_anything_else_is_sympys(mapping: dict[Symbol, Expr]) -> None:
     for expr in (8 * U + V + 3, U * V, Integer(4), U, FloorDiv(U, 4) + S * U):
         assert replaced(expr, mapping) == expr.xreplace(mapping)
+
+
+@settings(deadline=None)
+@given(sums(), st.sampled_from([*map(Integer, (-2, -1, 0, 1, 3, 48)), S]))
+def test_times_is_sympys(expr: Expr, number: Expr) -> None:
+    found, wanted = times(expr, number), expr * number
+    assert found == wanted and found.args == wanted.args
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(sums(), st.sampled_from(SYMBOLS)), max_size=3))
+def test_total_is_sympys(terms: list[Expr]) -> None:
+    found, wanted = total(terms), sympy.Add(*terms)
+    assert found == wanted and found.args == wanted.args
 
 
 @settings(deadline=None)

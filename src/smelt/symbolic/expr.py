@@ -169,11 +169,17 @@ def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:
     if isinstance(expr, Symbol):
         return values[expr]
     if isinstance(expr, (sympy.Mul, sympy.Rational)):
-        above, below = sympy.fraction(expr)
+        above, below = _fraction(expr)
         if below != 1:  # an integer all the same: the division leaves no rest
             return evaluate_on(above, values) // evaluate_on(below, values)
     args = [evaluate_on(arg, values) for arg in expr.args]
     return _apply(expr, args)
+
+
+@lru_cache(maxsize=16384)
+def _fraction(expr: Expr) -> tuple[Expr, Expr]:
+    above, below = sympy.fraction(expr)
+    return above, below
 
 
 def _apply(expr: Expr, args: Sequence[Any]) -> Any:
