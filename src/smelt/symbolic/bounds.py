@@ -119,7 +119,11 @@ def _product(expr: sympy.Mul, extents: Extents) -> Bounds:
 def _never_negative(expr: Expr) -> bool:
     if expr.is_Integer:
         return bool(expr >= 0)
-    if _grows(expr) or expr.is_nonnegative or (expr := expand(expr)).is_nonnegative:
+    if _grows(expr):
+        return True
+    if all(term.is_Integer or _falls(term) for term in sympy.Add.make_args(expr)):
+        return False
+    if expr.is_nonnegative or (expr := expand(expr)).is_nonnegative:
         return True
     least = sympy.Add(*map(_at_least, sympy.Add.make_args(expr)))
     return least != expr and _never_negative(least)
@@ -130,6 +134,12 @@ def _grows(expr: Expr) -> bool:
     if expr.is_Add or expr.is_Mul:
         return all(map(_grows, expr.args))
     return bool(expr.is_Atom and expr.is_nonnegative)
+
+
+def _falls(term: Expr) -> bool:
+    """Whether it is a negative multiple of variables that are never negative: it has no least value."""
+    coefficient, rest = term.as_coeff_Mul()
+    return bool(coefficient.is_negative) and rest != 1 and _grows(rest)
 
 
 def _at_least(term: Expr) -> Expr:
