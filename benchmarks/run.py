@@ -233,10 +233,16 @@ class Pace:
         return self.member.turn(PACE, calls)
 
     def tell(self, found: Document, beat: Timing, times: dict[str, Timing]) -> None:
-        """Each contender's flop/s over those of the multiply-adds in the same round, the median."""
+        """Each contender's flop/s over those of the multiply-adds: in the same round, the median, and the
+        fastest turn over their fastest.
+        """
+        work, least = found["flops"] / self.operations, beat.as_dict()["min"]
         for name, timing in times.items():
-            share = found["flops"] / self.operations * ratio(beat, timing)
-            found["contenders"][name]["of_peak_flops"] = share
+            fastest = timing.as_dict()["min"]
+            found["contenders"][name] |= {
+                "of_peak_flops": work * ratio(beat, timing),
+                "of_peak_flops_fastest": work * least / fastest if fastest else None,
+            }
 
 
 def _inside(member: Member, program: str, setting: Setting, seconds: float) -> Document | None:

@@ -199,7 +199,8 @@ def _roofline(documents: Sequence[Document], peak: Document | None) -> list[str]
     text = f"{_peaks(peak)} A cell: GFLOP/s and GB/s, and in parentheses the share of what these peaks "
     text += "allow: bytes count once each, and more than 100 % is possible where operands stay in the caches."
     if any("of_peak_flops" in each for document in documents for each in document["contenders"].values()):
-        text += " Flop/s are held against those of the multiply-add loop, which took turns with the kernels."
+        text += " Flop/s are held against those of the multiply-add loop, which took turns with the kernels;"
+        text += " the second share is that of the fastest turns, which others on the machine disturb least."
     rows = []
     for document in documents:
         intensity = document["flops"] / document["bytes"]
@@ -217,11 +218,13 @@ def _peaks(peak: Document) -> str:
 
 
 def _roof_cell(document: Document, contender: Document, peak: Document) -> str:
-    seconds, flops, of_peak = contender["run"]["median"], document["flops"], contender.get("of_peak_flops")
-    if seconds and of_peak:
-        peak = {**peak, "flops": flops / seconds / of_peak}  # of the rounds in which it was measured
-    rates, share = _rates(flops, document["bytes"], seconds, peak)
-    return f"{', '.join(rates)} ({share})"
+    run, flops, moved, shares = contender["run"], document["flops"], document["bytes"], []
+    rates, share = _rates(flops, moved, run["median"], peak)
+    for seconds, of_peak in (("median", "of_peak_flops"), ("min", "of_peak_flops_fastest")):
+        if run[seconds] and contender.get(of_peak):  # the peak of the turns in which it was measured
+            at_once = {**peak, "flops": flops / run[seconds] / contender[of_peak]}
+            shares.append(_rates(flops, moved, run[seconds], at_once)[1])
+    return f"{', '.join(rates)} ({', '.join(shares) or share})"
 
 
 def _rates(flops: float, moved: float, seconds: float, peak: Document) -> tuple[tuple[str, str], str]:

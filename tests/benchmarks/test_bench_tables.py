@@ -153,6 +153,9 @@ def test_roofline_is_against_the_multiply_adds_of_the_same_round():
     kernel = {**document("matmul"), "flops": 10**9, "bytes": 10**6}
     kernel["contenders"]["eager"]["of_peak_flops"] = 0.4
     assert "10.0, 0.0 (40%) |" in tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
+    kernel["contenders"]["eager"]["of_peak_flops_fastest"] = 0.9
+    assert "10.0, 0.0 (40%, 90%) |" in tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
+    del kernel["contenders"]["eager"]["of_peak_flops_fastest"]
     kernel["bytes"] = 9 * 10**8  # memory binds
     assert "(90%) |" in tables.markdown(results(kernels=[kernel], peaks={"2": peak}))
 
