@@ -363,13 +363,17 @@ def test_few_rows_of_weights_that_are_packed_ahead(rows: int) -> None:
         assert bool(smelt.reports()[-1].externs) is not freezing
 
 
-def _frozen(model: torch.nn.Module, x: torch.Tensor) -> None:
-    """Compile with packed weights, in a new cache; compare with float64."""
+def _frozen(model: torch.nn.Module, x: torch.Tensor, *others: torch.Tensor) -> None:
+    """Compile with packed weights, in a new cache; compare with float64. ``others``: of other sizes."""
     exact = copy.deepcopy(model).double()
     torch._dynamo.reset()
-    fast = torch.compile(model, backend="smelt", options={"freezing": True, "verify": True})
+    smelt.reset()
+    options = {"freezing": True, "verify": True}
+    fast = torch.compile(model, backend="smelt", options=options, dynamic=bool(others))
     with torch.no_grad():
-        assert_close(fast(x), model(x), exact(x.double()))
+        for each in (x, *others):
+            assert_close(fast(each), model(each), exact(each.double()))
+    assert len(smelt.reports()) == 1
 
 
 @pytest.mark.parametrize("rows", [9, 37, 150])
@@ -394,20 +398,32 @@ def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("model", "shape"),
+    ("model", "shape", "others"),
     [
-        (torch.nn.Linear(64, 96), (1008, 64)),
-        (torch.nn.Conv2d(64, 96, 3, padding=1, stride=2), (1, 64, 48, 48)),
+        (torch.nn.Linear(64, 96), (1008, 64), []),
+        (torch.nn.Linear(64, 96), (1008, 64), [(1009, 64), (950, 64), (3, 64), (2030, 64)]),
+        (torch.nn.Conv2d(64, 96, 3, padding=1, stride=2), (1, 64, 48, 48), []),
+        (
+            torch.nn.Sequential(torch.nn.Conv2d(64, 96, 1), torch.nn.Conv2d(96, 64, 3, padding=1)),
+            (1, 64, 48, 32),
+            [(1, 64, 47, 31), (1, 64, 5, 70)],
+        ),
     ],
 )
 def test_rows_in_blocks_around_packed_panels(
-    model: torch.nn.Module, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: torch.nn.Module,
+    shape: tuple[int, ...],
+    others: list[tuple[int, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With other sizes the last block has fewer rows; a line of an image may be what blocks are made of."""
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(products, "CACHED_BYTES", 1)
-    blocks = _calls(monkeypatch, "_row_blocks")
-    _frozen(model.eval(), draw(*shape))
-    assert max(blocks) > 1
+    monkeypatch.setattr(products, "ROWS_BYTES", 1 << 16)
+    blocks = _calls(monkeypatch, "_rows_together")
+    _frozen(model.eval(), draw(*shape), *(draw(*other) for other in others))
+    assert any(blocks)
 
 
 def _calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:

@@ -268,6 +268,8 @@ class _Tile:
             yield from self._visible()
         yield self.writer.over(ceiling(self.reach, builder.wide), lambda panel: [self._scores(panel)])
         yield self.writer.over(rows, self._largest)
+        if not builder.once:
+            yield self.writer.vector(ZERO, rows, self._factor)
         yield self.writer.over(rows, self._shares)
         yield self.writer.over(builder.panels, lambda panel: [self._found(panel)])
         if builder.once and not builder._whole_panels():
@@ -360,7 +362,7 @@ class _Tile:
     # -- the softmax ----------------------------------------------------------------------------------------
 
     def _largest(self, row: Expr) -> Iterator[Stmt]:
-        """``base``: a row's largest score, 0 for -inf; ``factor``: what that makes of all that was before."""
+        """``base``: a row's largest score, 0 for -inf; ``factor``: by how much the largest before is less."""
 
         def scored(key: Expr) -> Iterator[Stmt]:
             yield Let("made", F32, "load", ("scores", (row, key)))
@@ -385,18 +387,27 @@ class _Tile:
         yield Store("base", (row,), "t4")
         if not self.builder.once:
             yield Let("t5", F32, "sub", ("t1", "t4"))
-            yield Let("t6", F32, "exp", ("t5",))
-            yield Store("factor", (row,), "t6")
+            yield Store("factor", (row,), "t5")
+
+    def _factor(self, row: Expr) -> Iterator[Stmt]:
+        """What all that was before counts now."""
+        stmts, value = self._exp("f0")
+        yield Let("f0", F32, "load", ("factor", (row,)))
+        yield from stmts
+        yield Store("factor", (row,), value)
+
+    def _exp(self, name: str) -> Coded:
+        below = RecordedValue(name, F32)
+        return self.writer.coded(lambda: exp_below_one(below), "x", {name: F32})
 
     def _shares(self, row: Expr) -> Iterator[Stmt]:
         """Scores become what they count; their sum."""
         seen, place = self._seen(row), self._place(row)
 
         def counted(key: Expr) -> Iterator[Stmt]:
+            stmts, value = self._exp("x1")
             yield Let("x0", F32, "load", ("scores", (row, key)))
             yield Let("x1", F32, "sub", ("x0", "t0"))
-            below = RecordedValue("x1", F32)
-            stmts, value = self.writer.coded(lambda: exp_below_one(below), "x", {"x1": F32})
             yield from stmts
             yield Store("scores", (row, key), value)
             yield Update("sum", value)

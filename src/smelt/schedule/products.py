@@ -86,22 +86,20 @@ MOST_TILES = 64
 """Of rows with one panel, up to which the next one is fetched meanwhile: beyond, it is not worth it."""
 
 
-def tile_rows(rows: Expr, registers: int, accumulators: int) -> int:
-    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused.
+def tile_rows(rows: int, registers: int, accumulators: int) -> int:
+    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused of
+    about so many ``rows``.
 
-    >>> [tile_rows(sympy.Integer(rows), 2, 12) for rows in (128, 49, 197, 1)]
+    >>> [tile_rows(rows, 2, 12) for rows in (128, 49, 197, 1)]
     [6, 5, 6, 1]
-    >>> [tile_rows(sympy.Integer(rows), 2, 16) for rows in (128, 49, 197)]
+    >>> [tile_rows(rows, 2, 16) for rows in (128, 49, 197)]
     [8, 7, 8]
-    >>> tile_rows(sympy.Integer(1024), 1, 12), tile_rows(sympy.Integer(3136), 3, 27)
+    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 27)
     (8, 9)
     """
     most = accumulators // registers if registers > 1 else min(accumulators, MOST_TILE_ROWS)
-    if not rows.is_Integer:
-        return most
-    count = int(rows)
-    least = max(1, min(FEWEST_ROWS, count))
-    return min(range(most, least - 1, -1), key=lambda tile: (-(-count // tile) * (tile + 1), -tile))
+    least = max(1, min(FEWEST_ROWS, rows))
+    return min(range(most, least - 1, -1), key=lambda tile: (-(-rows // tile) * (tile + 1), -tile))
 
 
 def last_rows(expected: int, height: int) -> list[int]:
@@ -185,8 +183,7 @@ class ProductBuilder:
             accumulators = MOST_ACCUMULATORS
         else:
             accumulators = MORE_ACCUMULATORS if wide else ACCUMULATORS
-        expected = self.line if self.lines is None else sympy.Integer(self.hint(self.line))
-        self.height = tile_rows(expected, self.width // self.lanes, accumulators)
+        self.height = tile_rows(self.hint(self.line), self.width // self.lanes, accumulators)
 
     def hint(self, size: Expr) -> int:
         """About how large a size is."""
@@ -251,23 +248,33 @@ class ProductBuilder:
         wanted = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
         first, chunks = chunk * side, ceiling(panels, side)
-        blocks = self._row_blocks(chunks)
-
+        stop = Min(panels, first + side)
+        block = self._rows_together(chunks)
         panel = self.writer.variable()
-        here = replace(at, panel=panel, next=panel + side if blocks == 1 else None)
-        inside = Block(tuple(self._in_one(epilogue, here, tile)))
-        across = For(panel, first, Min(panels, first + side), inside, independent=True)
-        tiles = ceiling(self.line, self.height)
-        line = For(tile, ZERO, tiles, Block((across,)), LoopKind.PARALLEL, independent=True)
-        rows = self._over_lines(line, LoopKind.PARALLEL)
-        over_chunks = For(chunk, ZERO, chunks, Block((rows,)), LoopKind.PARALLEL, independent=True)
-        if blocks == 1:
-            return over_chunks
-        block, within, each = self.writer.variable(), self.writer.variable(), rows.end / blocks
-        inside = substitute(rows.body, {rows.var: block * each + within})
-        some = replace(rows, var=within, end=each, body=inside)
-        around = Block((replace(over_chunks, body=Block((some,))),))
-        return For(block, ZERO, sympy.Integer(blocks), around, LoopKind.PARALLEL, independent=True)
+        here = replace(at, panel=panel, next=panel + side if block is None else None)
+
+        def across(stmts: Sequence[Stmt]) -> list[Stmt]:
+            return [For(panel, first, stop, Block(tuple(stmts)), independent=True)]
+
+        inside = Block(tuple(self._in_one(epilogue, here, tile, across)))
+        over = [(chunk, chunks), (tile, ceiling(self.line, self.height))]
+        if self.lines is not None:
+            over.insert(1, (self.line_number, self.lines))
+        if block is not None:
+            number, within = self.writer.variable(), self.writer.variable()
+            variable, size = over[1]
+            over[1:2] = [(within, sympy.Integer(block))]
+            over.insert(0, (number, ceiling(size, block)))
+            row = number * block + within
+            if size.is_Integer and int(size) % block == 0:
+                inside = substitute(inside, {variable: row})
+            else:  # the last block may have fewer
+                inside = Block((For(variable, row, Min(size, row + 1), inside, independent=True),))
+        for variable, size in reversed(over):
+            inside = Block((For(variable, ZERO, size, inside, LoopKind.PARALLEL, independent=True),))
+        (nest,) = inside.stmts
+        assert isinstance(nest, For)
+        return nest
 
     def _is_long(self) -> bool:
         """Whether a panel, and the next one that is fetched meanwhile, leave no room in the second cache."""
@@ -318,18 +325,18 @@ class ProductBuilder:
         )
         return For(block, ZERO, ceiling(tiles, PART_TILES), Block(body), LoopKind.PARALLEL, independent=True)
 
-    def _row_blocks(self, chunks: Expr) -> int:
-        """Equal blocks of rows that go through all chunks of panels, one after another, each staying in the
-        second cache meanwhile; 1 where panels are more than rows. Threads divide what is outermost: each
-        reads few rows then, mostly those that it has written, and all panels; else all rows, and few panels.
+    def _rows_together(self, chunks: Expr) -> int | None:
+        """How many tiles, or lines, of rows go through all chunks of panels together, staying in the second
+        cache meanwhile; None where panels are more than rows. Threads divide such blocks: each reads few rows
+        then, mostly those that it has written, and all panels; else all rows, and few panels.
         """
-        count = ceiling(self.line, self.height) if self.lines is None else self.lines
+        count = self.hint(ceiling(self.line, self.height) if self.lines is None else self.lines)
         depth, buffer = self.hint(self.product.depth), self.work.buffers[self.lhs]
         held = 4 * min(self.hint(self.rows) * depth, self.hint(numel(buffer.shape)))
-        if not count.is_Integer or chunks == 1 or held <= 4 * self.hint(self.columns) * depth:
-            return 1
+        if chunks == 1 or held <= 4 * self.hint(self.columns) * depth:
+            return None
         wanted = max(2, -(-held // ROWS_BYTES))
-        return next((n for n in range(wanted, 4 * wanted) if int(count) % n == 0), 1)
+        return next((count // n for n in range(wanted, 4 * wanted) if count % n == 0), None)
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
@@ -342,20 +349,26 @@ class ProductBuilder:
             body = [
                 Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
                 self._pack(at, ZERO, depth),
-                self._over_lines(tiles, LoopKind.SERIAL),
+                self._over_lines(tiles),
             ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
-    def _over_lines(self, line: For, kind: LoopKind) -> For:
+    def _over_lines(self, line: For) -> For:
         """What is done for one line, for all of them."""
         if self.lines is None:
             return line
-        return For(self.line_number, ZERO, self.lines, Block((line,)), kind, independent=True)
+        return For(self.line_number, ZERO, self.lines, Block((line,)), independent=True)
 
-    def _of_tile(self, tile: Symbol, some: Callable[[Expr, int, Expr], Stmt]) -> list[Stmt]:
+    def _of_tile(
+        self,
+        tile: Symbol,
+        some: Callable[[Expr, int, Expr], Stmt],
+        around: Callable[[Sequence[Stmt], Expr, Expr], Sequence[Stmt]] = lambda sums, start, rows: sums,
+    ) -> list[Stmt]:
         """What sums the rows of a tile of those that cover a line; ``some(start, rows, first)`` does that for
-        so many rows, from ``start`` on, which are the tile's from its row ``first`` on.
+        so many rows, from ``start`` on, which are the tile's from its row ``first`` on. ``around(sums, start,
+        rows)``: what else is done with all of the tile's.
 
         Only the last tile may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
@@ -364,24 +377,32 @@ class ProductBuilder:
         height = self.height
         full = divided(self.line, sympy.Integer(height))
         rest = self.line - full * height
+
+        def whole(tile: Expr) -> Sequence[Stmt]:
+            start = tile * height
+            return around([some(start, height, ZERO)], start, sympy.Integer(height))
+
         if rest == 0:
-            return [some(tile * height, height, ZERO)]
-        whole, last = self.writer.variable(), self.writer.variable()
-        if rest.is_Integer:
-            left = [some(last * height, int(rest), ZERO)]
-        else:
-            left, first = [], ZERO
-            for rows in last_rows(self.hint(rest), height):
-                each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
-                here = first + each * rows
-                body = Block((some(last * height + here, rows, here),))
-                left.append(For(each, ZERO, count, body, independent=True))
-                first, rest = first + count * rows, rest - count * rows
-        most = Block((some(whole * height, height, ZERO),))
+            return list(whole(tile))
+        each, last = self.writer.variable(), self.writer.variable()
+        start = last * height
+        left = [some(start, int(rest), ZERO)] if rest.is_Integer else self._by_fewer(start, rest, some)
         return [
-            For(whole, tile, Min(full, tile + 1), most, independent=True),
-            For(last, full, tile + 1, Block(tuple(left)), independent=True),
+            For(each, tile, Min(full, tile + 1), Block(tuple(whole(each))), independent=True),
+            For(last, full, tile + 1, Block(tuple(around(left, start, rest))), independent=True),
         ]
+
+    def _by_fewer(self, start: Expr, rest: Expr, some: Callable[[Expr, int, Expr], Stmt]) -> list[Stmt]:
+        """``some`` for the ``rest`` of the rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
+        stmts: list[Stmt] = []
+        first: Expr = ZERO
+        for rows in last_rows(self.hint(rest), self.height):
+            each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
+            here = first + each * rows
+            body = Block((some(start + here, rows, here),))
+            stmts.append(For(each, ZERO, count, body, independent=True))
+            first, rest = first + count * rows, rest - count * rows
+        return stmts
 
     def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
         """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
@@ -389,21 +410,30 @@ class ProductBuilder:
             return row, {}
         return self.line_number * self.line + self.along, {self.along: row}
 
-    def _in_one(self, epilogue: Kernel | None, at: _Panel, tile: Symbol) -> list[Stmt]:
-        """The rows of a tile, with a panel that holds all terms, in every phase."""
-        height, start = sympy.Integer(self.height), tile * self.height
+    def _in_one(
+        self,
+        epilogue: Kernel | None,
+        at: _Panel,
+        tile: Symbol,
+        across: Callable[[Sequence[Stmt]], Sequence[Stmt]] = lambda stmts: stmts,
+    ) -> list[Stmt]:
+        """The rows of a tile, with a panel that holds all terms, in every phase; ``across`` panels."""
         at_once = self._stored_at_once(epilogue, at)
-        inside = self._of_tile(tile, lambda start, rows, first: self._tile(at, start, rows, first, at_once))
-        if at_once is None:
-            inside = [
-                Alloc("tile", torch.float32, (height, sympy.Integer(self.width))),
-                *inside,
-                *self._finish(epilogue, at, start, _least(self.line - start, self.height, self.line)),
-            ]
-        for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
-            if dim in self.product.phases:
-                inside = [For(variable, ZERO, size, Block(tuple(inside)), independent=True)]
-        return inside
+
+        def some(start: Expr, rows: int, first: Expr) -> Stmt:
+            return self._tile(at, start, rows, first, at_once)
+
+        def around(sums: Sequence[Stmt], start: Expr, rows: Expr) -> Sequence[Stmt]:
+            stmts = sums
+            if at_once is None:
+                room = Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width)))
+                stmts = [room, *sums, *self._finish(epilogue, at, start, rows)]
+            for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
+                if dim in self.product.phases:
+                    stmts = [For(variable, ZERO, size, Block(tuple(stmts)), independent=True)]
+            return across(stmts)
+
+        return self._of_tile(tile, some, around)
 
     def _deep(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
         """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
@@ -532,9 +562,11 @@ class ProductBuilder:
         this one is done. Stacks of linear layers gain 3 to 6 %.
         """
         tiles = self.hint(self.rows) // self.height
-        if at.next is None or self.lines is not None or height < self.height or not 2 <= tiles <= MOST_TILES:
+        if at.next is None or height < self.height or not 2 <= tiles <= MOST_TILES:
             return []
         tile, fetching = start / height, min(tiles, self.width)
+        if self.lines is not None:
+            tile = self.line_number * ceiling(self.line, self.height) + tile
         if not self.rows.is_Integer or fetching < tiles:
             tile = Min(tile, sympy.Integer(fetching - 1))
         done = flatten((tile, *terms), contiguous_strides((sympy.Integer(tiles), *self.run_sizes)))

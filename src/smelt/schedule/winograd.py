@@ -38,7 +38,7 @@ from smelt.loops.ir import (
 from smelt.ops import ops
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.loops import Target
-from smelt.symbolic import FloorDiv, Mod, contiguous_strides
+from smelt.symbolic import FloorDiv, Mod, contiguous_strides, size_hint, unflatten
 
 FEWEST_CHANNELS, FEWEST_TILES = 64, 16
 """Convolutions with fewer channels, of input or result, or fewer tiles of four results gain little. More
@@ -55,8 +55,8 @@ def with_winograd(graph: Graph, target: Target) -> Graph:
     """The graph with its convolutions done so where that pays, and its results' check as another last output;
     the graph itself where there is none of these, or where it must not run twice.
 
-    The convolutions: 3x3 with stride and dilation 1, without groups, in float32, of static sizes, with a
-    weight that depends on frozen inputs alone.
+    The convolutions: 3x3 with stride and dilation 1, without groups, in float32, with a weight that
+    depends on frozen inputs alone.
     """
     frozen = frozen_buffers(graph)
     if not frozen or not _may_run_again(graph):
@@ -64,7 +64,7 @@ def with_winograd(graph: Graph, target: Target) -> Graph:
     found = replace(graph, buffers=dict(graph.buffers), nodes=[])
     flags = []
     for node in graph.nodes:
-        if _pays(node, frozen, _fewest_tiles(target)):
+        if _pays(node, graph, frozen, _fewest_tiles(target)):
             rewritten = _Rewritten(node, found)
             found.nodes += rewritten.nodes()
             flags.append(rewritten.flag)
@@ -99,26 +99,31 @@ def _fewest_tiles(target: Target) -> int:
     return max(FEWEST_TILES, target.lanes * target.multiply_adds)
 
 
-def _pays(node: Node, frozen: frozenset[str], fewest_tiles: int) -> bool:
+def _pays(node: Node, graph: Graph, frozen: frozenset[str], fewest_tiles: int) -> bool:
     body = node.body
     if not isinstance(body, Contraction) or body.call.target != "aten.convolution.default":
         return False
     _, weight, _, stride, padding, dilation, transposed, _, groups = body.call.args
-    sizes = (*body.shape, *body.reduce_shape)
-    if body.dtype != torch.float32 or len(body.shape) != 4 or not all(size.is_Integer for size in sizes):
+    _, results, height, width = body.shape if len(body.shape) == 4 else (ZERO,) * 4
+    channels, *taps = body.reduce_shape
+    if body.dtype != torch.float32 or taps != [3, 3] or not (results.is_Integer and channels.is_Integer):
         return False
     if transposed or groups != 1 or {*stride, *dilation} != {1} or weight.buffer not in frozen:
         return False
-    images, results, height, width, channels, *taps = map(int, sizes)
-    tiles = images * -(-height // 2) * -(-width // 2)
+    tiles = size_hint(_tiles(body), graph.hints)
     # the last patch of an odd size reaches beyond the convolution's own: only a padded input is asked there
     return (
-        taps == [3, 3]
-        and all(size % 2 == 0 or pad > 0 for size, pad in ((height, padding[0]), (width, padding[-1])))
+        all(Mod(size, TWO) == 0 or pad > 0 for size, pad in ((height, padding[0]), (width, padding[-1])))
         and min(channels, results) >= FEWEST_CHANNELS
         and tiles >= fewest_tiles
         and 4 * FREQUENCIES**2 * tiles * (channels + results) <= MOST_BYTES
     )
+
+
+def _tiles(body: Contraction) -> Expr:
+    """Of how many tiles of four results a convolution's are."""
+    images, _, height, width = body.shape
+    return images * halves(height) * halves(width)
 
 
 class _Rewritten:
@@ -132,22 +137,20 @@ class _Rewritten:
 
     def nodes(self) -> Iterator[Node]:
         images, results, height, width = self.body.shape
-        channels, tiles = self.body.reduce_shape[0], images * halves(height) * halves(width)
-        sums = sympy.Integer(FREQUENCIES**2)
-        patches = self._buffer("patches", (sums, tiles, channels))
+        channels, tiles = self.body.reduce_shape[0], _tiles(self.body)
+        sums, place = sympy.Integer(FREQUENCIES**2), (images, halves(height), halves(width))
+        patches = self._buffer("patches", (sums, *place, channels))
         weights = self._buffer("weights", (sums, channels, results))
         products = self._buffer("products", (sums, tiles, results))
         yield self._pointwise(patches, _Patches(self.body))
         yield self._pointwise(weights, _Weights(self.body))
-        views = [
-            StridedView(name, self.graph.buffers[name].shape, self.graph.buffers[name].strides, ZERO)
-            for name in (patches, weights)
-        ]
+        shapes = {patches: (sums, tiles, channels), weights: (sums, channels, results)}
+        views = [StridedView(name, shape, contiguous_strides(shape), ZERO) for name, shape in shapes.items()]
         product = Contraction(
             (sums, tiles, results),
             (channels,),
             torch.float32,
-            lambda i, r: ops.load(patches, (i[0], i[1], r[0])),
+            lambda i, r: ops.load(patches, (i[0], *unflatten(i[1], place), r[0])),
             lambda i, r: ops.load(weights, (i[0], r[0], i[2])),
             None,
             Extern("aten.bmm.default", tuple(views), {}),
@@ -189,7 +192,8 @@ def _sign(plus: Expr) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Patches:
-    """A loop function of (frequency, tile, channel): a sum of two rows of a patch, each of two elements.
+    """A loop function of (frequency, image, row and column of the tile, channel): a sum of two rows of a
+    patch, each of two elements.
 
     By frequency: 0 - 2, 1 + 2, 2 - 1, 1 - 3.
     """
@@ -197,15 +201,8 @@ class _Patches:
     body: Contraction
 
     def __call__(self, index: Index) -> Value:
-        frequency, tile, channel = index
-        _, _, height, width = self.body.shape
-        across, down = halves(width), halves(height)
-        place = (
-            FloorDiv(tile, across * down),
-            ZERO,
-            Mod(FloorDiv(tile, across), down) * 2,
-            Mod(tile, across) * 2,
-        )
+        frequency, image, tile_row, tile_column, channel = index
+        place = (image, ZERO, tile_row * 2, tile_column * 2)
         first, second, plus = _pair(Mod(frequency, sympy.Integer(FREQUENCIES)))
 
         def along(row: Expr) -> Value:
