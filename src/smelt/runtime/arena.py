@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from smelt.runtime.pages import prefer_large
+
 ALIGNMENT = 64
 KEPT = 2
 """How many idle arenas are kept: for the thread that calls, and for a second thread or a nested call."""
@@ -40,6 +42,7 @@ class Arena:
         self.start = -self.storage.data_ptr() % ALIGNMENT
         self.address = self.storage.data_ptr() + self.start
         self.capacity = size
+        prefer_large(self.address, size)
 
 
 class _Idle(list[Arena]):

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from smelt.runtime.pages import prefer_large
+
 SMALLEST = 1 << 18
 """Bytes from which on memory is kept. What is smaller leaves holes that other small things fill."""
 IDLE_SECONDS = 20.0
@@ -135,6 +137,7 @@ def _new(size: int, dtype: torch.dtype) -> _Block:
     # tensors over it serve later calls in every mode: it must not be an inference tensor
     with torch.inference_mode(False), torch.no_grad():
         base = torch.empty(size // dtype.itemsize, dtype=dtype)
+        prefer_large(base.data_ptr(), size)
     storage = base.untyped_storage()
     block = _Block(base, storage, base.data_ptr(), 0, 0, 0.0)
     del storage

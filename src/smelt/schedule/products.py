@@ -41,7 +41,6 @@ from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product, lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import (
-    DEPTH,
     Coded,
     Place,
     TileWriter,
@@ -62,13 +61,11 @@ from smelt.symbolic import (
 )
 from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
 
-ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 27
+ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 24
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
-27 in tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
+24 in tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
 WINDOWS, MOST_WINDOWS = 8, 14
 """Registers of a tile where rows have windows of their own: what those see takes registers too."""
-NEAR = 8
-"""Turns ahead of which a panel's elements are fetched from the second cache."""
 DEEP = 2048
 """Terms from which on a panel has no room in the cache: they are gone through in blocks of `BLOCK`."""
 BLOCK = 512
@@ -76,8 +73,8 @@ CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
 ROWS_BYTES = 1 << 18
 """Of rows that are used together: they stay in the second cache while panels come and go."""
-LONG_BYTES, PART_TILES = 3 << 18, 4
-"""Of a panel that is gone through in parts, and tiles of rows that use a part, one after another."""
+LONG_BYTES, PART_TERMS, PART_TILES = 3 << 18, 256, 4
+"""Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
 """Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
@@ -94,8 +91,8 @@ def tile_rows(rows: int, registers: int, accumulators: int) -> int:
     [6, 5, 6, 1]
     >>> [tile_rows(rows, 2, 16) for rows in (128, 49, 197)]
     [8, 7, 8]
-    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 27)
-    (8, 9)
+    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 24)
+    (8, 8)
     """
     most = accumulators // registers if registers > 1 else min(accumulators, MOST_TILE_ROWS)
     least = max(1, min(FEWEST_ROWS, rows))
@@ -283,7 +280,7 @@ class ProductBuilder:
         sizes = (self.line, *self.run_sizes)
         few = plain and all(size.is_Integer for size in sizes) and int(self.line) <= MOST_TILES * self.height
         held = 4 * self.width * self.hint(product.depth)
-        return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= DEPTH
+        return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= PART_TERMS
 
     def _by_parts(self, epilogue: Kernel | None, at: _Panel) -> For:
         """One panel, over blocks of `PART_TILES` tiles: each part of the panel is used for all of these while
@@ -293,26 +290,26 @@ class ProductBuilder:
         block, number = writer.variable(), writer.variable()
         *outer, innermost = self.run_sizes
         over = [writer.variable() for _ in outer]
-        begin, base = number * DEPTH, block * (PART_TILES * height)
+        begin, base = number * PART_TERMS, block * (PART_TILES * height)
         step = -(-self.width // PART_TILES)
 
         def some(start: Expr, rows: int, _: Expr) -> Stmt:
             def left(row: Expr, term: Expr, column: Expr) -> Coded:
                 stmts, value = self._left(at, start + row, [*over, term], column)
-                buffer, (place,) = self._panel_place(at, [*over, begin + DEPTH], ZERO)
-                done = ((start - base) / height * DEPTH + term - begin) * step
-                return [Prefetch(buffer, (place + done,)), *self._near(at, [*over, term]), *stmts], value
+                buffer, (place,) = self._panel_place(at, [*over, begin + PART_TERMS], ZERO)
+                done = ((start - base) / height * PART_TERMS + term - begin) * step
+                return [Prefetch(buffer, (place + done,)), *stmts], value
 
             def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
                 return self._panel_place(at, [*over, term], column)
 
-            terms = (begin, Min(innermost, begin + DEPTH))
+            terms = (begin, Min(innermost, begin + PART_TERMS))
             return writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)
 
         tiles, tile = ceiling(self.line, height), writer.variable()
         stop = Min(tiles, block * PART_TILES + PART_TILES)
         down = For(tile, block * PART_TILES, stop, Block(tuple(self._of_tile(tile, some))), independent=True)
-        sums: Stmt = For(number, ZERO, ceiling(innermost, DEPTH), Block((down,)))
+        sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
         rows = sympy.Integer(PART_TILES * height)
@@ -496,8 +493,7 @@ class ProductBuilder:
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             stmts, value = self._left(at, start + row, terms, column)
-            ahead = (*self._prefetched(at, start, height, terms), *self._near(at, terms))
-            return [*ahead, *stmts], value
+            return [*self._prefetched(at, start, height, terms), *stmts], value
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return self._panel_place(at, terms, column)
@@ -573,18 +569,6 @@ class ProductBuilder:
         buffer, place = self._panel_place(replace(at, panel=at.next), [ZERO] * len(terms), ZERO)
         step = -(-self.width // tiles)
         return [Prefetch(buffer, (place[0] + done * step,))]
-
-    def _near(self, at: _Panel, terms: Sequence[Expr]) -> list[Stmt]:
-        """Fetches what the next turns load of the panel: with two multiply-adds a cycle the second cache's
-        latency shows. Long products gain 3 to 10 %.
-        """
-        if not self.target.large_tiles or self.product.shared or not terms:
-            return []
-        *outer, last = terms
-        return [
-            Prefetch(*self._panel_place(at, (*outer, last + NEAR), sympy.Integer(column)))
-            for column in range(0, self.width, self.lanes)
-        ]
 
     # -- the epilogue ---------------------------------------------------------------------------------------
 

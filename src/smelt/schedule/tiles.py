@@ -35,7 +35,7 @@ NARROWER = 1.06
 OFTEN = 256
 """Rows, and terms, from which on tiles as wide as can be are worth unused columns in each call's packing."""
 
-DEPTH = 256
+DEPTH = 512
 """Terms that one register sums before its sum is added to the total, for accuracy."""
 
 Coded = tuple[list[Stmt], str]

@@ -6,7 +6,6 @@ Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so th
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
+from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.filled import filled
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import ITERATION, Names, Offset, flat_offset, index_text
@@ -45,7 +45,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import without_jams
-from smelt.nest.tree import loops
+from smelt.nest.tree import loops, walk
 from smelt.ops import TABLE
 from smelt.symbolic import FloorDiv, contiguous_strides, numel
 from smelt.symbolic.affine import divided, remainder
@@ -77,6 +77,7 @@ class KernelPrinter:
     definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
     carries: dict[str, Value] = field(default_factory=dict)
+    zeros: set[str] = field(default_factory=set)
     counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
     needs: set[str] = field(default_factory=set)
@@ -168,7 +169,8 @@ class KernelPrinter:
             if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
                 beside.update(range(position, position + count))
             elif isinstance(stmt, For):
-                if not (self.fills(stmt, scope) or self.calls_rows(stmt) or self.turned_loop(stmt, scope)):
+                kinds = (self.fills, self.turned_loop, self.sums)
+                if not (self.calls_rows(stmt) or any(known(stmt, scope) for known in kinds)):
                     self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
@@ -655,6 +657,17 @@ class KernelPrinter:
         self.line(f"store_turned({place}, {vectors});")
         return True
 
+    def sums(self, loop: For, scope: Scope) -> bool:
+        """Print the loop in which a register tile sums as assembly; False where it is another loop."""
+        sums = sums_of(loop, scope, self.memories, self.zeros) if self.zeros else None
+        if self.zeros:
+            self.zeros -= {stmt.carry for stmt in walk(loop.body) if isinstance(stmt, Advance)}
+        if sums is not None:
+            totals = [self.carries[name].text for name in sums.totals]
+            for line in sums.text(totals, self.memories, self.symbols, self.fresh):
+                self.line(line)
+        return sums is not None
+
     def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
         """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
         stores = stores_beside(stmts, scope, self.memories)
@@ -689,6 +702,7 @@ class KernelPrinter:
         else:
             self.line(f"values<{cpp}, {scope.lanes}> {name} = splat<{scope.lanes}>({first});")
         self.carries[stmt.name] = Value(name, stmt.dtype, scope.lanes)
+        self.zeros |= {stmt.name} if stmt.initial == 0 else set()
 
     def advance(self, stmt: Advance, scope: Scope) -> None:
         carry = self.carries[stmt.carry]
@@ -758,14 +772,6 @@ class KernelPrinter:
 
 def is_constant(stmt: Stmt) -> bool:
     return isinstance(stmt, Let) and stmt.op == "constant"
-
-
-def factors_of_several(block: Block) -> set[str]:
-    """The values that several fused multiply-adds of a block take: a register tile's operands."""
-    uses = Counter(
-        name for stmt in block.stmts if isinstance(stmt, Let) and stmt.op == "fma" for name in stmt.args[:2]
-    )
-    return {name for name, count in uses.items() if count > 1}
 
 
 def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known: bool = True) -> Function:

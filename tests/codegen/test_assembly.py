@@ -1,0 +1,81 @@
+"""The innermost loop of a register tile as assembly: the same numbers as the loop's, nothing read beyond."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+import smelt
+from smelt.codegen.cpp import kernel
+from smelt.runtime import toolchain
+
+pytestmark = pytest.mark.skipif(
+    toolchain.find().vector_bytes != 64, reason="there is assembly for AVX-512 alone"
+)
+
+
+def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ w
+
+
+def _compiled(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, assembly: bool, *inputs: torch.Tensor
+) -> torch.Tensor:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(folder / str(assembly)))
+    smelt.reset()
+    with monkeypatch.context() as patch:
+        if not assembly:
+            patch.setattr(kernel, "sums_of", lambda *_: None)
+            kernel.own_function.cache_clear()
+        result = smelt.compile(_product, dynamic=False, keep_text=True)(*inputs)
+    kernel.own_function.cache_clear()
+    assert ("asm volatile" in smelt.reports()[-1].text("cpp")) is assembly
+    return result
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"),
+    [
+        (64, 64, 48),
+        (64, 65, 96),
+        (33, 66, 32),
+        (34, 67, 16),
+        (35, 68, 100),
+        (41, 600, 144),
+        (39, 1601, 70),
+        (64, 16, 48),
+    ],
+)
+def test_sums_are_those_of_the_loop(rows, terms, columns, tmp_path, monkeypatch) -> None:
+    """To the last bit: it adds the same numbers in the same order."""
+    x, w = torch.randn(rows, terms), torch.randn(terms, columns)
+    found = [_compiled(monkeypatch, tmp_path, assembly, x, w) for assembly in (True, False)]
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0].double(), x.double() @ w.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_finite_stays_so(tmp_path, monkeypatch) -> None:
+    x, w = torch.randn(64, 70), torch.randn(70, 96)
+    x[3, 5], x[20, 69], w[7, 11] = torch.inf, torch.nan, -torch.inf
+    found = _compiled(monkeypatch, tmp_path, True, x, w)
+    torch.testing.assert_close(found, x @ w, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("terms", [64, 61, 17])
+def test_nothing_is_read_beyond_the_operand(terms, tmp_path, monkeypatch) -> None:
+    """Behind its last number memory may not be touched: a page without rights begins there."""
+    rows, page = 64, mmap.PAGESIZE
+    size = 4 * rows * terms
+    pages = -(-size // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + pages * page), page, 0) == 0
+    x = torch.frombuffer(memory, dtype=torch.float32, count=rows * terms, offset=pages * page - size)
+    x = x.view(rows, terms).copy_(torch.randn(rows, terms))
+    w = torch.randn(terms, 96)
+    found = _compiled(monkeypatch, tmp_path, True, x, w)
+    torch.testing.assert_close(found, x.clone() @ w, rtol=1e-4, atol=1e-4)
