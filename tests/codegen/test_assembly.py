@@ -58,6 +58,15 @@ def test_sums_are_those_of_the_loop(rows, terms, columns, tmp_path, monkeypatch)
     torch.testing.assert_close(found[0].double(), x.double() @ w.double(), rtol=1e-4, atol=1e-4)
 
 
+def test_rows_that_are_one_number_are_left_to_the_loop(tmp_path, monkeypatch) -> None:
+    x, w = torch.randn(70).expand(64, 70), torch.randn(70, 96)
+    found = _compiled(monkeypatch, tmp_path, False, x, w)
+    torch.testing.assert_close(found, x @ w, rtol=1e-4, atol=1e-4)
+    smelt.reset()
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "again"))
+    torch.testing.assert_close(smelt.compile(_product, dynamic=False)(x, w), x @ w, rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_not_finite_stays_so(tmp_path, monkeypatch) -> None:
     x, w = torch.randn(64, 70), torch.randn(70, 96)
     x[3, 5], x[20, 69], w[7, 11] = torch.inf, torch.nan, -torch.inf

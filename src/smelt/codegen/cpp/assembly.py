@@ -68,7 +68,7 @@ class Sums:
 
         terms, turns, given = fresh("k"), fresh("k"), fresh("k")
         overlap = -(-NUMBERS // self.rows)  # a turn loads what so many terms behind it use
-        yield f"const i64 {terms} = {index_text(self.loop.end - self.loop.begin, names)};"
+        yield f"const i64 {terms} = max_of({index_text(self.loop.end - self.loop.begin, names)}, i64(0));"
         yield f"const i64 {turns} = ({terms} - {overlap})/{UNROLLED};"
         numbers = [
             address(*self.lhs),
@@ -125,6 +125,7 @@ class _Reader:
         _need(len(self.lets) + len(advances) + len(fetched) == len(self.loop.body.stmts))
         _need(len(advances) > 0 and len(fetched) <= 1)
         found = {self.factors(stmt): stmt.carry for stmt in advances}
+        _need(len(found) == len(advances))  # else rows are the same number
         lefts, rights = (list(dict.fromkeys(each)) for each in zip(*found))
         rows, sides = len(lefts), len(rights)
         _need(set(found) == {(left, right) for left in lefts for right in rights})

@@ -169,8 +169,8 @@ class KernelPrinter:
             if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
                 beside.update(range(position, position + count))
             elif isinstance(stmt, For):
-                kinds = (self.fills, self.turned_loop, self.sums)
-                if not (self.calls_rows(stmt) or any(known(stmt, scope) for known in kinds)):
+                known = self.fills(stmt, scope) or self.calls_rows(stmt)
+                if not (known or self.turned_loop(stmt, scope) or self.sums(stmt, scope)):
                     self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
