@@ -3,9 +3,10 @@
     for k:  a0 = lhs[0, k] …  q0 = panel[k, 0] …  c00 += a0*q0 …      →  asm: loads of k + 1 between sums of k
 
 Compilers load an operand right in front of its use, and rely on the processor to run ahead. It does so less
-where another thread shares its core, as on most rented machines: there the nest's loop had 0.75 to 0.87 of
-the speed of MKL's, this one 0.92 to 0.99 (matrices of 512 and 1024, AVX-512); alone on its core it gains 2 to
-8 %. Four terms a turn, two sets of registers for the panel, the next two numbers of lhs on their way.
+where another thread shares its core, as on most rented machines: products of 512 and 1024 had 0.75 to 0.87 of
+the speed of MKL's there, and have 0.89 to 0.96 with this (and `smelt.schedule.tiles.DEPTH`); alone on its
+core it gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
+lhs on their way.
 """
 
 from __future__ import annotations
