@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 import torch
 
+from smelt.runtime import arena, recycle
 from smelt.runtime.pages import PAGE, prefer_large
-from smelt.runtime.recycle import Recycler
 
 
 def test_only_whole_pages_are_asked_for() -> None:
@@ -24,8 +25,11 @@ def test_only_whole_pages_are_asked_for() -> None:
     assert bool((memory == 7).all())
 
 
-def test_outputs_in_them_are_as_others() -> None:
-    recycler = Recycler()
-    made = recycler.empty((3, PAGE // 4), (PAGE // 4, 1), torch.float32)
-    made.fill_(2.0)
-    assert made.sum().item() == 6.0 * (PAGE // 4)
+def test_outputs_and_arenas_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    for user in (recycle, arena):
+        monkeypatch.setattr(user, "prefer_large", lambda address, size: asked.append((address, size)))
+    made = recycle.Recycler().empty((3, PAGE // 4), (PAGE // 4, 1), torch.float32)
+    piece = arena.Arena()
+    piece.grow(5 * PAGE)
+    assert asked == [(made.data_ptr(), 3 * PAGE), (piece.address, 5 * PAGE)]

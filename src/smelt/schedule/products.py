@@ -558,8 +558,8 @@ class ProductBuilder:
         this one is done. Stacks of linear layers gain 3 to 6 %.
         """
         tiles = self.hint(self.rows) // self.height
-        if at.next is None or height < self.height or not 2 <= tiles <= MOST_TILES:
-            return []
+        if at.next is None or height < self.height or not 2 <= tiles <= MOST_TILES or self.product.shared:
+            return []  # a depthwise panel is a few lines
         tile, fetching = start / height, min(tiles, self.width)
         if self.lines is not None:
             tile = self.line_number * ceiling(self.line, self.height) + tile

@@ -104,9 +104,11 @@ def _pays(node: Node, graph: Graph, frozen: frozenset[str], fewest_tiles: int) -
     if not isinstance(body, Contraction) or body.call.target != "aten.convolution.default":
         return False
     _, weight, _, stride, padding, dilation, transposed, _, groups = body.call.args
-    _, results, height, width = body.shape if len(body.shape) == 4 else (ZERO,) * 4
+    if body.dtype != torch.float32 or len(body.shape) != 4:
+        return False
+    _, results, height, width = body.shape
     channels, *taps = body.reduce_shape
-    if body.dtype != torch.float32 or taps != [3, 3] or not (results.is_Integer and channels.is_Integer):
+    if taps != [3, 3] or not (results.is_Integer and channels.is_Integer):
         return False
     if transposed or groups != 1 or {*stride, *dilation} != {1} or weight.buffer not in frozen:
         return False

@@ -15,16 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from sympy import Symbol
 
 from smelt.codegen.cpp.index import Names, Offset, Term, index_text
+from smelt.codegen.cpp.outline import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
 from smelt.symbolic.affine import replaced
 
 Memories = Mapping[str, Memory]
+T = TypeVar("T")
 
 REGISTERS, BYTES, ELEMENT = 32, 64, 4
 """AVX-512: how many there are, and how large; and a float32's size."""
@@ -113,6 +116,12 @@ def _need(condition: bool) -> None:
         raise _AnotherLoopError
 
 
+def _have(found: T | None) -> T:
+    if found is None:
+        raise _AnotherLoopError
+    return found
+
+
 class _Reader:
     """Reads the statements of a loop."""
 
@@ -162,41 +171,34 @@ class _Reader:
 
     def factors(self, advance: Advance) -> tuple[str, str]:
         """The names of a number of lhs and of a vector of the panel whose product is added to a total."""
-        product = self.lets.get(str(advance.value))
-        _need(product is not None and product.op == "fma")
-        assert product is not None
+        product = _have(self.lets.get(str(advance.value)))
+        _need(product.op == "fma")
         left, right, before = product.args
-        read = self.lets.get(before)
-        _need(read is not None and read.op == "read" and read.args[0] == advance.carry)
+        read = _have(self.lets.get(before))
+        _need(read.op == "read" and read.args[0] == advance.carry)
         _need(all(name in self.lets and self.lets[name].op == "load" for name in (left, right)))
         return left, right
 
     def place(self, access: Let | Prefetch) -> Offset:
         """Where in its buffer an access is with the first term."""
-        name, index = access.args if isinstance(access, Let) else (access.buffer, access.index)
+        name, index = _have(accessed(access))
         memory = self.memories[name]
         _need(memory.dtype is torch.float32)
         return memory.offset([replaced(each, {self.loop.var: self.loop.begin}) for each in index])
 
-    def steps(self, access: Let | Prefetch) -> tuple[int, int]:
-        """By how much the next lane moves an access, and the next term."""
-        name, index = access.args if isinstance(access, Let) else (access.buffer, access.index)
-        offset = self.memories[name].offset(index)
-        found = []
-        for variable in (self.scope.var, self.loop.var):
-            parts = None if variable is None else offset.split(variable)
-            number = None if parts is None else parts[1].number
-            _need(number is not None)
-            assert number is not None
-            found.append(number)
-        return found[0], found[1]
+    def step(self, access: Let | Prefetch, variable: Symbol | None) -> Offset:
+        """By how much the next turn of a loop moves an access."""
+        name, index = _have(accessed(access))
+        return _have(self.memories[name].offset(index).split(_have(variable)))[1]
+
+    def steps(self, access: Let) -> tuple[int, int]:
+        """By how much the next lane moves a load, and the next term."""
+        lane, term = (self.step(access, variable) for variable in (self.scope.var, self.loop.var))
+        return _have(lane.number), _have(term.number)
 
     def ahead(self, fetched: Prefetch) -> tuple[str, Offset, Offset]:
         """`Sums.ahead`."""
-        parts = self.memories[fetched.buffer].offset(fetched.index).split(self.loop.var)
-        _need(parts is not None)
-        assert parts is not None
-        return fetched.buffer, self.place(fetched), parts[1]
+        return fetched.buffer, self.place(fetched), self.step(fetched, self.loop.var)
 
 
 def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:

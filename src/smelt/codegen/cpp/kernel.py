@@ -659,14 +659,16 @@ class KernelPrinter:
 
     def sums(self, loop: For, scope: Scope) -> bool:
         """Print the loop in which a register tile sums as assembly; False where it is another loop."""
-        sums = sums_of(loop, scope, self.memories, self.zeros) if self.zeros else None
-        if self.zeros:
-            self.zeros -= {stmt.carry for stmt in walk(loop.body) if isinstance(stmt, Advance)}
-        if sums is not None:
-            totals = [self.carries[name].text for name in sums.totals]
-            for line in sums.text(totals, self.memories, self.symbols, self.fresh):
-                self.line(line)
-        return sums is not None
+        if not self.zeros:
+            return False
+        sums = sums_of(loop, scope, self.memories, self.zeros)
+        self.zeros -= {stmt.carry for stmt in walk(loop.body) if isinstance(stmt, Advance)}
+        if sums is None:
+            return False
+        totals = [self.carries[name].text for name in sums.totals]
+        for line in sums.text(totals, self.memories, self.symbols, self.fresh):
+            self.line(line)
+        return True
 
     def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
         """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
@@ -702,7 +704,8 @@ class KernelPrinter:
         else:
             self.line(f"values<{cpp}, {scope.lanes}> {name} = splat<{scope.lanes}>({first});")
         self.carries[stmt.name] = Value(name, stmt.dtype, scope.lanes)
-        self.zeros |= {stmt.name} if stmt.initial == 0 else set()
+        if stmt.initial == 0:
+            self.zeros.add(stmt.name)
 
     def advance(self, stmt: Advance, scope: Scope) -> None:
         carry = self.carries[stmt.carry]

@@ -181,7 +181,7 @@ class _Outliner:
     # -- what there is
     def look_at(self, stmt: Stmt) -> None:
         """Note what a statement accesses."""
-        place = _place(stmt)
+        place = accessed(stmt)
         if place is None:
             return
         buffer, index = place
@@ -232,7 +232,7 @@ class _Outliner:
             elif stmt is self.lanes and stmt is not self.loop:
                 end = self.vectors(stmt)
             return replace(stmt, var=self.renamed[stmt.var], begin=begin, end=end, body=self.block(stmt.body))
-        place = _place(stmt)
+        place = accessed(stmt)
         if place is None:
             return stmt
         name, index = self.access(place[0], self.accesses[id(stmt)], isinstance(stmt, Store))
@@ -304,7 +304,8 @@ class _Outliner:
         return self.numbers[role][0]
 
 
-def _place(stmt: Stmt) -> tuple[str, tuple[Expr, ...]] | None:
+def accessed(stmt: Stmt) -> tuple[str, tuple[Expr, ...]] | None:
+    """The buffer and the index that a load, store or prefetch accesses; None for other statements."""
     if isinstance(stmt, (Store, Prefetch)):
         return stmt.buffer, stmt.index
     return (stmt.args[0], stmt.args[1]) if isinstance(stmt, Let) and stmt.op == "load" else None
