@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _compiled(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, assembly: bool, *inputs: torch.Tensor
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    assembly: bool,
+    *inputs: torch.Tensor,
+    function: Callable[..., torch.Tensor] = _product,
+    has: str = "asm volatile",
 ) -> torch.Tensor:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(folder / str(assembly)))
     smelt.reset()
@@ -31,9 +37,9 @@ def _compiled(
         if not assembly:
             patch.setattr(kernel, "sums_of", lambda *_: None)
             kernel.own_function.cache_clear()
-        result = smelt.compile(_product, dynamic=False, keep_text=True)(*inputs)
+        result = smelt.compile(function, dynamic=False, keep_text=True)(*inputs)
     kernel.own_function.cache_clear()
-    assert ("asm volatile" in smelt.reports()[-1].text("cpp")) is assembly
+    assert (has in smelt.reports()[-1].text("cpp")) is assembly
     return result
 
 
@@ -56,6 +62,24 @@ def test_sums_are_those_of_the_loop(rows, terms, columns, tmp_path, monkeypatch)
     found = [_compiled(monkeypatch, tmp_path, assembly, x, w) for assembly in (True, False)]
     assert torch.equal(*found)
     torch.testing.assert_close(found[0].double(), x.double() @ w.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 5, 8])
+@pytest.mark.parametrize(("kernel_size", "stride"), [(7, 2), (3, 1)])
+def test_terms_in_several_loops_are_one_sum(channels, kernel_size, stride, tmp_path, monkeypatch) -> None:
+    """Those of a window: its lines, and what is in one."""
+
+    def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(x, w, stride=stride, padding=kernel_size // 2)
+
+    x = torch.randn(2, channels, 23, 26).to(memory_format=torch.channels_last)
+    w = torch.randn(48, channels, kernel_size, kernel_size)
+    found = [
+        _compiled(monkeypatch, tmp_path, assembly, x, w, function=convolved, has="decq")
+        for assembly in (True, False)
+    ]
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0].double(), convolved(x.double(), w.double()), rtol=1e-4, atol=1e-4)
 
 
 def test_rows_that_are_one_number_are_left_to_the_loop(tmp_path, monkeypatch) -> None:

@@ -383,7 +383,7 @@ def test_panels_too_long_for_the_cache_are_gone_through_in_parts(
     monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
     done = _calls(monkeypatch, "_by_parts")
     _frozen(torch.nn.Sequential(torch.nn.Linear(terms, 77), torch.nn.GELU()).eval(), draw(rows, terms))
-    assert len(done) == 1
+    assert len(done) == 2  # full panels, and the last one
 
 
 def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +392,7 @@ def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.Monkey
     done = _calls(monkeypatch, "_by_parts")
     model = torch.nn.Sequential(torch.nn.Conv2d(128, 72, 3, 2, 1), torch.nn.ReLU()).eval()
     _frozen(model, draw(1, 128, 14, 14))
-    assert len(done) == 1
+    assert len(done) == 2  # full panels, and the last one
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from typing import Any
 from smelt.loops.ir import Contraction, Pointwise
 from smelt.loops.straightline import canonical, with_buffers
 from smelt.schedule.apart import product_of
+from smelt.schedule.elements import over_elements
 from smelt.schedule.fusion import Group
 from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel, KernelBuilder, row_buffers
 from smelt.schedule.operands import operand_code
-from smelt.schedule.products import ProductBuilder, over_elements
+from smelt.schedule.products import ProductBuilder
 
 
 def attach(work: Work, groups: list[Group]) -> list[Group]:

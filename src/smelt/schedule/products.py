@@ -24,21 +24,18 @@ from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Block, Carry, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
+from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import (
-    flatten_accesses,
-    inner_loop,
-    merge,
-    merges_cleanly,
     not_vector,
 )
-from smelt.nest.tree import loops, substitute, walk
+from smelt.nest.tree import loops, substitute
 from smelt.schedule.apart import product_of
+from smelt.schedule.elements import chain_of, grouped, over_elements, pieces_in_order
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
-from smelt.schedule.operands import Product, lhs_place, memory_order, together
+from smelt.schedule.operands import lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import (
     Coded,
@@ -54,12 +51,11 @@ from smelt.symbolic import (
     contiguous_strides,
     flatten,
     numel,
-    same,
     simplify,
     size_hint,
     unflatten,
 )
-from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
+from smelt.symbolic.affine import divided, linear, replaced, times, total
 
 ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 24
 """Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
@@ -73,6 +69,8 @@ CACHED_BYTES = 1 << 17
 """Of panels that are used together: they stay near while rows come and go."""
 ROWS_BYTES = 1 << 18
 """Of rows that are used together: they stay in the second cache while panels come and go."""
+FIRST_BYTES, MOST_TOGETHER = 5 << 13, 8
+"""Of a panel and the rows that use it while it is in the first cache; tiles that these are, at most."""
 LONG_BYTES, PART_TERMS, PART_TILES = 3 << 18, 256, 4
 """Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it."""
 FEWEST_ROWS = 4
@@ -114,13 +112,19 @@ def last_rows(expected: int, height: int) -> list[int]:
 class _Panel:
     """Where a panel is: in the batch, beside which columns, and which one there.
 
+    ``full``: it has as many columns as a panel may have; else it is the last one, which has the rest.
     ``next``: the one to be used when all rows are done with this one; None: it isn't there yet.
     """
 
     batch: Sequence[Symbol]
     aside: Sequence[Symbol]
     panel: Expr
+    full: bool = False
     next: Expr | None = None
+
+
+Some = Callable[[Expr, int, Expr], Stmt]
+"""(start, rows, first) → what sums so many rows of a line, from ``start`` on: a tile's from row ``first``."""
 
 
 class ProductBuilder:
@@ -238,23 +242,43 @@ class ProductBuilder:
         chunk, tile = self.writer.variable(), self.writer.variable()
         panels = ceiling(self.columns, self.width)
         if self._is_long():
-            over_blocks = self._by_parts(epilogue, replace(at, panel=chunk))
-            return For(chunk, ZERO, panels, Block((over_blocks,)), LoopKind.PARALLEL, independent=True)
+            block = self.writer.variable()
+
+            def parts(panel: Expr, full: bool) -> list[Stmt]:
+                return self._by_parts(epilogue, replace(at, panel=panel, full=full), block)
+
+            each = Block(tuple(self._over_panels(chunk, chunk + 1, parts)))
+            blocks = ceiling(ceiling(self.line, self.height), PART_TILES)
+            down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
+            return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
         bytes_each = 4 * self.width * self.hint(self.product.depth)
         count = self.hint(panels)
         wanted = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
         first, chunks = chunk * side, ceiling(panels, side)
         stop = Min(panels, first + side)
-        block = self._rows_together(chunks)
-        panel = self.writer.variable()
-        here = replace(at, panel=panel, next=panel + side if block is None else None)
+        tiles = ceiling(self.line, self.height)
+        group = self._tiles_together(bytes_each)
+        rows, groups = (tile, tiles) if group == 1 else (self.writer.variable(), ceiling(tiles, group))
+        block = self._rows_together(chunks, groups)
 
-        def across(stmts: Sequence[Stmt]) -> list[Stmt]:
-            return [For(panel, first, stop, Block(tuple(stmts)), independent=True)]
+        def across(stmts: Callable[[_Panel], Sequence[Stmt]]) -> list[Stmt]:
+            def one(panel: Expr, full: bool) -> Sequence[Stmt]:
+                return stmts(replace(at, panel=panel, full=full, next=None if block else panel + side))
 
-        inside = Block(tuple(self._in_one(epilogue, here, tile, across)))
-        over = [(chunk, chunks), (tile, ceiling(self.line, self.height))]
+            return self._over_panels(first, stop, one)
+
+        if group == 1:
+            inside = Block(tuple(self._in_one(epilogue, across, tile)))
+        else:
+            begin, end = rows * group, Min(tiles, rows * group + group)
+
+            def together(here: _Panel) -> list[Stmt]:
+                each = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
+                return [For(tile, begin, end, each, independent=True)]
+
+            inside = Block(tuple(across(together)))
+        over = [(chunk, chunks), (rows, groups)]
         if self.lines is not None:
             over.insert(1, (self.line_number, self.lines))
         if block is not None:
@@ -273,6 +297,32 @@ class ProductBuilder:
         assert isinstance(nest, For)
         return nest
 
+    def _over_panels(
+        self, first: Expr, stop: Expr, one: Callable[[Expr, bool], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """``one(panel, full)`` for panels from ``first`` up to ``stop``; the last of all, which may have
+        fewer columns than the others, has a loop of its own: no other has to ask how many it has.
+        """
+        full = divided(self.columns, sympy.Integer(self.width))
+        rest = self.columns - full * self.width
+        each, last = self.writer.variable(), self.writer.variable()
+        stmts: list[Stmt] = []
+        if full != 0:
+            most = stop if rest == 0 else Min(full, stop)
+            stmts.append(For(each, first, most, Block(tuple(one(each, True))), independent=True))
+        if rest != 0:
+            stmts.append(For(last, full, stop, Block(tuple(one(last, False))), independent=True))
+        return stmts
+
+    def _columns(self, at: _Panel) -> Expr:
+        """How many columns a panel has."""
+        return sympy.Integer(self.width) if at.full else self.columns % self.width
+
+    def _summed(self, at: _Panel) -> int:
+        """Of how many columns of a panel registers sum: whole registers."""
+        columns = self._columns(at)
+        return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
+
     def _is_long(self) -> bool:
         """Whether a panel, and the next one that is fetched meanwhile, leave no room in the second cache."""
         product = self.product
@@ -282,12 +332,12 @@ class ProductBuilder:
         held = 4 * self.width * self.hint(product.depth)
         return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= PART_TERMS
 
-    def _by_parts(self, epilogue: Kernel | None, at: _Panel) -> For:
-        """One panel, over blocks of `PART_TILES` tiles: each part of the panel is used for all of these while
+    def _by_parts(self, epilogue: Kernel | None, at: _Panel, block: Symbol) -> list[Stmt]:
+        """One panel, for a block of `PART_TILES` tiles: each part of the panel is used for all of these while
         it is in the first cache, and the next one fetched. Sums of 4608 terms for 49 rows gain a sixth.
         """
         writer, height = self.writer, self.height
-        block, number = writer.variable(), writer.variable()
+        number = writer.variable()
         *outer, innermost = self.run_sizes
         over = [writer.variable() for _ in outer]
         begin, base = number * PART_TERMS, block * (PART_TILES * height)
@@ -304,30 +354,37 @@ class ProductBuilder:
                 return self._panel_place(at, [*over, term], column)
 
             terms = (begin, Min(innermost, begin + PART_TERMS))
-            return writer.tile_of_part(rows, self.width, terms, left, right, "tile", start - base)
+            return writer.tile_of_part(rows, self._summed(at), terms, left, right, "tile", start - base)
 
         tiles, tile = ceiling(self.line, height), writer.variable()
         stop = Min(tiles, block * PART_TILES + PART_TILES)
-        down = For(tile, block * PART_TILES, stop, Block(tuple(self._of_tile(tile, some))), independent=True)
+        each = Block(tuple(self._of_tile(tile, lambda start, count, stmts: stmts(some))))
+        down = For(tile, block * PART_TILES, stop, each, independent=True)
         sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
         rows = sympy.Integer(PART_TILES * height)
-        body = (
+        return [
             Alloc("tile", torch.float32, (rows, sympy.Integer(self.width))),
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
             sums,
             *self._finish(epilogue, at, base, Min(rows, self.line - base)),
-        )
-        return For(block, ZERO, ceiling(tiles, PART_TILES), Block(body), LoopKind.PARALLEL, independent=True)
+        ]
 
-    def _rows_together(self, chunks: Expr) -> int | None:
-        """How many tiles, or lines, of rows go through all chunks of panels together, staying in the second
-        cache meanwhile; None where panels are more than rows. Threads divide such blocks: each reads few rows
-        then, mostly those that it has written, and all panels; else all rows, and few panels.
+    def _tiles_together(self, panel_bytes: int) -> int:
+        """How many tiles of rows use a panel one after another, while it and they are in the first cache."""
+        if self.product.shared:
+            return 1  # a depthwise panel is a few lines
+        tile_bytes = 4 * self.height * self.hint(self.product.depth)
+        return max(1, min((FIRST_BYTES - panel_bytes) // tile_bytes, MOST_TOGETHER))
+
+    def _rows_together(self, chunks: Expr, groups: Expr) -> int | None:
+        """How many groups of tiles, or lines, of rows go through all chunks of panels together, staying in
+        the second cache meanwhile; None where panels are more than rows. Threads divide such blocks: each
+        reads few rows then, mostly those that it has written, and all panels; else all rows, and few panels.
         """
-        count = self.hint(ceiling(self.line, self.height) if self.lines is None else self.lines)
+        count = self.hint(groups if self.lines is None else self.lines)
         depth, buffer = self.hint(self.product.depth), self.work.buffers[self.lhs]
         held = 4 * min(self.hint(self.rows) * depth, self.hint(numel(buffer.shape)))
         if chunks == 1 or held <= 4 * self.hint(self.columns) * depth:
@@ -337,17 +394,21 @@ class ProductBuilder:
 
     def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
-        if self.deep:
-            body = self._deep(epilogue, at)
-        else:
-            depth, tile = self.product.depth, self.writer.variable()
-            inside = Block(tuple(self._in_one(epilogue, at, tile)))
+        depth, tile = self.product.depth, self.writer.variable()
+
+        def one(panel: Expr, full: bool) -> list[Stmt]:
+            here = replace(at, panel=panel, full=full)
+            if self.deep:
+                return self._deep(epilogue, here)
+            inside = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
             tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
-            body = [
-                Alloc("panel", torch.float32, (depth, sympy.Integer(self.width))),
-                self._pack(at, ZERO, depth),
-                self._over_lines(tiles),
-            ]
+            return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
+
+        terms = sympy.Integer(BLOCK) if self.deep else depth
+        body = [
+            Alloc("panel", torch.float32, (terms, sympy.Integer(self.width))),
+            *self._over_panels(at.panel, at.panel + 1, one),
+        ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
 
@@ -358,14 +419,10 @@ class ProductBuilder:
         return For(self.line_number, ZERO, self.lines, Block((line,)), independent=True)
 
     def _of_tile(
-        self,
-        tile: Symbol,
-        some: Callable[[Expr, int, Expr], Stmt],
-        around: Callable[[Sequence[Stmt], Expr, Expr], Sequence[Stmt]] = lambda sums, start, rows: sums,
+        self, tile: Symbol, rows: Callable[[Expr, Expr, Callable[[Some], list[Stmt]]], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """What sums the rows of a tile of those that cover a line; ``some(start, rows, first)`` does that for
-        so many rows, from ``start`` on, which are the tile's from its row ``first`` on. ``around(sums, start,
-        rows)``: what else is done with all of the tile's.
+        """What is done for the rows of a tile of those that cover a line: ``rows(start, count, sums)``, where
+        ``sums(some)`` are the statements that sum them.
 
         Only the last tile may have fewer rows than the others. It has loops of its own, which turn for it
         alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
@@ -377,19 +434,22 @@ class ProductBuilder:
 
         def whole(tile: Expr) -> Sequence[Stmt]:
             start = tile * height
-            return around([some(start, height, ZERO)], start, sympy.Integer(height))
+            return rows(start, sympy.Integer(height), lambda some: [some(start, height, ZERO)])
 
         if rest == 0:
             return list(whole(tile))
         each, last = self.writer.variable(), self.writer.variable()
         start = last * height
-        left = [some(start, int(rest), ZERO)] if rest.is_Integer else self._by_fewer(start, rest, some)
+
+        def left(some: Some) -> list[Stmt]:
+            return [some(start, int(rest), ZERO)] if rest.is_Integer else self._by_fewer(start, rest, some)
+
         return [
             For(each, tile, Min(full, tile + 1), Block(tuple(whole(each))), independent=True),
-            For(last, full, tile + 1, Block(tuple(around(left, start, rest))), independent=True),
+            For(last, full, tile + 1, Block(tuple(rows(start, rest, left))), independent=True),
         ]
 
-    def _by_fewer(self, start: Expr, rest: Expr, some: Callable[[Expr, int, Expr], Stmt]) -> list[Stmt]:
+    def _by_fewer(self, start: Expr, rest: Expr, some: Some) -> list[Stmt]:
         """``some`` for the ``rest`` of the rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
         stmts: list[Stmt] = []
         first: Expr = ZERO
@@ -410,27 +470,28 @@ class ProductBuilder:
     def _in_one(
         self,
         epilogue: Kernel | None,
-        at: _Panel,
+        across: Callable[[Callable[[_Panel], Sequence[Stmt]]], Sequence[Stmt]],
         tile: Symbol,
-        across: Callable[[Sequence[Stmt]], Sequence[Stmt]] = lambda stmts: stmts,
     ) -> list[Stmt]:
-        """The rows of a tile, with a panel that holds all terms, in every phase; ``across`` panels."""
-        at_once = self._stored_at_once(epilogue, at)
+        """The rows of a tile, in every phase; ``across`` says with which panels, that hold all terms."""
 
-        def some(start: Expr, rows: int, first: Expr) -> Stmt:
-            return self._tile(at, start, rows, first, at_once)
+        def rows(start: Expr, count: Expr, some: Callable[[Some], Sequence[Stmt]]) -> Sequence[Stmt]:
+            def one(at: _Panel) -> Sequence[Stmt]:
+                at_once = self._stored_at_once(epilogue, at)
+                stmts = some(lambda start, rows, first: self._tile(at, start, rows, first, at_once))
+                if at_once is None:
+                    size = (sympy.Integer(self.height), sympy.Integer(self.width))
+                    room = Alloc("tile", torch.float32, size)
+                    stmts = [room, *stmts, *self._finish(epilogue, at, start, count)]
+                batch = list(zip(self.product.batch, at.batch, self.batch_sizes))
+                for dim, variable, extent in reversed(batch):
+                    if dim in self.product.phases:
+                        stmts = [For(variable, ZERO, extent, Block(tuple(stmts)), independent=True)]
+                return stmts
 
-        def around(sums: Sequence[Stmt], start: Expr, rows: Expr) -> Sequence[Stmt]:
-            stmts = sums
-            if at_once is None:
-                room = Alloc("tile", torch.float32, (sympy.Integer(self.height), sympy.Integer(self.width)))
-                stmts = [room, *sums, *self._finish(epilogue, at, start, rows)]
-            for dim, variable, size in reversed(list(zip(self.product.batch, at.batch, self.batch_sizes))):
-                if dim in self.product.phases:
-                    stmts = [For(variable, ZERO, size, Block(tuple(stmts)), independent=True)]
-            return across(stmts)
+            return across(one)
 
-        return self._of_tile(tile, some, around)
+        return self._of_tile(tile, rows)
 
     def _deep(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
         """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
@@ -450,12 +511,12 @@ class ProductBuilder:
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
             return added("tile", (tile * self.height + row, column), name)
 
-        sums = writer.tile(
-            self.height, self.width, [terms], left, lambda over, column: ("panel", (over[0], column)), add
-        )
+        def right(over: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return "panel", (over[0], column)
+
+        sums = writer.tile(self.height, self._summed(at), [terms], left, right, add)
         down = For(tile, ZERO, rows, Block((sums,)), independent=True)
         return [
-            Alloc("panel", torch.float32, (sympy.Integer(BLOCK), width)),
             Alloc("tile", torch.float32, (rows * self.height, width)),
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows * self.height, width, "nothing"),
@@ -480,7 +541,7 @@ class ProductBuilder:
         return self.writer.pack_panel(
             lambda term, column: ("panel", (term, column)),
             at.panel,
-            self.columns,
+            self._columns(at),
             self.width,
             terms,
             element,
@@ -511,14 +572,14 @@ class ProductBuilder:
         if is_short(numel(self.run_sizes)):
             return self.writer.tile(
                 height,
-                self.width,
+                self._summed(at),
                 terms,
                 left,
                 right,
                 lambda row, column, name: [Store(*into(row, column), name)],
                 windows=self.product.shared,
             )
-        return self.writer.tile_in_parts(height, self.width, terms, left, right, into)
+        return self.writer.tile_in_parts(height, self._summed(at), terms, left, right, into)
 
     def _left(self, at: _Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
         number, where = self._numbered(row)
@@ -586,8 +647,7 @@ class ProductBuilder:
         row = self.writer.variable(height)
         column = self.writer.variable()
         element = self._element(epilogue, at, start + row, row, column)
-        left = self.columns - at.panel * self.width
-        inner = For(column, ZERO, _least(left, self.width, self.columns), element, independent=True)
+        inner = For(column, ZERO, self._columns(at), element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
@@ -609,11 +669,11 @@ class ProductBuilder:
 
     def _stored_at_once(self, epilogue: Kernel | None, at: _Panel) -> Place | None:
         """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
-        that is done with them: panels are full, and columns lie side by side.
+        that is done with them: no register has unused columns, and columns lie side by side.
         """
-        if not (self.columns.is_Integer and int(self.columns) % self.width == 0):
+        if self._columns(at) != self._summed(at):
             return None
-        if epilogue is not None and len(_chain(epilogue)[-1].body.stmts) != 2:
+        if epilogue is not None and len(chain_of(epilogue)[-1].body.stmts) != 2:
             return None
         row, column = self.writer.variable(self.line), self.writer.variable()
         load, store = self._element(epilogue, at, row, row, column).stmts
@@ -645,11 +705,11 @@ class ProductBuilder:
 
     def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
         """The epilogue's innermost block, its loop variables replaced, its source the tile."""
-        chain = _chain(epilogue)
+        chain = chain_of(epilogue)
         assert self.epilogue is not None
         names = dict(zip((param.name for param in epilogue.params), self.epilogue.buffers))
         extents = [size for _, size in pieces_in_order(self.product)]
-        groups = _grouped(chain, extents)
+        groups = grouped(chain, extents)
         assert groups is not None
         where: dict[Symbol, Expr] = {}
         for group, pieces in groups:
@@ -686,88 +746,3 @@ class ProductBuilder:
         if self.epilogue is not None:
             origins += self.epilogue.kernel.origins
         return f"{kernel_name([origin])}_tiled", origins
-
-
-def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel | None:
-    """The kernel as perfectly nested loops over the product's elements, flattened, which loads ``source`` at
-    just the element that the loops are at; None where it is not of that kind.
-    """
-    kernel = flatten_accesses(built.kernel)
-    groups = _grouped(_chain(kernel), [size for _, size in pieces_in_order(product)])
-    if groups is None or len(kernel.body.stmts) != 1:
-        return None
-    for group, _ in groups:
-        for _ in group[1:]:
-            outer = _chain(kernel)[[loop.var for loop in _chain(kernel)].index(group[0].var)]
-            if merges_cleanly(kernel, outer.var):
-                kernel = merge(kernel, outer.var)
-    chain = _chain(kernel)
-    if any(isinstance(stmt, (Alloc, Carry)) for stmt in walk(kernel.body)):
-        return None
-    mine = next(param.name for param, buffer in zip(kernel.params, built.buffers) if buffer == source)
-    strides = contiguous_strides([loop.end for loop in chain])
-    extents = {loop.var: loop.end for loop in chain}
-    place = simplify(expand(flatten([loop.var for loop in chain], strides)), extents)
-    for stmt in walk(chain[-1].body):
-        if isinstance(stmt, Store) and stmt.buffer == mine:
-            return None
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == mine:
-            read = simplify(expand(stmt.args[1][0]), extents)
-            if not same(read, place):
-                return None
-    return kernel
-
-
-def pieces_in_order(product: Product) -> list[tuple[tuple[int, ...], Expr]]:
-    """(dimensions, size) of what a result's memory is made of, outermost first: a dimension of the batch, all
-    rows, all columns; rows with phases between them one by one.
-    """
-    order = list(product.order)
-    pieces: list[tuple[int, ...]] = []
-    while order:
-        runs = (dims for dims in (product.rows, product.columns) if tuple(order[: len(dims)]) == dims)
-        pieces.append(next((dims for dims in runs if dims), (order[0],)))
-        del order[: len(pieces[-1])]
-    return [(dims, numel(product.sizes(dims))) for dims in pieces]
-
-
-def _grouped(chain: Sequence[For], extents: Sequence[Expr]) -> list[tuple[list[For], list[int]]] | None:
-    """(loops, numbers of extents) that run over the same, one after another; None where they do not fit.
-
-    Several loops over one extent, or one loop over several extents. An extent of 1 has no loops.
-    """
-    left, open_ = list(chain), list(range(len(extents)))
-    groups: list[tuple[list[For], list[int]]] = []
-    while open_:
-        first = extents[open_[0]]
-        ends = [loop.end for loop in left]
-        pairs = [(0, 1)] if first == 1 else []
-        pairs += [(count, 1) for count in range(1, len(left) + 1) if same(numel(ends[:count]), first)]
-        pairs += [
-            (1, count)
-            for count in range(2, len(open_) + 1)
-            if left and same(numel(extents[piece] for piece in open_[:count]), ends[0])
-        ]
-        if not pairs:
-            return None
-        loops_taken, taken = pairs[0]
-        groups.append((left[:loops_taken], open_[:taken]))
-        del left[:loops_taken], open_[:taken]
-    return None if left else groups
-
-
-def _chain(kernel: Kernel) -> list[For]:
-    """The perfectly nested loops of a kernel, outermost first."""
-    loop = kernel.body.stmts[0] if len(kernel.body.stmts) == 1 else None
-    chain: list[For] = []
-    while isinstance(loop, For):
-        chain.append(loop)
-        loop = inner_loop(loop)
-    return chain
-
-
-def _least(rest: Expr, most: int, size: Expr) -> Expr:
-    """``min(rest, most)``, where ``rest`` is what is left of ``size``."""
-    if size.is_Integer and int(size) % most == 0:
-        return sympy.Integer(most)
-    return Min(rest, sympy.Integer(most))

@@ -216,7 +216,9 @@ class TileWriter:
         def place(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return into, (panel, term, column)
 
-        body = self.pack_panel(place, panel, columns, width, terms, at)
+        even = columns.is_Integer and int(columns) % width == 0
+        here = sympy.Integer(width) if even else Min(sympy.Integer(width), columns - panel * width)
+        body = self.pack_panel(place, panel, here, width, terms, at)
         return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
 
     def pack_panel(
@@ -228,19 +230,17 @@ class TileWriter:
         terms: Expr,
         at: Callable[[Expr, Expr], Any],
     ) -> For:
-        """One panel of `pack`; ``into(term, column)`` is where an element goes."""
+        """One panel of `pack` that has ``columns``; ``into(term, column)`` is where an element goes."""
         term, column = self.variable(), self.variable()
         stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
         if not contiguous(stmts, column):
             return self._pack_turned(into, panel, term, column, columns, width, terms, at)
         wide = sympy.Integer(width)
-        even = columns.is_Integer and int(columns) % width == 0
-        end = wide if even else Min(wide, columns - panel * width)
         inner = Block((*stmts, Store(*into(term, column), value)))
-        lanes: list[Stmt] = [For(column, ZERO, end, inner, LoopKind.VECTOR, self.lanes, independent=True)]
-        if not even:
+        lanes: list[Stmt] = [For(column, ZERO, columns, inner, LoopKind.VECTOR, self.lanes, independent=True)]
+        if columns != wide:
             zero = Let(f"zero_{column}", F32, "constant", (0.0,))  # it may be moved to where others are
-            lanes.append(self.vector(end, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
+            lanes.append(self.vector(columns, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
         return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
 
     def _pack_turned(
@@ -257,7 +257,7 @@ class TileWriter:
         """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
         column = self.variable()
         inside = block * self.lanes + column
-        place = clamped(panel * width + inside, columns, width)
+        place = panel * width + (inside if columns == width else Min(inside, columns - 1))
         stmts, value = self.coded(lambda: at(place, term), "b")
         turned = For(
             column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))

@@ -6,7 +6,7 @@ Compilers load an operand right in front of its use, and rely on the processor t
 where another thread shares its core, as on most rented machines: products of 512 and 1024 had 0.75 to 0.87 of
 the speed of MKL's there, and have 0.89 to 0.96 with this (and `smelt.schedule.tiles.DEPTH`); alone on its
 core it gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
-lhs on their way.
+lhs on their way. Terms may be in several loops (a window's lines, and what is in one).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any, TypeVar
 import torch
 from sympy import Symbol
 
-from smelt.codegen.cpp.index import Names, Offset, Term, index_text
+from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.outline import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
+from smelt.nest.primitives import inner_loop
 from smelt.symbolic.affine import replaced
 
 Memories = Mapping[str, Memory]
@@ -33,76 +34,93 @@ REGISTERS, BYTES, ELEMENT = 32, 64, 4
 """AVX-512: how many there are, and how large; and a float32's size."""
 LANES = BYTES // ELEMENT
 UNROLLED = 4
+MOST_OUTER = 4
+"""Loops around the innermost one: their labels have one digit."""
 NUMBERS = 2
 """Registers for numbers of lhs; as many are on their way."""
-GIVEN = ("rsi", "rdx", "rcx", "rdi", "rax")
-"""Registers of what a loop is told: where lhs is, bytes between its rows, where the panel is, turns, and how
-many terms are left behind them."""
+ROWS = ("rsi", "rdx", "r8", "r9", "r10", "r13", "r14", "r15")
+"""Registers of where rows of lhs are; rax counts bytes of a row that are done."""
 AHEAD = ("r11", "r12")
 """Where what is ahead is, and bytes between what two terms fetch."""
-MULTIPLES = ("r8", "r9", "r10")
-"""3, 5 and 7 times rdx."""
-ROWS = ("", ",%%rdx", ",%%rdx,2", ",%%r8", ",%%rdx,4", ",%%r9", ",%%r8,2", ",%%r10")
-"""What is added to the address of lhs for each row."""
+WORD = 8
+"""Bytes of a number that a loop is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What is read: a buffer, where in it the first term is, and how far apart two terms are, in elements,
+    for each loop over terms, outermost first.
+    """
+
+    buffer: str
+    first: Offset
+    steps: tuple[Offset, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What such a loop does. ``totals``: the carried sums, row after row. The operands: a buffer, where in it
-    the first term is; ``row_step``: how far apart rows of lhs are, in elements; ``term_step``: terms of the
-    panel; ``ahead``: what is fetched meanwhile, and how far apart that is for two terms.
+    """What such loops do. ``loops``: over terms, outermost first. ``totals``: the carried sums, row by row.
+    ``rows``: of lhs, which all take the same steps. ``ahead``: what is fetched meanwhile.
     """
 
-    loop: For
-    rows: int
+    loops: tuple[For, ...]
     totals: tuple[str, ...]
-    lhs: tuple[str, Offset]
-    row_step: Offset
-    panel: tuple[str, Offset]
-    term_step: int
-    ahead: tuple[str, Offset, Offset] | None
+    rows: tuple[Walk, ...]
+    panel: Walk
+    ahead: Walk | None
 
     def text(
         self, totals: Sequence[str], memories: Memories, names: Names, fresh: Callable[[str], str]
     ) -> Iterator[str]:
         """The lines of C++; ``totals``: the variables that get the sums."""
 
-        def address(buffer: str, place: Offset) -> str:
-            return f"(i64)({memories[buffer].at(place, names)})"
+        def address(walk: Walk) -> str:
+            return f"(i64)({memories[walk.buffer].at(walk.first, names)})"
 
-        terms, turns, given = fresh("k"), fresh("k"), fresh("k")
-        overlap = -(-NUMBERS // self.rows)  # a turn loads what so many terms behind it use
-        yield f"const i64 {terms} = max_of({index_text(self.loop.end - self.loop.begin, names)}, i64(0));"
+        def step(walk: Walk, level: int) -> str:
+            """In bytes, from the end of what loops inside of that one have read."""
+            steps = [f"({each.text(names)})*{ELEMENT}" for each in walk.steps]
+            inside = f" - {counts[level + 1]}*({steps[level + 1]})" if level + 1 < len(counts) else ""
+            return steps[level] + inside
+
+        counts, terms, turns, given = [fresh("k") for _ in self.loops[1:]], fresh("k"), fresh("k"), fresh("k")
+        walks = [self.rows[0], self.panel, *([self.ahead] if self.ahead else [])]
+        overlap = -(-NUMBERS // len(self.rows))  # a turn loads what so many terms behind it use
+        for name, loop in zip((*counts, terms), self.loops):
+            yield f"const i64 {name} = max_of({index_text(loop.end - loop.begin, names)}, i64(0));"
+        counts.append(terms)
         yield f"const i64 {turns} = ({terms} - {overlap})/{UNROLLED};"
-        numbers = [
-            address(*self.lhs),
-            f"({self.row_step.text(names)})*{ELEMENT}",
-            address(*self.panel),
-            turns,
-            f"{terms} - {turns}*{UNROLLED}",
-        ]
+        numbers = [turns, f"{terms} - {turns}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
         if self.ahead:
-            numbers += [address(*self.ahead[:2]), f"({self.ahead[2].text(names)})*{ELEMENT}"]
-        yield f"const i64 {given}[] = {{{', '.join(numbers)}}};"
-        sides = len(self.totals) // self.rows
-        lines = _instructions(self.rows, sides, self.term_step * ELEMENT, self.ahead is not None)
+            numbers += [address(self.ahead), step(self.ahead, len(counts) - 1)]
+        for level, count in enumerate(counts[:-1]):
+            numbers += [count, "0", *(step(walk, level) for walk in walks)]
+        yield f"i64 {given}[] = {{{', '.join(numbers)}}};"
+        sides = len(self.totals) // len(self.rows)
+        term_bytes = (self.panel.steps[-1].number or 0) * ELEMENT
+        lines = _instructions(len(self.rows), sides, term_bytes, len(counts) - 1, self.ahead is not None)
         yield "asm volatile("
         yield from (f'  "{line}\\n"' for line in lines)
         outputs = ", ".join(f'"=&v"({total}.v)' for total in totals)
         vectors = [f"zmm{number}" for number in range(2 * sides + NUMBERS)]
-        scratch = [*GIVEN, *MULTIPLES, *(AHEAD if self.ahead else ()), *vectors]
+        scratch = ["rax", "rcx", "rdi", *ROWS[: len(self.rows)], *(AHEAD if self.ahead else ()), *vectors]
         clobbered = ", ".join(f'"{name}"' for name in (*scratch, "cc", "memory"))
         yield f'  : {outputs} : "r"({given}) : {clobbered});'
 
 
 def sums_of(loop: For, scope: Scope, memories: Memories, zeros: Collection[str]) -> Sums | None:
-    """What ``loop`` sums, where it is one over terms of a register tile, whose sums are 0 before (``zeros``);
-    None where it is another loop, or there is no such schedule for it.
+    """What ``loop``, or the loops that it begins, sums, where it is over terms of a register tile, whose sums
+    are 0 before (``zeros``); None where it is another loop, or there is no such schedule for it.
     """
-    if scope.lanes != LANES or scope.mask is not None or loop.kind is not LoopKind.SERIAL or loop.step != 1:
+    if scope.lanes != LANES or scope.mask is not None:
+        return None
+    nested = [loop]
+    while (inner := inner_loop(nested[-1])) is not None and len(nested) <= MOST_OUTER:
+        nested.append(inner)
+    if any(each.kind is not LoopKind.SERIAL or each.step != 1 for each in nested):
         return None
     try:
-        return _Reader(loop, scope, memories, zeros).sums()
+        return _Reader(tuple(nested), scope, memories, zeros).sums()
     except _AnotherLoopError:
         return None
 
@@ -123,16 +141,19 @@ def _have(found: T | None) -> T:
 
 
 class _Reader:
-    """Reads the statements of a loop."""
+    """Reads the statements of nested loops."""
 
-    def __init__(self, loop: For, scope: Scope, memories: Memories, zeros: Collection[str]) -> None:
-        self.loop, self.scope, self.memories, self.zeros = loop, scope, memories, zeros
-        self.lets = {stmt.name: stmt for stmt in loop.body.stmts if isinstance(stmt, Let)}
+    def __init__(
+        self, nested: tuple[For, ...], scope: Scope, memories: Memories, zeros: Collection[str]
+    ) -> None:
+        self.loops, self.scope, self.memories, self.zeros = nested, scope, memories, zeros
+        self.stmts = nested[-1].body.stmts
+        self.lets = {stmt.name: stmt for stmt in self.stmts if isinstance(stmt, Let)}
 
     def sums(self) -> Sums:
-        advances = [stmt for stmt in self.loop.body.stmts if isinstance(stmt, Advance)]
-        fetched = [stmt for stmt in self.loop.body.stmts if isinstance(stmt, Prefetch)]
-        _need(len(self.lets) + len(advances) + len(fetched) == len(self.loop.body.stmts))
+        advances = [stmt for stmt in self.stmts if isinstance(stmt, Advance)]
+        fetched = [stmt for stmt in self.stmts if isinstance(stmt, Prefetch)]
+        _need(len(self.lets) + len(advances) + len(fetched) == len(self.stmts))
         _need(len(advances) > 0 and len(fetched) <= 1)
         found = {self.factors(stmt): stmt.carry for stmt in advances}
         _need(len(found) == len(advances))  # else rows are the same number
@@ -143,31 +164,21 @@ class _Reader:
         _need(len(self.lets) == rows + sides + 2 * len(advances))
         totals = tuple(found[left, right] for left in lefts for right in rights)
         _need(set(totals) <= set(self.zeros) and len(set(totals)) == len(totals))
-        places = [self.place(self.lets[name]) for name in lefts]
-        row_step = _minus(places[1], places[0]) if rows > 1 else {}
-        for row, place in enumerate(places[1:], 1):
-            _need(_minus(place, places[0]) == {factors: n * row for factors, n in row_step.items()})
-        columns = [self.place(self.lets[name]) for name in rights]
-        for side, place in enumerate(columns[1:], 1):
-            _need(_minus(place, columns[0]) == {(): side * LANES})
-        first, panel = self.lets[lefts[0]], self.lets[rights[0]]
-        _need(len({self.lets[name].args[0] for name in lefts}) == 1)
-        _need(len({self.lets[name].args[0] for name in rights}) == 1)
-        _need(all(self.steps(self.lets[name]) == (0, 1) for name in lefts))
-        term_steps = {self.steps(self.lets[name]) for name in rights}
-        _need(len(term_steps) == 1)
-        ((lane, term_step),) = term_steps
-        _need(lane == 1)
-        return Sums(
-            self.loop,
-            rows,
-            totals,
-            (first.args[0], places[0]),
-            Offset(tuple(Term(number, key) for key, number in row_step.items())),
-            (panel.args[0], columns[0]),
-            term_step,
-            self.ahead(fetched[0]) if fetched else None,
-        )
+        lhs, panel = ([self.walk(self.lets[name]) for name in names] for names in (lefts, rights))
+        _need(all(self.step(self.lets[name], self.scope.var).is_number(0) for name in lefts))
+        _need(all(self.step(self.lets[name], self.scope.var).is_one for name in rights))
+        for walks in (lhs, panel):
+            _need(all(walk.steps == walks[0].steps for walk in walks))
+        _need(lhs[0].steps[-1].is_one and panel[0].steps[-1].number is not None)
+        for side, walk in enumerate(panel[1:], 1):
+            _need(walk.buffer == panel[0].buffer)
+            _need(_minus(walk.first, panel[0].first) == {(): side * LANES})
+        variables = {loop.var for loop in self.loops}
+        _need(not any({*loop.begin.free_symbols, *loop.end.free_symbols} & variables for loop in self.loops))
+        ahead = self.walk(fetched[0]) if fetched else None
+        walks = [lhs[0], panel[0], *([ahead] if ahead else [])]
+        _need(not any(step.depends(variables) for walk in walks for step in walk.steps))
+        return Sums(self.loops, totals, tuple(lhs), panel[0], ahead)
 
     def factors(self, advance: Advance) -> tuple[str, str]:
         """The names of a number of lhs and of a vector of the panel whose product is added to a total."""
@@ -184,21 +195,18 @@ class _Reader:
         name, index = _have(accessed(access))
         memory = self.memories[name]
         _need(memory.dtype is torch.float32)
-        return memory.offset([replaced(each, {self.loop.var: self.loop.begin}) for each in index])
+        begins = {loop.var: loop.begin for loop in self.loops}
+        return memory.offset([replaced(each, begins) for each in index])
 
     def step(self, access: Let | Prefetch, variable: Symbol | None) -> Offset:
         """By how much the next turn of a loop moves an access."""
         name, index = _have(accessed(access))
         return _have(self.memories[name].offset(index).split(_have(variable)))[1]
 
-    def steps(self, access: Let) -> tuple[int, int]:
-        """By how much the next lane moves a load, and the next term."""
-        lane, term = (self.step(access, variable) for variable in (self.scope.var, self.loop.var))
-        return _have(lane.number), _have(term.number)
-
-    def ahead(self, fetched: Prefetch) -> tuple[str, Offset, Offset]:
-        """`Sums.ahead`."""
-        return fetched.buffer, self.place(fetched), self.step(fetched, self.loop.var)
+    def walk(self, access: Let | Prefetch) -> Walk:
+        """What an access reads."""
+        name, _ = _have(accessed(access))
+        return Walk(name, self.place(access), tuple(self.step(access, loop.var) for loop in self.loops))
 
 
 def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
@@ -210,11 +218,16 @@ def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
 
 
 @lru_cache(maxsize=256)
-def _instructions(rows: int, sides: int, term_bytes: int, ahead: bool) -> tuple[str, ...]:
-    """The assembly of `Sums.text`. The first vector registers are those for the panel's even and odd terms,
-    then `NUMBERS` for lhs; those of the totals the compiler chooses.
+def _instructions(rows: int, sides: int, term_bytes: int, outer: int, ahead: bool) -> tuple[str, ...]:
+    """The assembly of `Sums.text`, with so many ``outer`` loops. The first vector registers are those for the
+    panel's even and odd terms, then `NUMBERS` for lhs; those of the totals the compiler chooses.
     """
-    totals, given = rows * sides, (*GIVEN, *(AHEAD if ahead else ()))
+    totals, fetch = rows * sides, ["prefetcht0 (%%r11)", "add %%r12, %%r11"] if ahead else []
+    turns, rest, *addresses = range(2 + rows + 1 + len(fetch))
+    """Where the numbers are that the loop is told; behind them those of outer loops."""
+
+    def told(number: int) -> str:
+        return f"{WORD * number}(%{totals})"
 
     def load(side: int, term: int) -> str:
         return f"vmovups {term * term_bytes + side * BYTES}(%%rcx), %%zmm{term % 2 * sides + side}"
@@ -222,17 +235,24 @@ def _instructions(rows: int, sides: int, term_bytes: int, ahead: bool) -> tuple[
     def broadcast(place: int) -> str:
         """``place`` counts all rows of the first term, then those of the next."""
         term, row = divmod(place, rows)
-        return f"vbroadcastss {term * ELEMENT}(%%rsi{ROWS[row]}), %%zmm{2 * sides + place % NUMBERS}"
+        return f"vbroadcastss {term * ELEMENT}(%%{ROWS[row]},%%rax), %%zmm{2 * sides + place % NUMBERS}"
 
     def add(place: int, side: int) -> str:
         term, row = divmod(place, rows)
         factors = f"%%zmm{term % 2 * sides + side}, %%zmm{2 * sides + place % NUMBERS}"
         return f"vfmadd231ps {factors}, %{row * sides + side}"
 
-    lines = [f"mov {8 * number}(%{totals}), %%{name}" for number, name in enumerate(given)]
-    lines += ["lea (%%rdx,%%rdx,2), %%r8", "lea (%%rdx,%%rdx,4), %%r9", "lea (%%r8,%%rdx,4), %%r10"]
-    lines += [f"vpxord %{total}, %{total}, %{total}" for total in range(totals)]
-    lines += ["test %%rdi, %%rdi", "je 2f"]
+    moved = ("rax", "rcx", "r11")[: 3 if ahead else 2]
+    """By how much an outer loop moves these, it is told in this order."""
+    around = [addresses[-1] + 1 + level * (2 + len(moved)) for level in range(outer)]
+    """Where what each outer loop is told begins: how many turns, how many are left, by how much it moves."""
+    into = (*ROWS[:rows], "rcx", *(AHEAD if ahead else ()))
+    lines = [f"mov {told(number)}, %%{name}" for number, name in zip(addresses, into)]
+    lines += ["xor %%eax, %%eax", *(f"vpxord %{total}, %{total}, %{total}" for total in range(totals))]
+    for level, first in enumerate(around):
+        lines += [f"mov {told(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
+        lines += [f"mov %%rdi, {told(first + 1)}", f"{5 + level}:"]
+    lines += [f"mov {told(turns)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
     lines += [load(side, 0) for side in range(sides)] + [broadcast(place) for place in range(NUMBERS)]
     lines += [".p2align 5", "1:"]
     for place in range(UNROLLED * rows):
@@ -242,15 +262,18 @@ def _instructions(rows: int, sides: int, term_bytes: int, ahead: bool) -> tuple[
             if side * rows // sides == row:
                 lines.append(load(side, term + 1))
         lines.append(broadcast(place + NUMBERS))
-        if ahead and row == rows - 1:
-            lines += ["prefetcht0 (%%r11)", "add %%r12, %%r11"]
-    lines += [f"add ${UNROLLED * term_bytes}, %%rcx", f"add ${UNROLLED * ELEMENT}, %%rsi"]
-    lines += ["dec %%rdi", "jne 1b", "2:", "test %%rax, %%rax", "je 4f", "3:"]
+        lines += fetch if row == rows - 1 else []
+    lines += [f"add ${UNROLLED * term_bytes}, %%rcx", f"add ${UNROLLED * ELEMENT}, %%rax"]
+    lines += ["dec %%rdi", "jne 1b", "2:", f"mov {told(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
     lines += [load(side, 0) for side in range(sides)]
     for row in range(rows):
         lines += [broadcast(row), *(add(row, side) for side in range(sides))]
-    lines += [f"add ${term_bytes}, %%rcx", f"add ${ELEMENT}, %%rsi", "dec %%rax", "jne 3b", "4:"]
-    return tuple(lines)
+    lines += fetch
+    lines += [f"add ${term_bytes}, %%rcx", f"add ${ELEMENT}, %%rax", "dec %%rdi", "jne 3b", "4:"]
+    for level, first in reversed(list(enumerate(around))):
+        lines += [f"add {told(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
+        lines += [f"decq {told(first + 1)}", f"jne {5 + level}b"]
+    return (*lines, "9:") if outer else tuple(lines)
 
 
 def factors_of_several(block: Block) -> set[str]:
