@@ -18,7 +18,7 @@ from smelt.loops.verify import verify
 from smelt.schedule import Target, attention_gradients, schedule
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_attention import assert_close, attend, heads, operands, wide
+from tests.schedule.test_attention import NAN_WITH_BITS, assert_close, attend, heads, operands, wide
 
 CALL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -91,7 +91,7 @@ def test_mask_of_booleans_and_rows_without_keys() -> None:
     compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 40, 300, 32), mask)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("number", [float("nan"), NAN_WITH_BITS, float("inf"), float("-inf")])
 def test_what_is_not_finite(number: float) -> None:
     mask = torch.zeros(40, 50)
     mask[3, 5] = mask[4, 49] = number

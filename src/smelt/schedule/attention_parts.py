@@ -18,8 +18,8 @@ ROWS, MORE_ROWS = {32: 6}, 8
 """Rows of a register tile by bytes of a vector: AVX2 has 16 registers, others have 32."""
 REGISTERS = 2
 """Vector registers side by side in a tile of scores."""
-ROUNDS = 1.5 * 2.0**23
-"""Added to a small number: its nearest integer is in the last bits."""
+ROUNDS = 1.5 * 2.0**23 + 127
+"""Added to a small number: its nearest integer n is in the last bits, as an exponent of 2**n has it."""
 LN2 = (-0.693145751953125, -1.428606765330187e-06)
 """Minus the logarithm of 2, its first bits and the rest."""
 EXP = (0.49999994, 0.1666652, 0.041668396, 0.008368786, 0.0013814402)
@@ -111,6 +111,5 @@ def exp_below_one(x: Any) -> Any:
     for coefficient in reversed(EXP[:-1]):
         p = ops.fma(r, p, number(coefficient))
     p = ops.add(ops.fma(ops.mul(r, r), p, r), number(1.0))
-    exponent = ops.lshift(ops.bitcast(shifted, i32), ops.constant(23, i32))
-    found = ops.bitcast(ops.add(ops.bitcast(p, i32), exponent), f32)
-    return ops.where(ops.lt(x, number(LEAST)), number(0.0), found)
+    scale = ops.bitcast(ops.lshift(ops.bitcast(shifted, i32), ops.constant(23, i32)), f32)
+    return ops.where(ops.lt(x, number(LEAST)), number(0.0), ops.mul(p, scale))  # NaN stays NaN
