@@ -17,7 +17,8 @@ from smelt.loops.interpreter import run_graph
 from smelt.nest.ir import Alloc, For, LoopKind, Prefetch, Run
 from smelt.nest.printer import print_run
 from smelt.nest.tree import trip_count, walk
-from smelt.schedule import Target, products, schedule
+from smelt.runtime import toolchain
+from smelt.schedule import Target, contractions, products, schedule
 from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
@@ -435,6 +436,46 @@ def _calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
 
     monkeypatch.setattr(ProductBuilder, name, recorded)
     return given
+
+
+@pytest.mark.parametrize("terms", [24, 64, 600])
+def test_tiles_of_few_terms_use_a_panel_together(
+    terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A panel of 600 terms has no room in the first cache."""
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    together = _calls(monkeypatch, "_tiles_together")
+    _frozen(
+        torch.nn.Sequential(torch.nn.Conv2d(terms, 88, 1), torch.nn.ReLU()).eval(), draw(1, terms, 15, 19)
+    )
+    assert len(together) == 1 and (together[0] > 1) is (terms < 600)
+
+
+@pytest.mark.parametrize("freezing", [True, False])
+@pytest.mark.parametrize(("registers", "more", "last"), [(3, 0, 3), (8, 0, 2), (6, 4, 1), (5, 1, 3)])
+def test_the_last_panel_has_registers_for_its_columns_alone(
+    registers: int,
+    more: int,
+    last: int,
+    freezing: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of panels of three registers, with so many columns."""
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    lanes = toolchain.find().vector_bytes // 4
+    for module in (products, contractions):
+        monkeypatch.setattr(module, "panel_width", lambda *_, **__: 3 * lanes)
+    summed = _calls(monkeypatch, "_summed")
+    columns = registers * lanes + more
+    x, w = draw(300, 70), draw(70, columns, seed=1)
+    if freezing:
+        _frozen(torch.nn.Linear(70, columns).eval(), x)
+    else:
+        torch._dynamo.reset()
+        fast = smelt.compile(torch.mm, dynamic=False, verify=True)(x, w)
+        assert_close(fast, x @ w, x.double() @ w.double())
+    assert set(summed) == {3 * lanes, last * lanes}
 
 
 def test_one_compile_for_few_rows_and_many() -> None:
