@@ -58,9 +58,9 @@ LEAST_WORK = 2**17
 """Multiplications below which it is not worth measuring: the rule decides."""
 MOST_BYTES = 2**30
 """Size of the operands of one contraction beyond which the rule decides."""
-BYTES_AT_A_TIME = 2**25
-"""Size of the operands of those that take turns: more than most caches hold, and little beside a model. Twice
-as much would raise the peak of a first training step, which is reached here: MobileNetV2's by 30 MiB.
+BYTES_AT_A_TIME = 2**24
+"""Size of the operands of those that take turns: more than second caches hold, and little beside a model.
+Twice as much would raise the peak of a first training step, which is reached here: MobileNetV2's by 30 MiB.
 """
 PATIENCE_SECONDS = 1.0
 """After this long a line says what is going on."""

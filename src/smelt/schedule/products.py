@@ -25,9 +25,7 @@ from torch.utils._sympy.functions import Min
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
-from smelt.nest.primitives import (
-    not_vector,
-)
+from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
 from smelt.schedule.apart import product_of
 from smelt.schedule.elements import chain_of, grouped, over_elements, pieces_in_order
