@@ -110,14 +110,14 @@ def last_rows(expected: int, height: int) -> list[int]:
 class _Panel:
     """Where a panel is: in the batch, beside which columns, and which one there.
 
-    ``full``: it has as many columns as a panel may have; else it is the last one, which has the rest.
-    ``next``: the one to be used when all rows are done with this one; None: it isn't there yet.
+    ``columns``: how many it has; the last one may have fewer than the others. ``next``: the one to be used
+    when all rows are done with this one; None: it isn't there yet.
     """
 
     batch: Sequence[Symbol]
     aside: Sequence[Symbol]
     panel: Expr
-    full: bool = False
+    columns: Expr
     next: Expr | None = None
 
 
@@ -222,7 +222,7 @@ class ProductBuilder:
         batch = [writer.variable() for _ in self.batch_sizes]
         aside = [writer.variable() for _ in self.aside]
         panel = writer.variable()
-        at = _Panel(batch, aside, panel)
+        at = _Panel(batch, aside, panel, sympy.Integer(self.width))
         nest = self._shared(epilogue, at) if self.panels else self._alone(epilogue, at)
         sizes = (*self.batch_sizes, *self.aside_sizes)
         dims = (*self.product.batch, *self.aside)
@@ -242,10 +242,10 @@ class ProductBuilder:
         if self._is_long():
             block = self.writer.variable()
 
-            def parts(panel: Expr, full: bool) -> list[Stmt]:
-                return self._by_parts(epilogue, replace(at, panel=panel, full=full), block)
+            def parts(here: _Panel) -> list[Stmt]:
+                return self._by_parts(epilogue, here, block)
 
-            each = Block(tuple(self._over_panels(chunk, chunk + 1, parts)))
+            each = Block(tuple(self._over_panels(at, chunk, chunk + 1, parts)))
             blocks = ceiling(ceiling(self.line, self.height), PART_TILES)
             down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
             return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
@@ -261,10 +261,10 @@ class ProductBuilder:
         block = self._rows_together(chunks, groups)
 
         def across(stmts: Callable[[_Panel], Sequence[Stmt]]) -> list[Stmt]:
-            def one(panel: Expr, full: bool) -> Sequence[Stmt]:
-                return stmts(replace(at, panel=panel, full=full, next=None if block else panel + side))
+            def one(here: _Panel) -> Sequence[Stmt]:
+                return stmts(replace(here, next=None if block else here.panel + side))
 
-            return self._over_panels(first, stop, one)
+            return self._over_panels(at, first, stop, one)
 
         if group == 1:
             inside = Block(tuple(self._in_one(epilogue, across, tile)))
@@ -296,29 +296,40 @@ class ProductBuilder:
         return nest
 
     def _over_panels(
-        self, first: Expr, stop: Expr, one: Callable[[Expr, bool], Sequence[Stmt]]
+        self, at: _Panel, first: Expr, stop: Expr, one: Callable[[_Panel], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """``one(panel, full)`` for panels from ``first`` up to ``stop``; the last of all, which may have
-        fewer columns than the others, has a loop of its own: no other has to ask how many it has.
+        """``one(panel)`` for the panels from ``first`` up to ``stop``."""
+        return self._pieces(
+            self.columns,
+            self.width,
+            first,
+            stop,
+            lambda panel, columns: one(replace(at, panel=panel, columns=columns)),
+        )
+
+    def _pieces(
+        self, size: Expr, step: int, first: Expr, stop: Expr, one: Callable[[Expr, Expr], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """``one(number, length)`` for pieces from ``first`` up to ``stop`` of those of ``step`` that cover
+        ``size``. The last of all, which may be shorter, has a loop of its own: no other has to ask how long
+        it is, and compilers know it.
         """
-        full = divided(self.columns, sympy.Integer(self.width))
-        rest = self.columns - full * self.width
+        full, length = divided(size, sympy.Integer(step)), sympy.Integer(step)
+        rest = size - full * step
+        if rest == 0 and stop == first + 1:
+            return list(one(first, length))
         each, last = self.writer.variable(), self.writer.variable()
         stmts: list[Stmt] = []
         if full != 0:
             most = stop if rest == 0 else Min(full, stop)
-            stmts.append(For(each, first, most, Block(tuple(one(each, True))), independent=True))
+            stmts.append(For(each, first, most, Block(tuple(one(each, length))), independent=True))
         if rest != 0:
-            stmts.append(For(last, full, stop, Block(tuple(one(last, False))), independent=True))
+            stmts.append(For(last, full, stop, Block(tuple(one(last, rest))), independent=True))
         return stmts
-
-    def _columns(self, at: _Panel) -> Expr:
-        """How many columns a panel has."""
-        return sympy.Integer(self.width) if at.full else self.columns % self.width
 
     def _summed(self, at: _Panel) -> int:
         """Of how many columns of a panel registers sum: whole registers."""
-        columns = self._columns(at)
+        columns = at.columns
         return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
 
     def _is_long(self) -> bool:
@@ -394,8 +405,7 @@ class ProductBuilder:
         """Over panels of which each is packed by the one thread that uses it."""
         depth, tile = self.product.depth, self.writer.variable()
 
-        def one(panel: Expr, full: bool) -> list[Stmt]:
-            here = replace(at, panel=panel, full=full)
+        def one(here: _Panel) -> list[Stmt]:
             if self.deep:
                 return self._deep(epilogue, here)
             inside = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
@@ -405,7 +415,7 @@ class ProductBuilder:
         terms = sympy.Integer(BLOCK) if self.deep else depth
         body = [
             Alloc("panel", torch.float32, (terms, sympy.Integer(self.width))),
-            *self._over_panels(at.panel, at.panel + 1, one),
+            *self._over_panels(at, at.panel, at.panel + 1, one),
         ]
         panels = ceiling(self.columns, self.width)
         return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
@@ -422,30 +432,17 @@ class ProductBuilder:
         """What is done for the rows of a tile of those that cover a line: ``rows(start, count, sums)``, where
         ``sums(some)`` are the statements that sum them.
 
-        Only the last tile may have fewer rows than the others. It has loops of its own, which turn for it
-        alone: no tile has to look at every row whether it is there, and compilers know how many rows it has.
-        How many the last one has may not be known: then they are taken by `last_rows`.
+        Only the last tile may have fewer rows than the others. How many it has may not be known: then they
+        are taken by `last_rows`.
         """
-        height = self.height
-        full = divided(self.line, sympy.Integer(height))
-        rest = self.line - full * height
 
-        def whole(tile: Expr) -> Sequence[Stmt]:
-            start = tile * height
-            return rows(start, sympy.Integer(height), lambda some: [some(start, height, ZERO)])
+        def one(number: Expr, count: Expr) -> Sequence[Stmt]:
+            start = number * self.height
+            if count.is_Integer:
+                return rows(start, count, lambda some: [some(start, int(count), ZERO)])
+            return rows(start, count, lambda some: self._by_fewer(start, count, some))
 
-        if rest == 0:
-            return list(whole(tile))
-        each, last = self.writer.variable(), self.writer.variable()
-        start = last * height
-
-        def left(some: Some) -> list[Stmt]:
-            return [some(start, int(rest), ZERO)] if rest.is_Integer else self._by_fewer(start, rest, some)
-
-        return [
-            For(each, tile, Min(full, tile + 1), Block(tuple(whole(each))), independent=True),
-            For(last, full, tile + 1, Block(tuple(rows(start, rest, left))), independent=True),
-        ]
+        return self._pieces(self.line, self.height, tile, tile + 1, one)
 
     def _by_fewer(self, start: Expr, rest: Expr, some: Some) -> list[Stmt]:
         """``some`` for the ``rest`` of the rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
@@ -539,7 +536,7 @@ class ProductBuilder:
         return self.writer.pack_panel(
             lambda term, column: ("panel", (term, column)),
             at.panel,
-            self._columns(at),
+            at.columns,
             self.width,
             terms,
             element,
@@ -645,7 +642,7 @@ class ProductBuilder:
         row = self.writer.variable(height)
         column = self.writer.variable()
         element = self._element(epilogue, at, start + row, row, column)
-        inner = For(column, ZERO, self._columns(at), element, independent=True)
+        inner = For(column, ZERO, at.columns, element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
@@ -669,7 +666,7 @@ class ProductBuilder:
         """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
         that is done with them: no register has unused columns, and columns lie side by side.
         """
-        if self._columns(at) != self._summed(at):
+        if at.columns != self._summed(at):
             return None
         if epilogue is not None and len(chain_of(epilogue)[-1].body.stmts) != 2:
             return None
