@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ CLOCKS = "smelt_clocks"
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
 
-CALLS_ARE_FASTER = 12
+PER_FUNCTION = 3_500
+"""Characters that a compiler goes through while it does what each function costs, however short."""
+
+CALLS_ARE_FASTER = 2
 """How much less of a compiler's time declarations and calls of kernels take than kernels as long: they are
 not optimized (``SMELT_ENTRY``)."""
 
@@ -118,7 +122,7 @@ class UnitPrinter:
     def _parts(
         self, functions: Sequence[Function], entries: Sequence[str], extra: Set[str], compilers: int
     ) -> tuple[str, ...]:
-        """Files of about equally long kernels; that of the entry points, the first, declares all kernels."""
+        """Files of kernels that take about equally long; that of the entry points, the first, declares all kernels."""
         rest = [function for function in functions if function.name not in self.begun]
         count = min(compilers, sum(len(function.body) for function in rest) // LEAST_PART)
         if count < 2 and not self.begun:
@@ -127,10 +131,10 @@ class UnitPrinter:
         declared = "\n".join(f"{function.head};" for function in functions)
         sizes = [0] * len(files)
         sizes[-1] = sum(map(len, [declared, *entries])) // CALLS_ARE_FASTER
-        for function in sorted(rest, key=lambda function: -len(function.body)):
+        for work, function in sorted(((_work(each), each) for each in rest), key=lambda pair: -pair[0]):
             shortest = sizes.index(min(sizes))
             files[shortest].append(function)
-            sizes[shortest] += len(function.body)
+            sizes[shortest] += work
         kernels = [function.text() for function in files[-1]]
         return _file(files[-1], [declared, *kernels, *entries], extra), *map(_part, files[:-1])
 
@@ -145,6 +149,12 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
         SmeltError: SM0801-SM0807, a nest breaks the rules of `smelt.nest.ir`.
     """
     return UnitPrinter().finish(runs, compilers, clocks)
+
+
+def _work(function: Function) -> int:
+    """How long a compiler takes for a function, in characters: it copies assembly as it is."""
+    assembly = sum(map(len, re.findall(r'^ *"[^"]*"$', function.body, re.MULTILINE)))
+    return PER_FUNCTION + len(function.body) - assembly
 
 
 def _part(functions: Sequence[Function]) -> str:
