@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import kernels
 import run
 import team
+import worker
 import zoo
 from contenders import CONTENDERS, OURS, PEERS, USUAL, Contender
 from smelt.cli import peaks
@@ -137,6 +139,19 @@ def test_a_kernel_is_held_against_the_multiply_adds_of_its_round():
     assert found["contenders"]["smelt"]["of_peak_flops"] == pytest.approx(0.8)
     assert found["contenders"]["smelt"]["of_peak_flops_fastest"] == pytest.approx(0.8)  # 0.75 and 1.0
     assert "of_peak_flops" not in found["contenders"]["eager"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot choose processors here")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_thread_takes_turns_where_everybody_does(threads):
+    allowed = os.sched_getaffinity(0)
+    seen = []
+    worker_of_one = worker.Worker.__new__(worker.Worker)
+    worker_of_one.threads = threads
+    worker_of_one.runs = {"program": lambda: seen.append(os.sched_getaffinity(0))}
+    worker_of_one.turn("program", 2)
+    assert seen == [{max(allowed)} if threads == 1 else allowed] * 3
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_multiply_adds_do_what_they_say():

@@ -122,7 +122,9 @@ class UnitPrinter:
     def _parts(
         self, functions: Sequence[Function], entries: Sequence[str], extra: Set[str], compilers: int
     ) -> tuple[str, ...]:
-        """Files of kernels that take about equally long; that of the entry points, the first, declares all kernels."""
+        """Files that take compilers about equally long; that of the entry points, the first, declares all
+        kernels.
+        """
         rest = [function for function in functions if function.name not in self.begun]
         count = min(compilers, sum(len(function.body) for function in rest) // LEAST_PART)
         if count < 2 and not self.begun:
