@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from smelt.codegen.cpp import printer
+from smelt.codegen.cpp.scope import Function
 from smelt.config import Config
 from smelt.nest.ir import Argument, Call, Kernel, Run
 from smelt.runtime import library
@@ -69,6 +70,17 @@ def test_the_whole_does_not_depend_on_the_number_of_compilers() -> None:
         head = re.compile(rf"^void kernel_{name}\w*\(.*\) {{$", re.MULTILINE)
         assert [len(head.findall(part)) for part in three.parts].count(1) == 1
         assert len(re.findall(rf"^void kernel_{name}\w*\(.*\);$", three.parts[0], re.MULTILINE)) == 1
+
+
+def test_files_are_even_by_what_compilers_have_to_do() -> None:
+    """Each function costs something, however short; assembly is copied."""
+    short, statements = "  a();\n", "  b = c + d;\n" * 2000
+    assembly = '      "vmovups 0(%%rcx), %%zmm0\\n"\n' * 2000
+    bodies = {"long": statements, "tile": assembly, **{f"short{n}": short for n in range(3)}}
+    functions = [Function(f"kernel_{name}", "", body, False, frozenset()) for name, body in bodies.items()]
+    parts = printer.UnitPrinter()._parts(functions, [], frozenset(), 2)
+    names = [set(re.findall(r"^void kernel_(\w+)\(\) {$", part, re.MULTILINE)) for part in parts]
+    assert sorted(map(sorted, names)) == [["long"], ["short0", "short1", "short2", "tile"]]
 
 
 @pytest.mark.usefixtures("small_parts")
