@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from smelt.records import dataclass
 
 aten = torch.ops.aten
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +29,7 @@ from smelt.loops.ir import (
     Value,
 )
 from smelt.ops import TABLE, Handler, using
+from smelt.records import dataclass
 from smelt.symbolic import loop_var
 
 

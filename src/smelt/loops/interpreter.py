@@ -10,7 +10,6 @@ import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,6 +41,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.reductions import reduce
 from smelt.ops import Handler, using
+from smelt.records import dataclass
 from smelt.runtime.control import CONTROL
 from smelt.symbolic import evaluate, loop_var
 from smelt.symbolic.expr import evaluate_on

@@ -13,13 +13,14 @@ expressions, one per dimension of the buffer (never flattened here).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import sympy
 import torch
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
+
+from smelt.records import dataclass, field
 
 Index = Sequence[Expr]
 Value = Any

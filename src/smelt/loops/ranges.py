@@ -6,7 +6,6 @@ What is proved needs neither a check at run time nor the wrapping of negative va
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -17,6 +16,7 @@ from smelt.loops.ir import Graph, Node, Pointwise
 from smelt.loops.record import is_exact
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable, replay
 from smelt.ops import Handler, using
+from smelt.records import dataclass, field, replace
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand
 from smelt.symbolic.bounds import bounds, is_nonnegative

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -19,6 +18,7 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Origin
 from smelt.loops.straightline import RAISING, Instruction, MaskedInstruction, Recordable, canonical, prune
 from smelt.ops import TABLE, Handler, result_dtype, using
+from smelt.records import dataclass, field
 from smelt.symbolic import simplify
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from sympy import Expr, Symbol
 
 from smelt.ops import Handler
+from smelt.records import dataclass, replace
 from smelt.symbolic import free_symbols
 
 RAISING = frozenset(("fmod", "remainder", "floordiv", "truncdiv"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -18,6 +17,7 @@ from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
+from smelt.records import replace
 from smelt.symbolic import FloorDiv, same
 
 ZERO = sympy.Integer(0)

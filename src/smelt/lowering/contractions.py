@@ -7,7 +7,6 @@ raises `Unsupported` where only the call will do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -23,6 +22,7 @@ from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
+from smelt.records import dataclass, replace
 from smelt.symbolic import FloorDiv, Mod, as_expr
 from smelt.symbolic.affine import remainder, times, total
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -20,6 +19,7 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
+from smelt.records import dataclass
 from smelt.symbolic import contiguous_strides, flatten
 
 _WIDE = torch.int64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +26,7 @@ from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE, Row, row_of
 from smelt.lowering.tensor import HeldNumber, Tensor
+from smelt.records import replace
 from smelt.runtime.externs import is_mutating, is_random
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
 from smelt.symbolic.expr import with_known_signs

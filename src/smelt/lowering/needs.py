@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, get_args
 
@@ -22,6 +21,7 @@ from smelt.lowering.contractions import MEANINGS
 from smelt.lowering.registry import NAMED, TABLE, row_of
 from smelt.ops.handler import Handler
 from smelt.ops.table import TABLE as ELEMENTWISE
+from smelt.records import dataclass
 
 BODIES: tuple[str, ...] = tuple(body.__name__ for body in get_args(ir.Body))
 """The kinds of loop bodies, by name."""

@@ -9,7 +9,6 @@ for NaN) the polynomial is 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from smelt.lowering.promotion import Constants, Operand, is_empty, loader, promo
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
+from smelt.records import dataclass
 
 aten = torch.ops.aten
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -11,6 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.ops import ops
+from smelt.records import dataclass
 
 Index = Sequence[Expr]
 

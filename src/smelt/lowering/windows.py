@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -19,6 +18,7 @@ from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert, fold
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
+from smelt.records import dataclass
 from smelt.symbolic import FloorDiv, as_expr, numel
 
 UNROLLED = 25

@@ -6,7 +6,6 @@ Slow on purpose.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.ops import TABLE
+from smelt.records import dataclass, field
 from smelt.symbolic import contiguous_strides, evaluate, flatten
 
 

@@ -12,13 +12,13 @@ transforms these trees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
 from sympy import Expr, Symbol
 
 from smelt.loops.straightline import Instruction
+from smelt.records import dataclass, field
 
 Shape = tuple[Expr, ...]
 

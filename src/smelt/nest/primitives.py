@@ -7,12 +7,10 @@ Loops are named by their variables, which are unique in a kernel. Extents begin 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import sympy
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.errors import SmeltError
 from smelt.nest.dependence import carried_updates, conflict
@@ -46,7 +44,8 @@ from smelt.nest.tree import (
     walk,
     with_body,
 )
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, same, span
+from smelt.records import replace
+from smelt.symbolic import contiguous_strides, flatten, free_symbols, least, loop_var, same, span
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in, times, total
 from smelt.symbolic.index import simplify
 
@@ -181,7 +180,7 @@ def split(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol]:
     inner = fresh_var(kernel)
     count = simplify(divided(loop.end + factor - 1, sympy.Integer(factor)), {})
     even = loop.end.is_Integer and int(loop.end) % factor == 0
-    end = var * factor + factor if even else Min(loop.end, var * factor + factor)
+    end = var * factor + factor if even else least(loop.end, var * factor + factor)
     body = substitute(loop.body, {var: inner})
     new = replace(
         loop, end=count, body=Block((replace(loop, var=inner, begin=var * factor, end=end, body=body),))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import is_
 from typing import Any, TypeVar
 
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, SortRow, Stmt, Store, Update
+from smelt.records import replace
 from smelt.symbolic.affine import expand, replaced
 
 S = TypeVar("S", bound=Stmt)

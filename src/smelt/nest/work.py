@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import Block, For, Kernel, Let, Masked, SortRow, Store, Update
 from smelt.ops import TABLE
+from smelt.records import dataclass
 from smelt.symbolic import numel, size_hint
 
 _FREE = ("maximum", "minimum", "where")

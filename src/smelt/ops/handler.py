@@ -63,13 +63,19 @@ class _Ops:
     """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``."""
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
+        """What a handler has besides the elementwise operators, which are methods here."""
         if name.startswith("__"):  # Python looks for some by itself (doctest, copy)
             raise AttributeError(name)
-        handler: Handler = _current.stack[-1]
-        if name in TABLE:
-            elementwise = handler.elementwise
-            return lambda *args: elementwise(name, *args)
-        return getattr(handler, name)
+        method: Callable[..., Value] = getattr(_current.stack[-1], name)
+        return method
+
+
+def _elementwise(name: str) -> Callable[..., Value]:
+    return lambda self, *args: _current.stack[-1].elementwise(name, *args)
+
+
+for _name in TABLE:
+    setattr(_Ops, _name, _elementwise(_name))
 
 
 ops: Any = _Ops()

@@ -5,8 +5,9 @@ Sizes are Python expressions over the symbols' names as text (``"s0*128"``, ``"(
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from smelt.records import dataclass, field
 
 Size = int | str
 

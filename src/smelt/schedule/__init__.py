@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from smelt.config import Config
 from smelt.loops.ir import Contractions, Extern, Graph
 from smelt.nest.ir import Kernel
+from smelt.records import replace
 from smelt.runtime.plan import Folded, FoldedUse
 from smelt.schedule.assemble import Assembler, Scheduled
 from smelt.schedule.constants import split_constants

@@ -11,16 +11,15 @@ one is multiplied with. Both show in the loop functions; no operator is asked fo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import gcd
 
 import sympy
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction, Graph, Index, Value
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
+from smelt.records import dataclass, replace
 from smelt.schedule.operands import (
     Apart,
     Codes,
@@ -35,7 +34,7 @@ from smelt.schedule.operands import (
     symbols_of,
 )
 from smelt.schedule.panels import Panels
-from smelt.symbolic import FloorDiv, Mod, loop_var, simplify
+from smelt.symbolic import FloorDiv, Mod, least, loop_var, simplify
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -304,5 +303,5 @@ class _Right:
             where.append(place[0] if step is None else step * place[0] + place[1])
             if strided is not None and strided.factor != 0:
                 tap = strided.turn * rindex[strided.term] + strided.first(place[1])
-                terms[strided.term] = Min(tap, strided.taps - 1) if strided.term in counted else tap
+                terms[strided.term] = least(tap, strided.taps - 1) if strided.term in counted else tap
         return self.function(tuple(where), tuple(terms))

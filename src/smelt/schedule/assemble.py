@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -29,6 +28,7 @@ from smelt.loops.ir import (
 )
 from smelt.nest.ir import Argument, Call, InArena, Kernel, Run
 from smelt.nest.tree import accesses
+from smelt.records import dataclass, field, replace
 from smelt.runtime.externs import gives_fresh_memory, has_out_variant
 from smelt.runtime.plan import (
     AllocStep,

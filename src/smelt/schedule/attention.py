@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sympy import Expr
@@ -12,6 +11,7 @@ from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction, canonical, with_buffers
+from smelt.records import replace
 from smelt.schedule.attention_gradients import GradientsBuilder
 from smelt.schedule.attention_nest import AttentionBuilder
 from smelt.schedule.items import Item, Work

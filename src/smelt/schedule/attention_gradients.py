@@ -21,24 +21,24 @@ Sizes may be symbols.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import sympy
 from sympy import Expr
-from torch.utils._sympy.functions import FloorDiv, Max, Min
+from torch.utils._sympy.functions import FloorDiv, Max
 
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Alloc, Block, For, Let, LoopKind, Stmt, Store, Update
+from smelt.records import dataclass
 from smelt.schedule.attention_parts import blocks, divides, exp_below_one, score_width, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, added, ceiling, clamped, panel_width
-from smelt.symbolic import flatten, numel, same, size_hint
+from smelt.symbolic import flatten, least, numel, same, size_hint
 from smelt.symbolic.affine import expand
 
 QUERY_TILES = 16
@@ -207,7 +207,7 @@ class _Sweep:
         begin, length = self.query_block * self.queries.block, self.queries.length(self.query_block)
         nothing = writer.over(length, lambda row: [self._nothing_yet(begin + row)])
         if self.ahead is not None:
-            ends = Min(ends, ceiling(begin + length - 1 + self.ahead, self.key_blocks.block))
+            ends = least(ends, ceiling(begin + length - 1 + self.ahead, self.key_blocks.block))
         self.key_block = writer.variable()
         return [nothing, For(self.key_block, ZERO, ends, Block((*self._pack_keys(), *self._pair())))]
 
@@ -336,7 +336,7 @@ class _Sweep:
         begin: Expr = ZERO
         if self.ahead is not None:
             before = self.query_block * self.queries.block
-            begin = Min(length, Max(ZERO, self._first(number * self.rows) - before))
+            begin = least(length, Max(ZERO, self._first(number * self.rows) - before))
         builder = self.builder
         kinds = (
             ("by_value", self.by_value, "shares", "came", builder.columns, builder.across),
@@ -392,7 +392,7 @@ class _QueryTile:
         self.reach = self._seen(sympy.Integer(self.rows - 1))
         last = self.reach
         if sweep.ahead is not None and sweep.of_keys:  # a tile of keys begins where its first one is seen
-            last = Min(sweep.length, last + self.rows - 1)
+            last = least(sweep.length, last + self.rows - 1)
         self.panels = ceiling(last, sweep.wide)
 
     def _place(self, row: Expr) -> Expr:
@@ -408,7 +408,7 @@ class _QueryTile:
         if sweep.ahead is None:
             return sweep.length
         query = sweep.at(self._place(row))[-1]
-        return Min(sweep.length, Max(ZERO, query + sweep.ahead - sweep.begin))
+        return least(sweep.length, Max(ZERO, query + sweep.ahead - sweep.begin))
 
     def statements(self) -> Iterator[Stmt]:
         sweep, over = self.sweep, self.writer.over
@@ -424,7 +424,7 @@ class _QueryTile:
             if not self._direct:
                 left = sweep.queries.length(sweep.query_block) - self.number * self.rows
                 even = divides(self.rows, sweep.queries.size)
-                yield over(rows if even else Min(rows, left), self._added)
+                yield over(rows if even else least(rows, left), self._added)
 
     def _scores(self, panel: Expr) -> Stmt:
         """``shares = tile(queries, keys)``: the products."""

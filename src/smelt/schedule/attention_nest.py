@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Max, Min
+from torch.utils._sympy.functions import Max
 
 from smelt.loops.ir import Attention
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
+from smelt.records import replace
 from smelt.schedule.attention_parts import (
     blocks,
     divides,
@@ -40,7 +40,7 @@ from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
-from smelt.symbolic import flatten
+from smelt.symbolic import flatten, least
 
 QUERY_TILES = 32
 """Register tiles in a block of queries: that often packed keys and values are used."""
@@ -123,8 +123,8 @@ class AttentionBuilder:
         ends = self.key_blocks.count
         self.key_block = self.writer.variable()
         if self.body.seen is not None:
-            last = Min((self.query_block + 1) * self.queries.block, self.queries.size) - 1
-            ends = Min(ends, ceiling(self.body.seen((*self.batch, last)), self.key_blocks.block))
+            last = least((self.query_block + 1) * self.queries.block, self.queries.size) - 1
+            ends = least(ends, ceiling(self.body.seen((*self.batch, last)), self.key_blocks.block))
         yield For(self.key_block, ZERO, ends, Block(tuple(self._keys())))
         yield self.writer.over(self.queries.length(self.query_block), self._last)
 
@@ -252,7 +252,7 @@ class _Tile:
         """How many of the block's keys a row sees."""
         if self.body.seen is None:
             return self.limit
-        return Min(self.limit, Max(ZERO, self.body.seen(self._at(row)) - self.begin))
+        return least(self.limit, Max(ZERO, self.body.seen(self._at(row)) - self.begin))
 
     @property
     def reach(self) -> Expr:
@@ -334,7 +334,7 @@ class _Tile:
         yield Let("w5", torch.int64, "where", ("w2", "w3", "w4"))
         last = writer.variable()
         yield Let("w6", torch.int64, "indirect_index", ("w5", panels + 1, False, False), last)
-        self.limit = last * wide if divides(wide, self.length) else Min(self.length, last * wide)
+        self.limit = last * wide if divides(wide, self.length) else least(self.length, last * wide)
 
     # -- scores ---------------------------------------------------------------------------------------------
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr
-from torch.utils._sympy.functions import Min
 
 from smelt.ops import ops
+from smelt.records import dataclass
 from smelt.schedule.tiles import ceiling
+from smelt.symbolic import least
 
 ROWS, MORE_ROWS = {32: 6}, 8
 """Rows of a register tile by bytes of a vector: AVX2 has 16 registers, others have 32."""
@@ -41,7 +41,7 @@ def length_of_block(size: Expr, block: int, number: Expr) -> Expr:
     (16, Min(16, 40 - 16*last))
     """
     full = sympy.Integer(block)
-    return full if divides(block, size) else Min(full, size - number * block)
+    return full if divides(block, size) else least(full, size - number * block)
 
 
 @dataclass(slots=True)

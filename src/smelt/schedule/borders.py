@@ -10,7 +10,6 @@ nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -22,6 +21,7 @@ from smelt.loops.ir import Buffer, Contraction, Graph, Node, Pointwise, StridedV
 from smelt.loops.record import record
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import Block, For, Let, LoopKind, Param, Stmt, Store
+from smelt.records import dataclass, replace
 from smelt.schedule.layouts import Layouts
 from smelt.schedule.loops import Target
 from smelt.schedule.nests import BuiltKernel

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -34,6 +33,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import canonical, with_buffers
+from smelt.records import dataclass, replace
 from smelt.runtime.externs import gives_fresh_memory, is_mutating, is_random, resolve
 from smelt.symbolic import free_symbols, numel
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import sympy
 from sympy import Expr
@@ -25,6 +24,7 @@ from smelt.loops.ir import (
 )
 from smelt.lowering.dims import convert
 from smelt.ops import ops
+from smelt.records import dataclass, replace
 from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_pays, has_attention_nest
 from smelt.schedule.borders import Borders

@@ -9,12 +9,12 @@ begin with the loop variables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
 from smelt.loops.ir import Attentions, Check, Contraction, Fold, Host, Reduction, Scan, Scatter, Sort
+from smelt.records import dataclass, field
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import free_symbols, refine, reshape_index, same
 from smelt.symbolic.index import divide, simplify

@@ -5,7 +5,6 @@ are inlined.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -16,6 +15,7 @@ from smelt.loops.ir import Body, Buffer, Fold, Graph, Host, Node, Origin, Pointw
 from smelt.loops.ranges import Interval
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.ops import using
+from smelt.records import dataclass, field
 from smelt.symbolic import loop_var, reshape_index, size_hint
 from smelt.symbolic.affine import replaced
 from smelt.symbolic.index import simplify

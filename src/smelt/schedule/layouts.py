@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sympy import Expr
@@ -22,6 +21,7 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
+from smelt.records import replace
 from smelt.schedule.operands import affine, strides_in_order
 from smelt.symbolic import contiguous_strides, flatten, numel, same, size_hint
 

@@ -6,7 +6,6 @@ Decisions only: every change is made by a primitive of `smelt.nest.primitives`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from sympy import Expr, Symbol
@@ -47,6 +46,7 @@ from smelt.nest.primitives import (
 )
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
+from smelt.records import dataclass
 from smelt.symbolic import size_hint
 from smelt.symbolic.affine import linear, symbols_in
 

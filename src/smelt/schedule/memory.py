@@ -5,12 +5,12 @@ together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max
 
+from smelt.records import dataclass
 from smelt.schedule.items import ZERO
 from smelt.symbolic import same, size_hint
 from smelt.symbolic.affine import divided

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -33,6 +32,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.tree import walk
+from smelt.records import dataclass, field, replace
 from smelt.schedule.fusion import Group, Segment, loops_outside, writer_outer_space
 from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
 from smelt.schedule.names import kernel_name
@@ -107,7 +107,7 @@ class KernelBuilder:
         # Every element is written where its own coordinates are, and fusion lets items read only what their
         # own turn has written: no loop carries anything through memory, save a scatter's.
         self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
-        self.dtypes = dict(work.dtypes)
+        self.dtypes = dict(work.dtypes) if self.rows else work.dtypes
 
     def build(self) -> BuiltKernel:
         stmts: list[Stmt] = []

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Buffer, Contraction, Graph, Index, Value, accumulator
 from smelt.loops.record import LoadHook, Recorder
 from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
-from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, numel, same, simplify, size_hint
+from smelt.records import dataclass, replace
+from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, least, numel, same, simplify, size_hint
 from smelt.symbolic.affine import expand, linear, replaced, times, total
 from smelt.symbolic.bounds import bounds
 
@@ -99,7 +98,7 @@ class Product:
         found: dict[int, Expr] = {}
         for phase in () if self.apart is None else self.apart.phases:
             if phase.count is not None:
-                found[phase.term] = Min(found.get(phase.term, phase.count), phase.count)
+                found[phase.term] = least(found.get(phase.term, phase.count), phase.count)
         return found
 
     @property
@@ -395,11 +394,11 @@ def lies_well(product: Product, graph: Graph) -> bool:
     if order is None:
         return False
     if product.shared:
-        return bool(place[1].coeff(variables("i", len(body.shape))[product.columns[-1]], 1) == 1)
+        return bool(linear(place[1], variables("i", len(body.shape))[product.columns[-1]])[0] == 1)
     groups = together(place[1], terms, body.reduce_shape, order)
     if not groups:
         return True  # one term
-    if place[1].coeff(terms[groups[-1][-1]], 1) != 1:
+    if linear(place[1], terms[groups[-1][-1]])[0] != 1:
         return False
     length = size_hint(numel([body.reduce_shape[d] for d in groups[-1]]), graph.hints)
     return len(groups) == 1 or length >= SHORTEST_RUN

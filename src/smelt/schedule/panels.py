@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
 
 from smelt.loops.ir import Index, Value
 from smelt.ops import ops
+from smelt.records import dataclass
 from smelt.schedule.operands import Product
 from smelt.schedule.tiles import ceiling, clamped
 from smelt.symbolic import contiguous_strides, flatten, unflatten

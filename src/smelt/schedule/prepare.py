@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import sympy
 from sympy import Expr
@@ -25,6 +24,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.loops.ranges import contents_of
+from smelt.records import replace
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from smelt.loops.ir import Contraction, Pointwise
 from smelt.loops.straightline import canonical, with_buffers
+from smelt.records import replace
 from smelt.schedule.apart import product_of
 from smelt.schedule.elements import over_elements
 from smelt.schedule.fusion import Group

@@ -14,19 +14,18 @@ line of the image then, where windows side by side load most of it once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
+from smelt.records import dataclass, replace
 from smelt.schedule.apart import product_of
 from smelt.schedule.elements import chain_of, grouped, over_elements, pieces_in_order
 from smelt.schedule.items import ZERO, Item, Work
@@ -48,6 +47,7 @@ from smelt.schedule.tiles import (
 from smelt.symbolic import (
     contiguous_strides,
     flatten,
+    least,
     numel,
     simplify,
     size_hint,
@@ -254,7 +254,7 @@ class ProductBuilder:
         wanted = -(-count // max(1, CACHED_BYTES // max(1, bytes_each)))
         side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
         first, chunks = chunk * side, ceiling(panels, side)
-        stop = Min(panels, first + side)
+        stop = least(panels, first + side)
         tiles = ceiling(self.line, self.height)
         group = self._tiles_together(bytes_each)
         rows, groups = (tile, tiles) if group == 1 else (self.writer.variable(), ceiling(tiles, group))
@@ -269,7 +269,7 @@ class ProductBuilder:
         if group == 1:
             inside = Block(tuple(self._in_one(epilogue, across, tile)))
         else:
-            begin, end = rows * group, Min(tiles, rows * group + group)
+            begin, end = rows * group, least(tiles, rows * group + group)
 
             def together(here: _Panel) -> list[Stmt]:
                 each = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
@@ -288,7 +288,7 @@ class ProductBuilder:
             if size.is_Integer and int(size) % block == 0:
                 inside = substitute(inside, {variable: row})
             else:  # the last block may have fewer
-                inside = Block((For(variable, row, Min(size, row + 1), inside, independent=True),))
+                inside = Block((For(variable, row, least(size, row + 1), inside, independent=True),))
         for variable, size in reversed(over):
             inside = Block((For(variable, ZERO, size, inside, LoopKind.PARALLEL, independent=True),))
         (nest,) = inside.stmts
@@ -321,7 +321,7 @@ class ProductBuilder:
         each, last = self.writer.variable(), self.writer.variable()
         stmts: list[Stmt] = []
         if full != 0:
-            most = stop if rest == 0 else Min(full, stop)
+            most = stop if rest == 0 else least(full, stop)
             stmts.append(For(each, first, most, Block(tuple(one(each, length))), independent=True))
         if rest != 0:
             stmts.append(For(last, full, stop, Block(tuple(one(last, rest))), independent=True))
@@ -362,11 +362,11 @@ class ProductBuilder:
             def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
                 return self._panel_place(at, [*over, term], column)
 
-            terms = (begin, Min(innermost, begin + PART_TERMS))
+            terms = (begin, least(innermost, begin + PART_TERMS))
             return writer.tile_of_part(rows, self._summed(at), terms, left, right, "tile", start - base)
 
         tiles, tile = ceiling(self.line, height), writer.variable()
-        stop = Min(tiles, block * PART_TILES + PART_TILES)
+        stop = least(tiles, block * PART_TILES + PART_TILES)
         each = Block(tuple(self._of_tile(tile, lambda start, count, stmts: stmts(some))))
         down = For(tile, block * PART_TILES, stop, each, independent=True)
         sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
@@ -378,7 +378,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
             sums,
-            *self._finish(epilogue, at, base, Min(rows, self.line - base)),
+            *self._finish(epilogue, at, base, least(rows, self.line - base)),
         ]
 
     def _tiles_together(self, panel_bytes: int) -> int:
@@ -496,7 +496,7 @@ class ProductBuilder:
         block, tile = writer.variable(), writer.variable()
         rows, width = ceiling(self.rows, self.height), sympy.Integer(self.width)
         first = block * BLOCK
-        terms = Min(sympy.Integer(BLOCK), self.product.depth - first)
+        terms = least(sympy.Integer(BLOCK), self.product.depth - first)
 
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
             each = unflatten(first + over[0], self.run_sizes)
@@ -620,7 +620,7 @@ class ProductBuilder:
         if self.lines is not None:
             tile = self.line_number * ceiling(self.line, self.height) + tile
         if not self.rows.is_Integer or fetching < tiles:
-            tile = Min(tile, sympy.Integer(fetching - 1))
+            tile = least(tile, sympy.Integer(fetching - 1))
         done = flatten((tile, *terms), contiguous_strides((sympy.Integer(tiles), *self.run_sizes)))
         buffer, place = self._panel_place(replace(at, panel=at.next), [ZERO] * len(terms), ZERO)
         step = -(-self.width // tiles)

@@ -10,13 +10,14 @@ a buffer that is read and written, and no aliasing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from smelt.nest.ir import Block, For, Let, Masked, Param, Stmt, Store
+from smelt.records import dataclass, replace
 from smelt.schedule.nests import BuiltKernel
-from smelt.symbolic import flatten, numel, same
+from smelt.symbolic import flatten, numel, same, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,14 @@ def _same_extent(left: Param, right: Param) -> bool:
     return (
         left.dtype == right.dtype
         and same(numel(left.shape), numel(right.shape))
-        and _is_dense(left)
-        and _is_dense(right)
+        and _is_dense(left.shape, left.strides)
+        and _is_dense(right.shape, right.strides)
     )
 
 
-def _is_dense(param: Param) -> bool:
-    reach = sum(((size - 1) * stride for size, stride in zip(param.shape, param.strides)), Integer(1))
-    return same(reach, numel(param.shape))
+@lru_cache(maxsize=4096)
+def _is_dense(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
+    return same(span(shape, strides), numel(shape))
 
 
 def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:

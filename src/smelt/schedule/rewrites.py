@@ -6,7 +6,6 @@ They run over the graph once, in the order of `REWRITES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -17,6 +16,7 @@ from smelt.loops.dependencies import analyze, variables
 from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
+from smelt.records import replace
 from smelt.schedule.operands import affine
 from smelt.schedule.tiles import ceiling
 from smelt.symbolic import contiguous_strides, flatten, numel, size_hint

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -23,6 +22,7 @@ from smelt.loops.ir import Buffer, Contraction, Extern, Graph, Index, Node, Poin
 from smelt.loops.record import Recorder
 from smelt.loops.straightline import Instruction, Recordable, prune, replay, used_names
 from smelt.ops import ops
+from smelt.records import dataclass, replace
 from smelt.schedule.constants import frozen_buffers
 from smelt.symbolic import contiguous_strides, free_symbols, numel, same
 

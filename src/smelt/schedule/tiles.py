@@ -8,22 +8,21 @@ register.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Origin
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import prune
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
 from smelt.nest.primitives import hoist
+from smelt.records import dataclass, field, replace
 from smelt.schedule.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
-from smelt.symbolic import flatten, loop_var, span
+from smelt.symbolic import flatten, least, loop_var, span
 from smelt.symbolic.affine import divided, expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -57,7 +56,7 @@ def ceiling(size: Expr, step: int) -> Expr:
 
 def clamped(index: Expr, size: Expr, step: int) -> Expr:
     """``index`` of pieces of ``step`` that cover ``size``: beyond the end the last element again."""
-    return index if size.is_Integer and int(size) % step == 0 else Min(index, size - 1)
+    return index if size.is_Integer and int(size) % step == 0 else least(index, size - 1)
 
 
 def panel_width(
@@ -217,7 +216,7 @@ class TileWriter:
             return into, (panel, term, column)
 
         even = columns.is_Integer and int(columns) % width == 0
-        here = sympy.Integer(width) if even else Min(sympy.Integer(width), columns - panel * width)
+        here = sympy.Integer(width) if even else least(sympy.Integer(width), columns - panel * width)
         body = self.pack_panel(place, panel, here, width, terms, at)
         return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
 
@@ -257,7 +256,7 @@ class TileWriter:
         """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
         column = self.variable()
         inside = block * self.lanes + column
-        place = panel * width + (inside if columns == width else Min(inside, columns - 1))
+        place = panel * width + (inside if columns == width else least(inside, columns - 1))
         stmts, value = self.coded(lambda: at(place, term), "b")
         turned = For(
             column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
@@ -314,7 +313,7 @@ class TileWriter:
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             over, block = [self.variable() for _ in terms], self.variable()
             begin = ZERO if whole else block * DEPTH
-            end = innermost if whole else Min(innermost, block * DEPTH + DEPTH)
+            end = innermost if whole else least(innermost, block * DEPTH + DEPTH)
             turn = self._turn(left(row, over, column), panel(over, column))
             buffer, place = into(row, column)
             part = _part(For(over[-1], begin, end, Block(turn)), buffer, place)

@@ -15,7 +15,6 @@ others counts, and whoever runs the graph has to run one without these (`smelt.r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -36,6 +35,7 @@ from smelt.loops.ir import (
     Value,
 )
 from smelt.ops import ops
+from smelt.records import dataclass, replace
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.loops import Target
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides, size_hint, unflatten

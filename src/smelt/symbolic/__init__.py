@@ -1,5 +1,6 @@
 """Sizes and indices: SymPy expressions, how they come from PyTorch, and the rules that simplify them."""
 
+from smelt.symbolic.affine import least
 from smelt.symbolic.expr import (
     Expr,
     FloorDiv,
@@ -31,6 +32,7 @@ __all__ = [
     "is_guarded_one",
     "is_one",
     "is_zero",
+    "least",
     "loop_var",
     "numel",
     "refine",

@@ -12,7 +12,7 @@ from functools import cmp_to_key, lru_cache
 
 import sympy
 from sympy import Add, Basic, Expr, Mul, Symbol
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _DIVISIONS = (FloorDiv, Mod)
@@ -175,6 +175,17 @@ def remainder(base: Expr, divisor: Expr) -> Expr:
     return Mod(base, divisor, **_as_it_is(base, divisor, quotient=False))
 
 
+@lru_cache(maxsize=4096)
+def least(left: Expr, right: Expr) -> Expr:
+    """``Min(left, right)``, worked out once: PyTorch asks much about which one it is.
+
+    >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
+    >>> least(sympy.Integer(40), 16 * i + 16), least(sympy.Integer(16), sympy.Integer(40))
+    (Min(40, 16*i + 16), 16)
+    """
+    return Min(left, right)
+
+
 def _as_it_is(base: Expr, divisor: Expr, *, quotient: bool) -> dict[str, bool]:
     """``evaluate=False`` where no rule that PyTorch has for a quotient or a rest applies: one term grows with
     its symbols, the divisor does not divide all terms (for a quotient: any), and 2, which may tell odd
@@ -249,26 +260,26 @@ def total(terms: Iterable[Expr]) -> Expr:
     >>> total([j + 3, 2 * i, sympy.Integer(4)])
     2*i + j + 7
     """
-    number: Expr = ZERO
+    number = 0
     others: dict[Expr, Expr] = {}
     given = [each for term in terms for each in _terms(term)]
     for term in given:
         if term.is_Integer:
-            number += term
+            number += int(term)
             continue
         variable = term.args[1] if term.is_Mul and len(term.args) == 2 and term.args[0].is_Integer else term
         if not _is_variable(variable) or variable in others:
             return Add(*given)
         others[variable] = term
     ordered = sorted(others.values(), key=_SYMPYS_ORDER)
-    return _in_order([number, *ordered] if number != 0 else ordered)
+    return _in_order([sympy.Integer(number), *ordered] if number else ordered)
 
 
 def _of(kind: type[Add] | type[Mul], args: Sequence[Expr]) -> Expr:
     """A sum or a product of what stands in SymPy's order, as it is. What SymPy offers for that,
     ``evaluate=False``, takes six times as long: it looks at each argument, and remembers what it made.
     """
-    return kind._from_args(tuple(args))
+    return kind._from_args(tuple(args), is_commutative=True)
 
 
 def _is_variable(expr: Expr) -> bool:

@@ -88,6 +88,7 @@ def usual_form(expr: Expr) -> Expr:
     return FloorDiv(dividend, divisor) + whole if whole else expr
 
 
+@lru_cache(maxsize=4096)
 def loop_var(name: str) -> Symbol:
     """A loop variable: an integer that is never negative."""
     return Symbol(name, integer=True, nonnegative=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from smelt.nest.ir import For, Masked, Stmt, Update
+from smelt.records import dataclass, field
 
 _FIELDS = {
     "welford": ("mean", "m2", "count"),

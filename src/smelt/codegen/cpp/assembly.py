@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from smelt.codegen.cpp.outline import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
 from smelt.nest.primitives import inner_loop
+from smelt.records import dataclass
 from smelt.symbolic.affine import replaced
 
 Memories = Mapping[str, Memory]

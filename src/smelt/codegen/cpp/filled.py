@@ -8,7 +8,6 @@ for (i64 d0 = 0; d0 < 58; d0 += 1)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -19,6 +18,7 @@ from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.scope import Memory
 from smelt.codegen.cpp.types import literal
 from smelt.nest.ir import For, Let, Store
+from smelt.records import dataclass
 from smelt.symbolic.affine import replaced
 
 ONE = sympy.Integer(1)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
 from smelt.codegen.cpp.kernel import print_kernel
 from smelt.codegen.cpp.scope import Function
 from smelt.nest.ir import Advance, Alloc, Kernel, SortRow
 from smelt.nest.tree import walk
+from smelt.records import dataclass, field, replace
 
 _MARKED = re.compile("⟨([^⟩]+)⟩")
 """A number that equal functions may take as an argument, as it stands in the text while this is made."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +12,7 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from smelt.errors import SmeltError
+from smelt.records import dataclass
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, order_text, symbols_in
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import sympy
@@ -47,6 +46,7 @@ from smelt.nest.ir import (
 from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, walk
 from smelt.ops import TABLE
+from smelt.records import dataclass, field, replace
 from smelt.symbolic import FloorDiv, contiguous_strides, numel
 from smelt.symbolic.affine import divided, remainder
 

@@ -15,7 +15,6 @@ A kernel is left that calls functions: it need not be optimized, and serves any 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import sympy
 from sympy import Expr, Symbol
@@ -26,6 +25,7 @@ from smelt.codegen.cpp.scope import Memory
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
 from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE
+from smelt.records import dataclass, field, replace
 from smelt.symbolic import loop_var, numel
 
 ONE = sympy.Integer(1)

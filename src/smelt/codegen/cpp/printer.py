@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.nest.ir import Call, InArena, Kernel, Run
+from smelt.records import dataclass
 
 ERRORS: tuple[tuple[str, str], ...] = (
     ("IndexError", "index out of range in self"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.index import Names, Offset, flat_offset
+from smelt.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ vector(16) for i: for j in 16: y[i*n + j] = x[j*m + i]  →  rows of 16 are stor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import sympy
 import torch
@@ -14,6 +13,7 @@ import torch
 from smelt.codegen.cpp.index import Offset, flat_offset
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import FEW_COLUMNS, For, Let, LoopKind, Stmt, Store
+from smelt.records import dataclass
 from smelt.symbolic import flatten
 from smelt.symbolic.affine import expand, replaced
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd, prod
 
 import sympy
@@ -12,6 +11,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.codegen.cpp.accumulators import updates_in
 from smelt.nest.ir import For, Let, Masked, Stmt
 from smelt.ops import TABLE
+from smelt.records import dataclass
 
 _CHEAP = 8
 _WORTH = 11
