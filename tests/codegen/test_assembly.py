@@ -56,9 +56,11 @@ def _compiled(
         (64, 16, 48),
     ],
 )
-def test_sums_are_those_of_the_loop(rows, terms, columns, tmp_path, monkeypatch) -> None:
-    """To the last bit: it adds the same numbers in the same order."""
+@pytest.mark.parametrize("beside", ["terms", "rows"])
+def test_sums_are_those_of_the_loop(beside, rows, terms, columns, tmp_path, monkeypatch) -> None:
+    """To the last bit: it adds the same numbers in the same order, whatever lies side by side in lhs."""
     x, w = torch.randn(rows, terms), torch.randn(terms, columns)
+    x = x if beside == "terms" else x.t().contiguous().t()
     found = [_compiled(monkeypatch, tmp_path, assembly, x, w) for assembly in (True, False)]
     assert torch.equal(*found)
     torch.testing.assert_close(found[0].double(), x.double() @ w.double(), rtol=1e-4, atol=1e-4)
@@ -99,16 +101,18 @@ def test_what_is_not_finite_stays_so(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("terms", [64, 61, 17])
-def test_nothing_is_read_beyond_the_operand(terms, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("beside", ["terms", "rows"])
+def test_nothing_is_read_beyond_the_operand(beside, terms, tmp_path, monkeypatch) -> None:
     """Behind its last number memory may not be touched: a page without rights begins there."""
-    rows, page = 64, mmap.PAGESIZE
+    rows, page = 65, mmap.PAGESIZE
     size = 4 * rows * terms
     pages = -(-size // page)
     memory = mmap.mmap(-1, (pages + 1) * page)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + pages * page), page, 0) == 0
     x = torch.frombuffer(memory, dtype=torch.float32, count=rows * terms, offset=pages * page - size)
-    x = x.view(rows, terms).copy_(torch.randn(rows, terms))
+    x = x.view(rows, terms) if beside == "terms" else x.view(terms, rows).t()
+    x.copy_(torch.randn(rows, terms))
     w = torch.randn(terms, 96)
     found = _compiled(monkeypatch, tmp_path, True, x, w)
     torch.testing.assert_close(found, x.clone() @ w, rtol=1e-4, atol=1e-4)

@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], int]]
     "deep": (lambda x, y: x @ y, [(64, 1000), (1000, 64)], 1),
     "batch": (lambda x, y: x @ y, [(3, 64, 70), (3, 70, 65)], 1),
     "heads": (lambda q, k: q @ k.transpose(-1, -2) * 0.5, [(2, 3, 66, 64), (2, 3, 64, 64)], 1),
-    "transposed": (lambda x, y: x.t() @ y, [(70, 64), (70, 65)], 2),
+    "transposed": (lambda x, y: x.t() @ y, [(70, 64), (70, 65)], 1),
     "computed rows": (lambda x, y: x.exp() @ y, [(70, 64), (64, 65)], 2),
     "used twice": (lambda x, y: (x @ y).relu() + (x @ y).sum(0), [(64, 64), (64, 64)], 3),
     "windows on both sides": (lambda x: x.unfold(0, 64, 1) @ x.unfold(0, 64, 1).mT, [(140,)], 1),
@@ -274,6 +274,18 @@ def test_what_nothing_follows_is_stored_at_once(
     (got,) = simulate(graph, scheduled, given, plain=False)
     (want,) = run_graph(graph, given)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_that_lie_side_by_side_are_read_where_they_are() -> None:
+    """As those of a gradient do in a weight's gradient; a large lhs is laid out anew."""
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.t() @ y
+
+    assert kernels_of_avx512(gradient, draw(128, 768), draw(128, 4096)) == 2  # one packs the other operand
+    assert kernels_of_avx512(gradient, draw(128, 3072), draw(128, 4096)) == 3
+    compiled(gradient, draw(70, 100), draw(70, 110))
+    compiled(gradient, draw(700, 49), draw(700, 90))
 
 
 def test_what_every_thread_reads_is_packed_before() -> None:

@@ -43,6 +43,7 @@ from smelt.schedule.operands import (
     memory_order,
     operand_code,
     strides_in_order,
+    symbols_of,
 )
 from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width
@@ -323,7 +324,9 @@ class _Native:
         order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)
         assert order is not None
         short = [t for t in range(len(body.reduce_shape)) if t not in order]
-        panels = Panels("", self.product, (*short, *order), self._panel_width())
+        outer, seen = variables("i", len(body.shape)), symbols_of(operand_code(body.rhs, body, self.graph))
+        batch = tuple(dim for dim in self.product.batch if outer[dim] in seen)
+        panels = Panels("", self.product, batch, (*short, *order), self._panel_width())
         name = self._buffer("rhs", panels.shape)
         yield Node((name,), Pointwise(panels.shape, self.within, panels.fill), self.node.origin)
         return replace(body, rhs=replace(panels, buffer=name))

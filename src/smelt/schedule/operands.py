@@ -27,6 +27,8 @@ from smelt.symbolic.bounds import bounds
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 SHORTEST_RUN = 16
 """Terms that lie side by side in lhs, from which on it is read where it is; and columns in rhs."""
+BESIDE_BYTES = 1 << 19
+"""Of lhs, up to which it is read where it is though rows, not terms, lie side by side: part of a cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +384,8 @@ def together(
 
 
 def lies_well(product: Product, graph: Graph) -> bool:
-    """Whether lhs is one plain load, with terms side by side in memory: what the register tile reads. What
-    is shared with rhs has columns side by side instead.
+    """Whether lhs is one plain load, with terms side by side in memory, or rows: what the register tile
+    reads. What is shared with rhs has columns side by side instead.
     """
     body = product.body
     place = lhs_place(body, graph)
@@ -398,10 +400,22 @@ def lies_well(product: Product, graph: Graph) -> bool:
     groups = together(place[1], terms, body.reduce_shape, order)
     if not groups:
         return True  # one term
-    if linear(place[1], terms[groups[-1][-1]])[0] != 1:
-        return False
     length = size_hint(numel([body.reduce_shape[d] for d in groups[-1]]), graph.hints)
-    return len(groups) == 1 or length >= SHORTEST_RUN
+    if len(groups) > 1 and length < SHORTEST_RUN:
+        return False
+    return linear(place[1], terms[groups[-1][-1]])[0] == 1 or _rows_beside(product, place[1], graph)
+
+
+def _rows_beside(product: Product, place: Expr, graph: Graph) -> bool:
+    """Whether many rows of lhs lie side by side in memory, as those of a gradient do in a weight's gradient:
+    the numbers of a tile's rows are neighbours then, term after term. Of a large lhs these are on their way
+    for too long, it is laid out anew.
+    """
+    outer = variables("i", len(product.body.shape))
+    sizes = (*product.sizes(product.rows), *product.body.reduce_shape)
+    beside = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]
+    many = any(size_hint(product.body.shape[dim], graph.hints) >= SHORTEST_RUN for dim in beside)
+    return many and 4 * size_hint(numel(sizes), graph.hints) <= BESIDE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,14 @@ from smelt.symbolic.affine import divided, remainder
 class Panels:
     """A loop function: rhs, read from ``buffer[*batch, column // width, *terms, column % width]``.
 
-    ``terms``: the numbers of the summed dimensions in the order in which the buffer has them. The last panel
-    is filled up with its last column.
+    ``batch``: the dimensions of the product's batch that rhs depends on (not on phases, where one tap counts
+    or none). ``terms``: the numbers of the summed dimensions in the order in which the buffer has them. The
+    last panel is filled up with its last column.
     """
 
     buffer: str
     product: Product
+    batch: tuple[int, ...]
     terms: tuple[int, ...]
     width: int
 
@@ -34,11 +36,14 @@ class Panels:
         product = self.product
         terms = (product.body.reduce_shape[t] for t in self.terms)
         panels = ceiling(product.extents[-1], self.width)
-        return (*product.sizes(product.batch), panels, *terms, sympy.Integer(self.width))
+        return (*product.sizes(self.batch), panels, *terms, sympy.Integer(self.width))
 
     def place(self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], inside: Expr) -> list[Expr]:
-        """Where the buffer has column ``inside`` of a panel; ``terms`` as the contraction numbers them."""
-        return [*batch, panel, *(terms[t] for t in self.terms), inside]
+        """Where the buffer has column ``inside`` of a panel; ``batch`` as the product has it, ``terms`` as
+        the contraction numbers them.
+        """
+        own = [at for dim, at in zip(self.product.batch, batch, strict=True) if dim in self.batch]
+        return [*own, panel, *(terms[t] for t in self.terms), inside]
 
     def __call__(self, index: Index, rindex: Index) -> Value:
         product = self.product
@@ -53,9 +58,9 @@ class Panels:
     def fill(self, index: Index) -> Value:
         """The loop function of the buffer."""
         product = self.product
-        count = len(product.batch)
+        count = len(self.batch)
         batch, panel, terms, inside = index[:count], index[count], index[count + 1 : -1], index[-1]
         column = clamped(panel * self.width + inside, product.extents[-1], self.width)
-        where = dict(zip(product.batch, batch))
+        where = dict(zip(self.batch, batch))
         where.update(zip(product.columns, unflatten(column, product.sizes(product.columns))))
         return product.rhs_at(where, dict(zip(self.terms, terms)))

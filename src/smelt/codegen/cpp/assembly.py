@@ -93,12 +93,14 @@ class Sums:
         numbers = [turns, f"{terms} - {turns}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
         if self.ahead:
             numbers += [address(self.ahead), step(self.ahead, len(counts) - 1)]
+        numbers.append(step(self.rows[0], len(counts) - 1))
         for level, count in enumerate(counts[:-1]):
             numbers += [count, "0", *(step(walk, level) for walk in walks)]
         yield f"i64 {given}[] = {{{', '.join(numbers)}}};"
         sides = len(self.totals) // len(self.rows)
         term_bytes = (self.panel.steps[-1].number or 0) * ELEMENT
-        lines = _instructions(len(self.rows), sides, term_bytes, len(counts) - 1, self.ahead is not None)
+        beside, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
+        lines = _instructions(len(self.rows), sides, term_bytes, beside, len(counts) - 1, ahead)
         yield "asm volatile("
         yield from (f'  "{line}\\n"' for line in lines)
         outputs = ", ".join(f'"=&v"({total}.v)' for total in totals)
@@ -169,7 +171,7 @@ class _Reader:
         _need(all(self.step(self.lets[name], self.scope.var).is_one for name in rights))
         for walks in (lhs, panel):
             _need(all(walk.steps == walks[0].steps for walk in walks))
-        _need(lhs[0].steps[-1].is_one and panel[0].steps[-1].number is not None)
+        _need(panel[0].steps[-1].number is not None)
         for side, walk in enumerate(panel[1:], 1):
             _need(walk.buffer == panel[0].buffer)
             _need(_minus(walk.first, panel[0].first) == {(): side * LANES})
@@ -218,12 +220,15 @@ def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
 
 
 @lru_cache(maxsize=256)
-def _instructions(rows: int, sides: int, term_bytes: int, outer: int, ahead: bool) -> tuple[str, ...]:
-    """The assembly of `Sums.text`, with so many ``outer`` loops. The first vector registers are those for the
-    panel's even and odd terms, then `NUMBERS` for lhs; those of the totals the compiler chooses.
+def _instructions(
+    rows: int, sides: int, term_bytes: int, beside: bool, outer: int, ahead: bool
+) -> tuple[str, ...]:
+    """The assembly of `Sums.text`, with so many ``outer`` loops; ``beside``: terms of lhs lie side by side.
+    The first vector registers are those for the panel's even and odd terms, then `NUMBERS` for lhs; those of
+    the totals the compiler chooses.
     """
     totals, fetch = rows * sides, ["prefetcht0 (%%r11)", "add %%r12, %%r11"] if ahead else []
-    turns, rest, *addresses = range(2 + rows + 1 + len(fetch))
+    turns, rest, *addresses, lhs_step = range(2 + rows + 1 + len(fetch) + 1)
     """Where the numbers are that the loop is told; behind them those of outer loops."""
 
     def told(number: int) -> str:
@@ -232,19 +237,22 @@ def _instructions(rows: int, sides: int, term_bytes: int, outer: int, ahead: boo
     def load(side: int, term: int) -> str:
         return f"vmovups {term * term_bytes + side * BYTES}(%%rcx), %%zmm{term % 2 * sides + side}"
 
-    def broadcast(place: int) -> str:
+    def broadcast(place: int) -> list[str]:
         """``place`` counts all rows of the first term, then those of the next."""
         term, row = divmod(place, rows)
-        return f"vbroadcastss {term * ELEMENT}(%%{ROWS[row]},%%rax), %%zmm{2 * sides + place % NUMBERS}"
+        moved = [] if beside or row or not term else [next_term]
+        from_ = f"{term * ELEMENT if beside else 0}(%%{ROWS[row]},%%rax)"
+        return [*moved, f"vbroadcastss {from_}, %%zmm{2 * sides + place % NUMBERS}"]
 
     def add(place: int, side: int) -> str:
         term, row = divmod(place, rows)
         factors = f"%%zmm{term % 2 * sides + side}, %%zmm{2 * sides + place % NUMBERS}"
         return f"vfmadd231ps {factors}, %{row * sides + side}"
 
+    next_term = f"add ${ELEMENT}, %%rax" if beside else f"add {told(lhs_step)}, %%rax"
     moved = ("rax", "rcx", "r11")[: 3 if ahead else 2]
     """By how much an outer loop moves these, it is told in this order."""
-    around = [addresses[-1] + 1 + level * (2 + len(moved)) for level in range(outer)]
+    around = [lhs_step + 1 + level * (2 + len(moved)) for level in range(outer)]
     """Where what each outer loop is told begins: how many turns, how many are left, by how much it moves."""
     into = (*ROWS[:rows], "rcx", *(AHEAD if ahead else ()))
     lines = [f"mov {told(number)}, %%{name}" for number, name in zip(addresses, into)]
@@ -253,7 +261,8 @@ def _instructions(rows: int, sides: int, term_bytes: int, outer: int, ahead: boo
         lines += [f"mov {told(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
         lines += [f"mov %%rdi, {told(first + 1)}", f"{5 + level}:"]
     lines += [f"mov {told(turns)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
-    lines += [load(side, 0) for side in range(sides)] + [broadcast(place) for place in range(NUMBERS)]
+    lines += [load(side, 0) for side in range(sides)]
+    lines += [line for place in range(NUMBERS) for line in broadcast(place)]
     lines += [".p2align 5", "1:"]
     for place in range(UNROLLED * rows):
         term, row = divmod(place, rows)
@@ -261,15 +270,19 @@ def _instructions(rows: int, sides: int, term_bytes: int, outer: int, ahead: boo
             lines.append(add(place, side))
             if side * rows // sides == row:
                 lines.append(load(side, term + 1))
-        lines.append(broadcast(place + NUMBERS))
+        lines += broadcast(place + NUMBERS)
         lines += fetch if row == rows - 1 else []
-    lines += [f"add ${UNROLLED * term_bytes}, %%rcx", f"add ${UNROLLED * ELEMENT}, %%rax"]
-    lines += ["dec %%rdi", "jne 1b", "2:", f"mov {told(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
+    lines.append(f"add ${UNROLLED * term_bytes}, %%rcx")
+    lines += [f"add ${UNROLLED * ELEMENT}, %%rax"] if beside else []
+    lines += ["dec %%rdi", "jne 1b"]
+    if not beside:  # numbers of terms to come have been loaded
+        lines += [f"sub {told(lhs_step)}, %%rax"] * ((NUMBERS - 1) // rows)
+    lines += ["2:", f"mov {told(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
     lines += [load(side, 0) for side in range(sides)]
     for row in range(rows):
-        lines += [broadcast(row), *(add(row, side) for side in range(sides))]
+        lines += [*broadcast(row), *(add(row, side) for side in range(sides))]
     lines += fetch
-    lines += [f"add ${term_bytes}, %%rcx", f"add ${ELEMENT}, %%rax", "dec %%rdi", "jne 3b", "4:"]
+    lines += [f"add ${term_bytes}, %%rcx", next_term, "dec %%rdi", "jne 3b", "4:"]
     for level, first in reversed(list(enumerate(around))):
         lines += [f"add {told(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
         lines += [f"decq {told(first + 1)}", f"jne {5 + level}b"]
