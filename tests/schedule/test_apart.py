@@ -202,6 +202,19 @@ def test_the_product_of_a_strided_transposed_convolution() -> None:
         assert [phase.count.subs(symbol, f) for f in (0, 1)] == [1, 2]
 
 
+@pytest.mark.parametrize(("taps", "packed"), [(1, 32 * 48), (3, 4 * 2 * 2 * 32 * 48)])
+def test_weights_are_packed_once_where_phases_have_one_tap(taps: int, packed: int) -> None:
+    """One of four phases sees it, the others see none; of three by three, each has up to two by two."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv_transpose2d(x, w, stride=2)
+
+    given = lowered(function, draw(1, 32, 9, 8), draw(32, 48, taps, taps))
+    calls = [call for run in schedule(given, Config(), Target(64)).runs for call in run.calls]
+    (product,) = (call.kernel for call in calls if call.kernel.name.endswith("_tiled"))
+    assert product.params[-1].shape == (packed,)
+
+
 def test_the_nests_interpreter_agrees() -> None:
     x, w = draw(1, 4, 6, 6) / 8, draw(4, 16, 3, 3, seed=1) / 8
     graph = lowered(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1).amax((2, 3)), x, w)

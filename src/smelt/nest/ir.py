@@ -183,7 +183,7 @@ class Block:
     nested: tuple[For | Masked, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        nested = tuple(stmt for stmt in self.stmts if isinstance(stmt, (For, Masked)))
+        nested = tuple([stmt for stmt in self.stmts if isinstance(stmt, (For, Masked))])
         object.__setattr__(self, "nested", nested)
 
 

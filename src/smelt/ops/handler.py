@@ -63,7 +63,7 @@ class _Ops:
     """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``."""
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
-        """What a handler has besides the elementwise operators, which are methods here."""
+        """What a handler has besides those of `Handler` and of the table, which are methods here."""
         if name.startswith("__"):  # Python looks for some by itself (doctest, copy)
             raise AttributeError(name)
         method: Callable[..., Value] = getattr(_current.stack[-1], name)
@@ -74,6 +74,13 @@ def _elementwise(name: str) -> Callable[..., Value]:
     return lambda self, *args: _current.stack[-1].elementwise(name, *args)
 
 
+def _method(name: str) -> Callable[..., Value]:
+    return lambda self, *args, **options: getattr(_current.stack[-1], name)(*args, **options)
+
+
+for _name in vars(Handler):
+    if not _name.startswith("_"):
+        setattr(_Ops, _name, _method(_name))
 for _name in TABLE:
     setattr(_Ops, _name, _elementwise(_name))
 

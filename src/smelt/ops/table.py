@@ -7,6 +7,7 @@ Semantics are ATen's unless the row says otherwise. All tensor arguments of one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -175,6 +176,21 @@ def _is_int(dtype: torch.dtype) -> bool:
     return dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
+_LEGAL: dict[Rule, Callable[[torch.dtype], bool]] = {
+    Rule.SAME: lambda dtype: dtype is not torch.bool,
+    Rule.SAME_ANY: lambda dtype: True,
+    Rule.FLOAT: lambda dtype: dtype.is_floating_point,
+    Rule.INT: lambda dtype: _is_int(dtype) or dtype is torch.bool,
+    Rule.INTEGER: _is_int,
+    Rule.WORD: lambda dtype: dtype is torch.int64,
+    Rule.COMPARE: lambda dtype: True,
+    Rule.FLOAT_TEST: lambda dtype: dtype.is_floating_point,
+    Rule.LOGICAL: lambda dtype: dtype is torch.bool,
+    Rule.WHERE: lambda dtype: dtype is torch.bool,
+}
+"""Whether a rule allows a first argument of a dtype."""
+
+
 def result_dtype(spec: OpSpec, args: list[torch.dtype]) -> torch.dtype:
     """The dtype that ``spec`` gives for arguments of these dtypes.
 
@@ -187,19 +203,7 @@ def result_dtype(spec: OpSpec, args: list[torch.dtype]) -> torch.dtype:
     dtype = operands[0]
     if any(other != dtype for other in operands):
         raise TypeError(f"{spec.name}: argument dtypes differ: {', '.join(map(str, args))}")
-    legal = {
-        Rule.SAME: dtype is not torch.bool,
-        Rule.SAME_ANY: True,
-        Rule.FLOAT: dtype.is_floating_point,
-        Rule.INT: _is_int(dtype) or dtype is torch.bool,
-        Rule.INTEGER: _is_int(dtype),
-        Rule.WORD: dtype is torch.int64,
-        Rule.COMPARE: True,
-        Rule.FLOAT_TEST: dtype.is_floating_point,
-        Rule.LOGICAL: dtype is torch.bool,
-        Rule.WHERE: args[0] is torch.bool,
-    }[spec.rule]
-    if not legal:
+    if not _LEGAL[spec.rule](args[0]):
         raise TypeError(f"{spec.name} does not take {', '.join(map(str, args))}: {spec.rule.value}")
     if spec.rule in (Rule.COMPARE, Rule.FLOAT_TEST, Rule.LOGICAL):
         return torch.bool

@@ -135,6 +135,7 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
     return times(args[1], args[0]) if isinstance(expr, Mul) and len(args) == 2 else expr.func(*args)
 
 
+@lru_cache(maxsize=16384)
 def divided(base: Expr, divisor: Expr) -> Expr:
     """``FloorDiv(base, divisor)``, a number and factors that both have taken out: PyTorch has SymPy simplify
     the two then, which takes milliseconds, and a quarter of a second the first time.
@@ -163,6 +164,7 @@ def _divide_exactly(term: Expr, number: int) -> Expr:
     return times(rest, coefficient // number)
 
 
+@lru_cache(maxsize=16384)
 def remainder(base: Expr, divisor: Expr) -> Expr:
     """``Mod(base, divisor)``, at once where PyTorch would look for milliseconds to find nothing to simplify.
 

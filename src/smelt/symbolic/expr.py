@@ -113,7 +113,8 @@ def free_symbols(exprs: Iterable[Expr]) -> set[Symbol]:
     """The symbols that occur in any of the expressions."""
     found: set[Symbol] = set()
     for expr in exprs:
-        found |= symbols_in(expr)
+        if not expr.is_Integer:
+            found |= symbols_in(expr)
     return found
 
 

@@ -440,9 +440,12 @@ def simplify(expr: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
 
 def has_division(expr: Expr) -> bool:
     """Whether a FloorDiv or Mod occurs anywhere in the expression."""
-    return bool(expr.args) and (
-        isinstance(expr, (FloorDiv, Mod)) or any(has_division(arg) for arg in expr.args)  # type: ignore[arg-type]
-    )
+    return bool(expr.args) and _has_division(expr)
+
+
+@lru_cache(maxsize=16384)
+def _has_division(expr: Expr) -> bool:
+    return isinstance(expr, (FloorDiv, Mod)) or any(has_division(arg) for arg in expr.args)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=16384)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -250,7 +251,7 @@ class Term:
         return ("-" if self.coefficient < 0 else "") + "*".join(factors + number)
 
     def depends(self, symbols: set[Symbol]) -> bool:
-        return any(not symbols.isdisjoint(factor.free_symbols) for factor in self.factors)
+        return any(not symbols.isdisjoint(symbols_in(factor)) for factor in self.factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +304,11 @@ def flat_offset(index: Sequence[Expr], strides: Sequence[Expr]) -> Offset:
     >>> flat_offset([i + 1, j], [sympy.Integer(8), sympy.Integer(1)]).text({i: "i", j: "j"})
     'i*8 + j + 8'
     """
+    return _flat_offset(tuple(index), tuple(strides))
+
+
+@lru_cache(maxsize=16384)
+def _flat_offset(index: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Offset:
     found: dict[tuple[Expr, ...], int] = {}
     for position, stride in zip(index, strides, strict=True):
         if position == 0 or stride == 0:
