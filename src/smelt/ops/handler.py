@@ -60,14 +60,9 @@ _current = threading.local()
 
 
 class _Ops:
-    """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``."""
-
-    def __getattr__(self, name: str) -> Callable[..., Value]:
-        """What a handler has besides those of `Handler` and of the table, which are methods here."""
-        if name.startswith("__"):  # Python looks for some by itself (doctest, copy)
-            raise AttributeError(name)
-        method: Callable[..., Value] = getattr(_current.stack[-1], name)
-        return method
+    """Forwards to the handler of the current scope: ``ops.exp(x)``, ``ops.load("x", [i, j])``. The table's
+    operators and `Handler`'s methods are methods here; nothing else is forwarded.
+    """
 
 
 def _elementwise(name: str) -> Callable[..., Value]:

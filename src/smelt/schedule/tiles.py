@@ -23,7 +23,7 @@ from smelt.records import dataclass, field, replace
 from smelt.schedule.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.symbolic import flatten, least, loop_var, span
-from smelt.symbolic.affine import divided, expand
+from smelt.symbolic.affine import divided, expand, linear, symbols_in
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -392,4 +392,5 @@ def _nested(
 def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
     """Whether every load moves by one element with ``column``."""
     flat = [stmt.args[1][0] for stmt in stmts if isinstance(stmt, Let) and stmt.op == "load"]
-    return all(expr.coeff(column, 1) == 1 and not (expr - column).has(column) for expr in flat)
+    split = (linear(expr, column) for expr in flat)
+    return all(factor == 1 and column not in symbols_in(rest) for factor, rest in split)

@@ -241,9 +241,9 @@ def _instructions(
     def broadcast(place: int) -> list[str]:
         """``place`` counts all rows of the first term, then those of the next."""
         term, row = divmod(place, rows)
-        moved = [] if beside or row or not term else [next_term]
-        from_ = f"{term * ELEMENT if beside else 0}(%%{ROWS[row]},%%rax)"
-        return [*moved, f"vbroadcastss {from_}, %%zmm{2 * sides + place % NUMBERS}"]
+        before = [next_term] if term and not (beside or row) else []
+        source = f"{term * ELEMENT if beside else 0}(%%{ROWS[row]},%%rax)"
+        return [*before, f"vbroadcastss {source}, %%zmm{2 * sides + place % NUMBERS}"]
 
     def add(place: int, side: int) -> str:
         term, row = divmod(place, rows)
