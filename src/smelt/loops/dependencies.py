@@ -52,6 +52,9 @@ class Dependencies:
     ``operations``, ``cost`` (units of one float addition) are those of one call of the loop function;
     ``checks`` counts the indirect indices that may raise; ``place`` is a Scatter's place; ``exprs`` are what
     `ops.index_expr` and the sizes of indirect indices were given.
+
+    ``code``: all that the loop function does, buffers by their number among ``buffers_read``: equal for
+    functions that do the same to other buffers. ``inlined``: producers that were run where they are read.
     """
 
     variables: tuple[Expr, ...]
@@ -64,6 +67,8 @@ class Dependencies:
     checks: int
     place: tuple[Expr, ...] | None = None
     exprs: tuple[Expr, ...] = ()
+    code: tuple[Any, ...] = ()
+    inlined: tuple[str, ...] = ()
 
     @property
     def buffers_read(self) -> tuple[str, ...]:
@@ -143,11 +148,11 @@ def _analyzed(
         counter.cost += _REDUCTION_COST.get(body.kind, 1)
         return counter.found(over, reduced, (), writes)
     if isinstance(body, Scan):
-        counter.run(body.inner_fn, over, (None,) * len(body.state))
+        counter.run(body.inner_fn, over, tuple(range(-len(body.state), 0)))
         return counter.found(over, (), (), writes)
     if isinstance(body, Fold):
         turn = variables("r", 1) if rindex is None else tuple(rindex)
-        counter.run(body.inner_fn, over, turn[0], (None,) * len(body.state))
+        counter.run(body.inner_fn, over, turn[0], tuple(range(-len(body.state), 0)))
         return counter.found(over, turn, (), writes)
     counter.run(body.inner_fn, over)
     place = tuple(counter.run(body.place, over))
@@ -214,7 +219,7 @@ def domain(node: Node) -> tuple[Expr, ...]:
 
 
 class _Counter(Handler):
-    """Values are nothing at all; only what is asked for counts."""
+    """Values are the numbers of the steps that gave them; what a function hands back is a step as well."""
 
     def __init__(self, inlined: Mapping[str, Pointwise]) -> None:
         self.inlined = inlined
@@ -223,10 +228,15 @@ class _Counter(Handler):
         self._masks = 0
         self._indirect: set[Expr] = set()
         self.exprs: dict[Expr, None] = {}
+        self._code: list[Any] = []
+        self._numbers: dict[str, int] = {}
+        self._producers: dict[str, None] = {}
 
     def run(self, function: Callable[..., Any], *indices: Any) -> Any:
         with using(self):
-            return function(*indices)
+            result = function(*indices)
+        self._step(_frozen(result))
+        return result
 
     def found(
         self,
@@ -248,57 +258,74 @@ class _Counter(Handler):
             self.checks,
             place,
             tuple(self.exprs),
+            tuple(self._code),
+            tuple(self._producers),
         )
 
-    def elementwise(self, name: str, *args: Any) -> None:
+    def _step(self, *what: Any) -> int:
+        self._code.append(what)
+        return len(self._code) - 1
+
+    def elementwise(self, name: str, *args: int) -> int:
         self.operations += 1
         self.cost += TABLE[name].cost
+        return self._step(name, args)
 
-    def load(self, buffer: str, index: Sequence[Expr]) -> None:
+    def load(self, buffer: str, index: Sequence[Expr]) -> int:
         place = tuple(index)
         producer = self.inlined.get(buffer)
         if producer is not None:
-            producer.inner_fn(place)
-            return
+            value: int = producer.inner_fn(place)
+            self._producers[buffer] = None
+            return value
         key = (buffer, place)
         seen = self.reads.get(key)
-        if seen is not None and (self._masks or not seen.masked):
-            return
-        indirect = bool(self._indirect) and any(self._indirect & expr.free_symbols for expr in place)
-        self.reads[key] = Read(buffer, place, indirect, self._masks > 0)
+        if seen is None or (seen.masked and not self._masks):
+            indirect = bool(self._indirect) and any(self._indirect & expr.free_symbols for expr in place)
+            self.reads[key] = Read(buffer, place, indirect, self._masks > 0)
+        return self._step("load", self._numbers.setdefault(buffer, len(self._numbers)), place)
 
-    def constant(self, value: float | int | bool, dtype: torch.dtype) -> None:
-        return None
+    def constant(self, value: float | int | bool, dtype: torch.dtype) -> int:
+        return self._step("constant", repr(value), dtype)
 
-    def index_expr(self, expr: Expr, dtype: torch.dtype) -> None:
+    def index_expr(self, expr: Expr, dtype: torch.dtype) -> int:
         self.exprs[expr] = None
         self.operations += 1
         self.cost += 1
+        return self._step("index_expr", expr, dtype)
 
-    def to_dtype(self, x: Any, dtype: torch.dtype) -> None:
+    def to_dtype(self, x: int, dtype: torch.dtype) -> int:
         self.operations += 1
         self.cost += 1
+        return self._step("to_dtype", x, dtype)
 
-    def bitcast(self, x: Any, dtype: torch.dtype) -> None:
-        return None
+    def bitcast(self, x: int, dtype: torch.dtype) -> int:
+        return self._step("bitcast", x, dtype)
 
-    def masked(self, mask: Any, body: Callable[[], Any], other: float | int | bool) -> None:
+    def masked(self, mask: int, body: Callable[[], int], other: float | int | bool) -> int:
+        self._step("mask", mask)
         self._masks += 1
         try:
-            body()
+            result = body()
         finally:
             self._masks -= 1
         self.operations += 1
         self.cost += 1
+        return self._step("masked", result, repr(other))
 
-    def indirect_index(self, x: Any, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
+    def indirect_index(self, x: int, size: Expr, *, wrap: bool = True, check: bool | str = True) -> Expr:
         self.exprs[size] = None
         self.operations += 1
         self.cost += 2
         self.checks += bool(check)
+        self._step("indirect_index", x, size, wrap, check)
         symbol = _indirect_symbol(len(self._indirect))
         self._indirect.add(symbol)
         return symbol
+
+
+def _frozen(result: Any) -> Any:
+    return tuple(map(_frozen, result)) if isinstance(result, (tuple, list)) else result
 
 
 @lru_cache(maxsize=64)

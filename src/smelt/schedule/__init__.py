@@ -16,7 +16,7 @@ from smelt.schedule.fusion import fuse
 from smelt.schedule.loops import Target
 from smelt.schedule.merging import merge
 from smelt.schedule.prepare import prepare
-from smelt.schedule.product_groups import attach
+from smelt.schedule.product_groups import ProductKernels, attach
 
 AHEAD = "ahead"
 """Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
@@ -63,7 +63,8 @@ def _schedule(
     ready: Callable[[Kernel], None] | None,
 ) -> Scheduled:
     work = prepare(graph)
-    groups = attach(work, fuse(work, config.fusion))
+    products = ProductKernels(work, target)
+    groups = attach(work, fuse(work, config.fusion), products)
     if config.fusion:
         groups = merge(work, groups)
     inner = [body for item in work.items if isinstance(item.body, Extern) for body in item.body.bodies]
@@ -71,7 +72,8 @@ def _schedule(
         id(body): _schedule(body, config, target, f"{prefix}body{number}_", (), ready)
         for number, body in enumerate(inner)
     }
-    return replace(Assembler(work, groups, config, target, bodies, prefix, alone, ready).run(), graph=graph)
+    assembler = Assembler(work, groups, products, config, target, bodies, prefix, alone, ready)
+    return replace(assembler.run(), graph=graph)
 
 
 __all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]

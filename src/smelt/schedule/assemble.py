@@ -52,7 +52,7 @@ from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
-from smelt.schedule.nests import BuiltKernel, KernelBuilder, spilled
+from smelt.schedule.nests import BuiltKernel, spilled
 from smelt.schedule.product_groups import ProductKernels
 from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
@@ -93,6 +93,7 @@ class Assembler:
         self,
         work: Work,
         groups: list[Group],
+        products: ProductKernels,
         config: Config,
         target: Target,
         bodies: Mapping[int, Scheduled] | None = None,
@@ -104,7 +105,8 @@ class Assembler:
         the names of this graph's runs; ``alone``: what gets a run of its own, besides; ``ready`` is called
         with kernels as soon as they are as they will run.
         """
-        self.work, self.groups, self.config, self.target = work, groups, config, target
+        self.work, self.groups, self.products = work, groups, products
+        self.config, self.target = config, target
         self.bodies, self.prefix, self.alone = bodies or {}, prefix, alone
         self.ready = ready or (lambda kernel: None)
         self.graph = work.graph
@@ -120,7 +122,6 @@ class Assembler:
         self.arena_tensors: list[ArenaTensor] = []
 
     def run(self) -> Scheduled:
-        products = ProductKernels(self.work, self.target)
         attentions = AttentionKernels(self.work, self.target)
         for position, group in enumerate(self.groups):
             if group.is_extern:
@@ -128,13 +129,13 @@ class Assembler:
             stored = {name for name in group.writes if self._is_external(name, position)}
             stored |= spilled(self.work, group) - stored
             if group.product is not None:
-                self.built[position] = products.build(group, stored)
+                self.built[position] = self.products.build(group, stored)
             elif isinstance(group.items[0].body, Attentions):
                 self.built[position] = attentions.build(group.items[0], stored)
             elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])
             else:
-                self.built[position] = KernelBuilder(self.work, group, stored).build()
+                self.built[position] = self.products.nests.build(group, stored)
             if self.built[position].arranged:
                 self._fill_borders(position)
                 self.ready(self.built[position].kernel)

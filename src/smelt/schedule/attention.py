@@ -11,12 +11,12 @@ from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction, canonical, with_buffers
-from smelt.records import replace
 from smelt.schedule.attention_gradients import GradientsBuilder
 from smelt.schedule.attention_nest import AttentionBuilder
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.nests import BuiltKernel, BuiltOnce
 from smelt.schedule.tiles import F32
 from smelt.symbolic import size_hint
 
@@ -92,21 +92,20 @@ class AttentionKernels:
 
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
-        self.made: dict[tuple[Any, ...], tuple[BuiltKernel, list[str]]] = {}
+        self.once = BuiltOnce()
 
     def build(self, item: Item, stored: set[str]) -> BuiltKernel:
         """The kernel of ``item``; ``stored``: the buffers that must be in memory when it has run."""
         assert isinstance(item.body, Attentions)
         outputs = [name if name in stored else None for name in item.writes]
         key, names = self._key(item.body, outputs)
-        if key not in self.made:
+        origins = [item.node.origin]
+
+        def build() -> BuiltKernel:
             builder = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
-            self.made[key] = builder(self.work, item, outputs, self.target).build(), names
-        built, before = self.made[key]
-        renamed = dict(zip(before, names, strict=True))
-        origin = item.node.origin
-        kernel = replace(built.kernel, origins=(f"{origin.op} at {origin.where or '?'}",))
-        return replace(built, kernel=kernel, buffers=tuple(renamed[name] for name in built.buffers))
+            return builder(self.work, item, outputs, self.target).build()
+
+        return self.once.kernel(key, names, f"{kernel_name(origins)}_tiled", sources(origins), build)
 
     def _key(self, body: Attentions, outputs: Sequence[str | None]) -> tuple[tuple[Any, ...], list[str]]:
         """What the kernel depends on, and its buffers in the order in which they come up."""

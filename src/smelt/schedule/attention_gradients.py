@@ -35,7 +35,6 @@ from smelt.records import dataclass
 from smelt.schedule.attention_parts import blocks, divides, exp_below_one, score_width, tile_rows
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, added, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, least, numel, same, size_hint
@@ -79,10 +78,7 @@ class GradientsBuilder:
         else:
             sweeps = [_Sweep(self, None, by_key, by_value), _Sweep(self, by_query, None, None)]
         nests = tuple(sweep.nest(together) for sweep in sweeps)
-        origin = self.item.node.origin
-        name = f"{kernel_name([origin])}_tiled"
-        kernel = self.writer.kernel(name, Block(nests), (f"{origin.op} at {origin.where or '?'}",))
-        return BuiltKernel(kernel, tuple(self.writer.params), arranged=True)
+        return BuiltKernel(self.writer.kernel(Block(nests)), tuple(self.writer.params), arranged=True)
 
     def ahead(self) -> Expr | None:
         """How many more keys a query sees than there are queries before it; None where it sees all."""

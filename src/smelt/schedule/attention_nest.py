@@ -37,7 +37,6 @@ from smelt.schedule.attention_parts import (
 )
 from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.tiles import F32, ZERO, Coded, TileWriter, ceiling, clamped, panel_width
 from smelt.symbolic import flatten, least
@@ -84,11 +83,7 @@ class AttentionBuilder:
         nest = Block(tuple(self._block()))
         for variable, size in reversed(list(zip(loops, sizes))):
             nest = Block((For(variable, ZERO, size, nest, LoopKind.PARALLEL, independent=True),))
-        origin = self.item.node.origin
-        kernel = self.writer.kernel(
-            f"{kernel_name([origin])}_tiled", nest, (f"{origin.op} at {origin.where or '?'}",)
-        )
-        return BuiltKernel(kernel, tuple(self.writer.params), arranged=True)
+        return BuiltKernel(self.writer.kernel(nest), tuple(self.writer.params), arranged=True)
 
     # -- one block of queries -------------------------------------------------------------------------------
 

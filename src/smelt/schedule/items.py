@@ -43,6 +43,11 @@ class Item:
     exprs: tuple[Expr, ...] = ()
     """Index expressions that the loop function computes with, besides those it reads at."""
     cost: int = 0
+    code: int | None = None
+    """The number of what the loop function does, whatever its buffers are (`Work.codes`); ``reads`` has
+    these in the order in which it numbers them. None where there is none, or an attention."""
+    inlined: tuple[str, ...] = ()
+    """The buffers that are computed where the loop function reads them."""
     walk: str = "rows"
     """How the largest read is walked: ``rows`` along the innermost loop, ``columns`` (a reduction that is
     contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads against the order
@@ -132,6 +137,8 @@ class Work:
     origins: dict[str, Origin] = field(default_factory=dict)
     """Where each inlined buffer comes from."""
     dtypes: dict[str, Any] = field(default_factory=dict)
+    codes: dict[Any, int] = field(default_factory=dict)
+    """What items' loop functions do, numbered (`Item.code`)."""
     contents: dict[str, Interval] = field(default_factory=dict)
     """What is known of the integers in a buffer (positions, clamped indices)."""
     inlined_never: set[str] = field(default_factory=set)

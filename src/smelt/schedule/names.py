@@ -1,4 +1,4 @@
-"""Kernels are named for what they compute."""
+"""Kernels are named for what they compute, and tell where it comes from."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def kernel_name(origins: Iterable[Origin]) -> str:
     return "".join(
         c if c.isalnum() or c == "_" else "_" for c in ("fused_" + text if len(seen) > 1 else text)
     )
+
+
+def sources(origins: Iterable[Origin]) -> tuple[str, ...]:
+    """The operators with the lines that they come from, as a kernel has them.
+
+    >>> sources([Origin("aten.add.Tensor", "model.py:7 in forward"), Origin("seed")])
+    ('aten.add.Tensor at model.py:7 in forward', 'seed at ?')
+    """
+    return tuple(f"{origin.op} at {origin.where or '?'}" for origin in origins)

@@ -1,11 +1,12 @@
 """A fused group → its loop nest, plain: serial loops, every computation innermost.
 
-`smelt.schedule.loops` does the rest.
+A model's layers repeat: a group that does what an earlier one does gets that one's nest, with buffers of its
+own. `smelt.schedule.loops` does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -35,7 +36,7 @@ from smelt.nest.tree import walk
 from smelt.records import dataclass, field, replace
 from smelt.schedule.fusion import Group, Segment, loops_outside, writer_outer_space
 from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
-from smelt.schedule.names import kernel_name
+from smelt.schedule.names import kernel_name, sources
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
@@ -86,17 +87,74 @@ def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
     return rows
 
 
+class BuiltOnce:
+    """Kernels by what they do: what does the same to other buffers is built once."""
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, tuple[BuiltKernel, Sequence[str]]] = {}
+
+    def kernel(
+        self,
+        key: Hashable,
+        buffers: Sequence[str],
+        name: str,
+        origins: tuple[str, ...],
+        build: Callable[[], BuiltKernel],
+    ) -> BuiltKernel:
+        """What ``build`` makes, or has made for an equal key, under this name. ``buffers``: all that it may
+        use, in an order that equal keys have in common.
+        """
+        made = self.made.get(key)
+        if made is None:
+            made = self.made[key] = build(), buffers
+        built, before = made
+        mine = dict(zip(before, buffers, strict=True))
+        kernel = replace(built.kernel, name=name, origins=origins)
+        return replace(built, kernel=kernel, buffers=tuple(mine[buffer] for buffer in built.buffers))
+
+
+class Nests:
+    """The nests of a graph's groups."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.once = work, BuiltOnce()
+
+    def build(self, group: Group, stored: set[str]) -> BuiltKernel:
+        """The nest of ``group``; ``stored``: the buffers that must be in memory when it has run."""
+        numbers: dict[str, int] = {}
+
+        def number(buffer: str) -> int:
+            return numbers.setdefault(buffer, len(numbers))
+
+        def part(item: Item) -> tuple[Any, ...]:
+            reads = tuple(number(read.buffer) for read in item.reads)
+            writes = tuple(None if name is None else (number(name), name in stored) for name in item.writes)
+            return item.code, item.sizes, item.order, item.outer, reads, writes
+
+        segments = tuple((segment.sizes, tuple(map(part, segment.items))) for segment in group.segments)
+        buffers = tuple(self.work.buffers[name] for name in numbers)
+        lies = tuple((each.dtype, each.shape, each.strides) for each in buffers)
+        holds = tuple(self.work.contents.get(name) for name in numbers)
+        key = (group.prefix, segments, lies, holds)
+        origins = self.origins(group)
+        build = KernelBuilder(self.work, group, stored).build
+        return self.once.kernel(key, list(numbers), kernel_name(origins), sources(origins), build)
+
+    def origins(self, group: Group) -> list[Origin]:
+        """Where what the group computes comes from, each once."""
+        items = [item for segment in group.segments for item in segment.items]
+        found = ([*(self.work.origins[name] for name in item.inlined), item.node.origin] for item in items)
+        return list(dict.fromkeys(origin for origins in found for origin in origins))
+
+
 class KernelBuilder:
-    """Builds the nest of one group. ``stored`` are the buffers that must be in memory when the kernel
-    has run.
-    """
+    """Builds the nest of one group; see `Nests.build`."""
 
     def __init__(self, work: Work, group: Group, stored: set[str]) -> None:
         self.work, self.group = work, group
         self.stored = stored
         self.rows = {name: shape for name, shape in row_buffers(work, group).items() if name not in stored}
         self.params: dict[str, str] = {}
-        self.origins: dict[Origin, None] = {}
         self.written: set[str] = set()
         self.scratch: dict[str, str] = {}
         self.prefix_vars = tuple(loop_var(f"i{d}") for d in range(len(group.prefix)))
@@ -124,9 +182,7 @@ class KernelBuilder:
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
             params.append(Param(param, info.dtype, info.shape, info.strides, buffer in self.written))
-        name = kernel_name(self.origins)
-        origins = tuple(f"{origin.op} at {origin.where or '?'}" for origin in self.origins)
-        kernel = Kernel(name, tuple(params), size_symbols(body, params), body, origins)
+        kernel = Kernel("", tuple(params), size_symbols(body, params), body)
         return BuiltKernel(kernel, tuple(self.params))
 
     # -- one segment ----------------------------------------------------------------------------------------
@@ -143,7 +199,6 @@ class KernelBuilder:
             recorder.origin = item.node.origin
             state.item = item
             self._record(recorder, state, item)
-            self.origins[item.node.origin] = None
         self.values = recorder.count
         scalar = len(self.group.prefix)
         needed = [e.value for e in state.effects if isinstance(e, (Store, Update, Advance))]
@@ -277,9 +332,7 @@ class KernelBuilder:
     def _load(self, recorder: Recorder, state: _SegmentState, buffer: str, index: tuple[Expr, ...]) -> Any:
         inlined = self.work.inlined.get(buffer)
         if inlined is not None:
-            value = inlined.inner_fn(index)
-            self.origins[self.work.origins[buffer]] = None
-            return value
+            return inlined.inner_fn(index)
         if buffer in state.made and not isinstance(state.item.body, Scatter):
             return state.made[buffer][0]
         if buffer in self.available and buffer in self.group.writes:

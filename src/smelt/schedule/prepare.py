@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 from sympy import Expr
@@ -11,6 +12,7 @@ from sympy import Expr
 from smelt.loops.dependencies import Read, analyze, bound_symbols
 from smelt.loops.ir import (
     Attentions,
+    Body,
     Contraction,
     Fold,
     Graph,
@@ -123,6 +125,25 @@ def _analyze(work: Work, item: Item) -> None:
     item.reads = tuple(dict.fromkeys(reads))
     item.cost = found.cost
     item.exprs = found.exprs
+    item.inlined = found.inlined
+    if not isinstance(item.body, Attentions):
+        code = (_form(item.body), found.code)
+        item.code = work.codes.setdefault(code, len(work.codes))
+
+
+def _form(body: Body) -> tuple[Any, ...]:
+    """What of a body is neither a loop function, nor the name of a buffer, nor how large it is."""
+    if isinstance(body, Pointwise):
+        return Pointwise, body.dtype
+    if isinstance(body, Reduction):
+        return Reduction, body.dtype, body.kind, body.reduce_shape
+    if isinstance(body, Contraction):
+        return Contraction, body.dtype, body.reduce_shape, type(body.rhs)
+    if isinstance(body, Scatter):
+        return Scatter, body.dtype, body.mode
+    assert isinstance(body, (Scan, Fold))
+    along = (body.dim, body.dtypes) if isinstance(body, Scan) else ()
+    return type(body), repr(body.state), *along
 
 
 def _computed(work: Work, reader: Item) -> set[str]:

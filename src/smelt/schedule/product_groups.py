@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 from smelt.loops.ir import Contraction, Pointwise
-from smelt.loops.straightline import canonical, with_buffers
+from smelt.nest.ir import Kernel
 from smelt.records import replace
 from smelt.schedule.apart import product_of
 from smelt.schedule.elements import over_elements
 from smelt.schedule.fusion import Group
-from smelt.schedule.items import Work
+from smelt.schedule.items import Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.nests import BuiltKernel, KernelBuilder, row_buffers
-from smelt.schedule.operands import operand_code
+from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.nests import BuiltKernel, BuiltOnce, Nests, row_buffers
 from smelt.schedule.products import ProductBuilder
 
 
-def attach(work: Work, groups: list[Group]) -> list[Group]:
+def attach(work: Work, groups: list[Group], products: ProductKernels) -> list[Group]:
     """The groups, each product with the pointwise group that reads its result, where only one does.
 
     Such a group runs where its last part ran: everything between the two is independent of the product.
@@ -37,9 +37,7 @@ def attach(work: Work, groups: list[Group]) -> list[Group]:
             continue
         if row_buffers(work, reader):  # a tile has no whole row
             continue
-        trial = KernelBuilder(work, reader, set(reader.writes)).build()
-        product = product_of(core.body, work.graph)
-        if product is None or over_elements(trial, source, product) is None:
+        if not products.takes(core, reader):
             continue
         reader.product = core
         reader.reads |= {read.buffer for read in core.reads}
@@ -50,52 +48,55 @@ def attach(work: Work, groups: list[Group]) -> list[Group]:
 class ProductKernels:
     """The kernels of groups that have a product.
 
-    A model's layers repeat: a product whose operands, sizes, layouts and epilogue are those of an earlier one
-    gets its kernel, with buffers of its own.
+    Those with the same operands, sizes, layouts and epilogue are built once.
     """
 
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
-        self.made: dict[tuple[Any, ...], tuple[BuiltKernel, list[str]]] = {}
+        self.nests = Nests(work)
+        self._once = BuiltOnce()
+        self._elements: dict[Hashable, Kernel | None] = {}
+
+    def takes(self, core: Item, reader: Group) -> bool:
+        """Whether ``reader`` can be the epilogue of the product that ``core`` is."""
+        trial = self.nests.build(reader, set(reader.writes))
+        return self._over_elements(core, trial, self._key(core, trial)[0]) is not None
+
+    def _over_elements(self, core: Item, epilogue: BuiltKernel, key: Hashable) -> Kernel | None:
+        """The epilogue as `smelt.schedule.elements.over_elements` has it."""
+        if key not in self._elements:
+            assert isinstance(core.body, Contraction)
+            product = product_of(core.body, self.work.graph)
+            found = None if product is None else over_elements(epilogue, str(core.writes[0]), product)
+            self._elements[key] = found
+        return self._elements[key]
 
     def build(self, group: Group, stored: set[str]) -> BuiltKernel:
         """The kernel of ``group``; ``stored``: the buffers that must be in memory when it has run."""
         core = group.product
         assert core is not None
         alone = group.items[0] is core
-        epilogue = None if alone else KernelBuilder(self.work, group, stored).build()
-        builder = ProductBuilder(self.work, core, epilogue, self.target)
-        numbers: dict[str, int] = {}
-        key = self._key(builder, numbers)
-        names = list(numbers)
-        made = self.made.get(key)
-        if made is None:
-            made = self.made[key] = builder.build(), names
-        built, before = made
-        renamed = dict(zip(before, names, strict=True))
-        name, origins = builder.name_and_origins()
-        return replace(
-            built,
-            kernel=replace(built.kernel, name=name, origins=origins),
-            buffers=tuple(renamed[buffer] for buffer in built.buffers),
-        )
+        epilogue = None if alone else self.nests.build(group, stored)
+        key, buffers = self._key(core, epilogue)
+        origin = core.node.origin
+        origins = sources([origin]) + (() if epilogue is None else epilogue.kernel.origins)
 
-    def _key(self, builder: ProductBuilder, numbers: dict[str, int]) -> tuple[Any, ...]:
-        """What the kernel depends on; ``numbers`` gets the buffers in the order in which they come up."""
+        def build() -> BuiltKernel:
+            flat = None
+            if epilogue is not None:
+                kernel = self._over_elements(core, epilogue, key)
+                assert kernel is not None
+                flat = replace(epilogue, kernel=kernel)
+            return ProductBuilder(self.work, core, flat, self.target).build()
 
-        def number(buffer: str) -> int:
-            return numbers.setdefault(buffer, len(numbers))
+        return self._once.kernel(key, buffers, f"{kernel_name([origin])}_tiled", origins, build)
 
-        body = builder.product.body
-        operands = []
-        for function in (body.lhs, body.rhs):
-            code = operand_code(function, body, self.work.graph)
-            operands.append(canonical(with_buffers(code, lambda name: f"#{number(name)}"), ""))
-        source = number(builder.source)
-        after: tuple[Any, ...] = ()
-        if builder.epilogue is not None:
-            kernel = replace(builder.epilogue.kernel, name="")
-            after = (kernel, tuple(number(buffer) for buffer in builder.epilogue.buffers))
-        buffers = (self.work.buffers[buffer] for buffer in numbers)
-        layouts = tuple((buffer.dtype, buffer.shape, buffer.strides) for buffer in buffers)
-        return (body.shape, body.reduce_shape, body.dtype, *operands, source, after, layouts)
+    def _key(self, core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
+        """What the kernel depends on, and its buffers in the order in which they come up."""
+        names = [*(read.buffer for read in core.reads), str(core.writes[0])]
+        names += () if epilogue is None else epilogue.buffers
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        buffers = (self.work.buffers[name] for name in numbers)
+        lie = tuple((each.dtype, each.shape, each.strides, each.border) for each in buffers)
+        after = None if epilogue is None else (epilogue.kernel.params, epilogue.kernel.body)
+        return (core.code, core.sizes, after, tuple(numbers[name] for name in names), lie), list(numbers)

@@ -22,15 +22,14 @@ from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction
-from smelt.nest.ir import Alloc, Block, For, Kernel, Let, LoopKind, Masked, Prefetch, Stmt, Store
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
 from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
 from smelt.records import dataclass, replace
 from smelt.schedule.apart import product_of
-from smelt.schedule.elements import chain_of, grouped, over_elements, pieces_in_order
+from smelt.schedule.elements import chain_of, grouped, pieces_in_order
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target
-from smelt.schedule.names import kernel_name
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import lhs_place, memory_order, together
 from smelt.schedule.panels import Panels
@@ -128,8 +127,8 @@ Some = Callable[[Expr, int, Expr], Stmt]
 class ProductBuilder:
     """Builds the kernel of one product with its epilogue.
 
-    ``epilogue``: a plain kernel over the product's elements that loads `Work` buffer ``source`` (the
-    product's result), flattened; None: the result itself is stored.
+    ``epilogue``: a kernel `over_elements` that loads `Work` buffer ``source`` (the product's result); None:
+    the result itself is stored.
     """
 
     def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
@@ -218,22 +217,19 @@ class ProductBuilder:
     def build(self) -> BuiltKernel:
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
         writer = self.writer
-        epilogue = self._epilogue()
         batch = [writer.variable() for _ in self.batch_sizes]
         aside = [writer.variable() for _ in self.aside]
         panel = writer.variable()
         at = _Panel(batch, aside, panel, sympy.Integer(self.width))
-        nest = self._shared(epilogue, at) if self.panels else self._alone(epilogue, at)
+        nest = self._shared(at) if self.panels else self._alone(at)
         sizes = (*self.batch_sizes, *self.aside_sizes)
         dims = (*self.product.batch, *self.aside)
         for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
             if dim not in self.product.phases:
                 nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
-        name, origins = self.name_and_origins()
-        kernel = writer.kernel(name, Block((nest,)), origins)
-        return BuiltKernel(kernel, tuple(writer.params), arranged=True)
+        return BuiltKernel(writer.kernel(Block((nest,))), tuple(writer.params), arranged=True)
 
-    def _shared(self, epilogue: Kernel | None, at: _Panel) -> For:
+    def _shared(self, at: _Panel) -> For:
         """Over panels that are packed already. As many as fit the cache are gone through for a few rows, so
         that the result is written along its memory, before the next rows come. Rows in blocks go around that.
         """
@@ -243,7 +239,7 @@ class ProductBuilder:
             block = self.writer.variable()
 
             def parts(here: _Panel) -> list[Stmt]:
-                return self._by_parts(epilogue, here, block)
+                return self._by_parts(here, block)
 
             each = Block(tuple(self._over_panels(at, chunk, chunk + 1, parts)))
             blocks = ceiling(ceiling(self.line, self.height), PART_TILES)
@@ -267,12 +263,12 @@ class ProductBuilder:
             return self._over_panels(at, first, stop, one)
 
         if group == 1:
-            inside = Block(tuple(self._in_one(epilogue, across, tile)))
+            inside = Block(tuple(self._in_one(across, tile)))
         else:
             begin, end = rows * group, least(tiles, rows * group + group)
 
             def together(here: _Panel) -> list[Stmt]:
-                each = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
+                each = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
                 return [For(tile, begin, end, each, independent=True)]
 
             inside = Block(tuple(across(together)))
@@ -341,7 +337,7 @@ class ProductBuilder:
         held = 4 * self.width * self.hint(product.depth)
         return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= PART_TERMS
 
-    def _by_parts(self, epilogue: Kernel | None, at: _Panel, block: Symbol) -> list[Stmt]:
+    def _by_parts(self, at: _Panel, block: Symbol) -> list[Stmt]:
         """One panel, for a block of `PART_TILES` tiles: each part of the panel is used for all of these while
         it is in the first cache, and the next one fetched. Sums of 4608 terms for 49 rows gain a sixth.
         """
@@ -378,7 +374,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
             sums,
-            *self._finish(epilogue, at, base, least(rows, self.line - base)),
+            *self._finish(at, base, least(rows, self.line - base)),
         ]
 
     def _tiles_together(self, panel_bytes: int) -> int:
@@ -401,14 +397,14 @@ class ProductBuilder:
         wanted = max(2, -(-held // ROWS_BYTES))
         return next((count // n for n in range(wanted, 4 * wanted) if count % n == 0), None)
 
-    def _alone(self, epilogue: Kernel | None, at: _Panel) -> For:
+    def _alone(self, at: _Panel) -> For:
         """Over panels of which each is packed by the one thread that uses it."""
         depth, tile = self.product.depth, self.writer.variable()
 
         def one(here: _Panel) -> list[Stmt]:
             if self.deep:
-                return self._deep(epilogue, here)
-            inside = Block(tuple(self._in_one(epilogue, lambda stmts: stmts(here), tile)))
+                return self._deep(here)
+            inside = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
             tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
             return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
 
@@ -464,7 +460,6 @@ class ProductBuilder:
 
     def _in_one(
         self,
-        epilogue: Kernel | None,
         across: Callable[[Callable[[_Panel], Sequence[Stmt]]], Sequence[Stmt]],
         tile: Symbol,
     ) -> list[Stmt]:
@@ -472,12 +467,12 @@ class ProductBuilder:
 
         def rows(start: Expr, count: Expr, some: Callable[[Some], Sequence[Stmt]]) -> Sequence[Stmt]:
             def one(at: _Panel) -> Sequence[Stmt]:
-                at_once = self._stored_at_once(epilogue, at)
+                at_once = self._stored_at_once(at)
                 stmts = some(lambda start, rows, first: self._tile(at, start, rows, first, at_once))
                 if at_once is None:
                     size = (sympy.Integer(self.height), sympy.Integer(self.width))
                     room = Alloc("tile", torch.float32, size)
-                    stmts = [room, *stmts, *self._finish(epilogue, at, start, count)]
+                    stmts = [room, *stmts, *self._finish(at, start, count)]
                 batch = list(zip(self.product.batch, at.batch, self.batch_sizes))
                 for dim, variable, extent in reversed(batch):
                     if dim in self.product.phases:
@@ -488,7 +483,7 @@ class ProductBuilder:
 
         return self._of_tile(tile, rows)
 
-    def _deep(self, epilogue: Kernel | None, at: _Panel) -> list[Stmt]:
+    def _deep(self, at: _Panel) -> list[Stmt]:
         """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
         next one in ``tile``.
         """
@@ -516,7 +511,7 @@ class ProductBuilder:
             Let("nothing", torch.float32, "constant", (0.0,)),
             writer.filled("tile", rows * self.height, width, "nothing"),
             For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
-            *self._finish(epilogue, at, ZERO, self.rows),
+            *self._finish(at, ZERO, self.rows),
         ]
 
     # -- the operands ---------------------------------------------------------------------------------------
@@ -628,50 +623,43 @@ class ProductBuilder:
 
     # -- the epilogue ---------------------------------------------------------------------------------------
 
-    def _epilogue(self) -> Kernel | None:
-        if self.epilogue is None:
-            return None
-        kernel = over_elements(self.epilogue, self.source, self.product)
-        assert kernel is not None
-        return kernel
-
-    def _finish(self, epilogue: Kernel | None, at: _Panel, start: Expr, height: Expr) -> list[Stmt]:
+    def _finish(self, at: _Panel, start: Expr, height: Expr) -> list[Stmt]:
         """What is done with ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
         plain store.
         """
         row = self.writer.variable(height)
         column = self.writer.variable()
-        element = self._element(epilogue, at, start + row, row, column)
+        element = self._element(at, start + row, row, column)
         inner = For(column, ZERO, at.columns, element, independent=True)
         if not_vector(inner) is None:
             inner = replace(inner, kind=LoopKind.VECTOR, step=self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
         return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
-    def _element(self, epilogue: Kernel | None, at: _Panel, there: Expr, row: Expr, column: Expr) -> Block:
+    def _element(self, at: _Panel, there: Expr, row: Expr, column: Expr) -> Block:
         """What is done with the tile's element, which is in row ``there`` of its line."""
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
         across = beside + at.panel * self.width + column
         number, where = self._numbered(there)
         place = self._coordinates(pieces, at.batch, number, across)
-        if epilogue is not None:
-            return substitute(self._on_tile(epilogue, place, row, column), where)
+        if self.epilogue is not None:
+            return substitute(self._on_tile(self.epilogue, place, row, column), where)
         load = Let("e", torch.float32, "load", ("tile", (row, column)))
         flat = flatten(place, contiguous_strides([size for _, size in pieces]))
         out = self.writer.param(self.source, written=True)
         return Block((load, Store(out, (replaced(flat, where),), "e")))
 
-    def _stored_at_once(self, epilogue: Kernel | None, at: _Panel) -> Place | None:
+    def _stored_at_once(self, at: _Panel) -> Place | None:
         """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
         that is done with them: no register has unused columns, and columns lie side by side.
         """
         if at.columns != self._summed(at):
             return None
-        if epilogue is not None and len(chain_of(epilogue)[-1].body.stmts) != 2:
+        if self.epilogue is not None and len(chain_of(self.epilogue.kernel)[-1].body.stmts) != 2:
             return None
         row, column = self.writer.variable(self.line), self.writer.variable()
-        load, store = self._element(epilogue, at, row, row, column).stmts
+        load, store = self._element(at, row, row, column).stmts
         if not (isinstance(load, Let) and load.args[0] == "tile" and isinstance(store, Store)):
             return None
         if load.op != "load" or store.mode is not None or store.value != load.name:
@@ -698,11 +686,10 @@ class ProductBuilder:
         whole = {product.rows: row, product.columns: column}
         return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
 
-    def _on_tile(self, epilogue: Kernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
+    def _on_tile(self, epilogue: BuiltKernel, at: Sequence[Expr], row: Expr, column: Expr) -> Block:
         """The epilogue's innermost block, its loop variables replaced, its source the tile."""
-        chain = chain_of(epilogue)
-        assert self.epilogue is not None
-        names = dict(zip((param.name for param in epilogue.params), self.epilogue.buffers))
+        chain = chain_of(epilogue.kernel)
+        names = dict(zip((param.name for param in epilogue.kernel.params), epilogue.buffers))
         extents = [size for _, size in pieces_in_order(self.product)]
         groups = grouped(chain, extents)
         assert groups is not None
@@ -733,11 +720,3 @@ class ProductBuilder:
             return Block(tuple(stmts))
 
         return visit(substitute(chain[-1].body, {**where, **inner}))
-
-    def name_and_origins(self) -> tuple[str, tuple[str, ...]]:
-        """What the kernel is called, and the operators that it computes."""
-        origin = self.item.node.origin
-        origins: tuple[str, ...] = (f"{origin.op} at {origin.where or '?'}",)
-        if self.epilogue is not None:
-            origins += self.epilogue.kernel.origins
-        return f"{kernel_name([origin])}_tiled", origins

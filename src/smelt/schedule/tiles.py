@@ -132,15 +132,15 @@ class TileWriter:
             self.written.add(buffer)
         return self.params[buffer]
 
-    def kernel(self, name: str, body: Block, origins: tuple[str, ...]) -> Kernel:
-        """The kernel around ``body``, what loops share in front of them."""
+    def kernel(self, body: Block) -> Kernel:
+        """The kernel around ``body``, what loops share in front of them; it has no name yet (`BuiltOnce`)."""
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
             params.append(
                 Param(param, info.dtype, (span(info.shape, info.strides),), (ONE,), buffer in self.written)
             )
-        return hoist(Kernel(name, tuple(params), size_symbols(body, params), body, origins))
+        return hoist(Kernel("", tuple(params), size_symbols(body, params), body))
 
     # -- values ---------------------------------------------------------------------------------------------
 
