@@ -88,3 +88,41 @@ def test_an_inlined_producer_reads_in_its_place() -> None:
     (read,) = analyze(node, inlined={"p": producer}).reads
     assert (read.buffer, read.index) == ("x", (2 * loop_var("i0") + 1,))
     assert analyze(node, inlined={"p": producer}).cost == analyze(node).cost + 10
+
+
+def code(function: Any, *outputs: str) -> tuple[Any, ...]:
+    return analyze(Node(outputs or ("y",), Pointwise((N(8),), torch.float32, function), ORIGIN)).code
+
+
+def test_code_is_the_same_for_other_buffers_and_no_other() -> None:
+    def of(first: str, second: str) -> Any:
+        return lambda i: ops.add(ops.load(first, i), ops.exp(ops.load(second, i)))
+
+    assert code(of("a", "b")) == code(of("c", "d"), "z") == code(of("b", "a"))
+    assert code(of("a", "b")) != code(of("a", "a"))
+    assert code(of("a", "b")) != code(lambda i: ops.add(ops.load("a", i), ops.exp(ops.load("b", [7 - i[0]]))))
+    assert code(of("a", "b")) != code(lambda i: ops.add(ops.load("a", i), ops.log(ops.load("b", i))))
+    assert code(of("a", "b")) != code(lambda i: ops.add(ops.exp(ops.load("a", i)), ops.load("b", i)))
+
+
+def test_code_tells_numbers_apart_that_are_equal() -> None:
+    f32 = torch.float32
+    codes = {code(lambda i, x=x: ops.constant(x, f32)) for x in (0.0, -0.0, 1.0, True, float("nan"))}
+    assert len(codes) == 5
+    assert code(lambda i: ops.constant(0.0, f32)) == code(lambda i: ops.constant(0.0, f32))
+    masks = {
+        code(lambda i, x=x: ops.masked(ops.load("m", i), lambda: ops.load("a", i), x)) for x in (0.0, -0.0)
+    }
+    assert len(masks) == 2
+
+
+def test_code_has_what_is_inlined() -> None:
+    f32 = torch.float32
+    reader = Node(("y",), Pointwise((N(8),), f32, lambda i: ops.neg(ops.load("p", i))), ORIGIN)
+    found = [
+        analyze(reader, inlined={"p": Pointwise((N(8),), f32, lambda i, op=op: op(ops.load("x", i)))})
+        for op in (ops.exp, ops.sin)
+    ]
+    assert [each.inlined for each in found] == [("p",), ("p",)]
+    assert found[0].buffers_read == found[1].buffers_read == ("x",)
+    assert found[0].code != found[1].code
