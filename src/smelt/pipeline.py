@@ -15,7 +15,7 @@ import torch
 from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
-from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter
+from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text
 from smelt.config import Config
 from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
@@ -37,6 +37,7 @@ from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.otherwise import at_first_call, or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
+from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import AHEAD, Scheduled, Target, schedule
 from smelt.schedule.choice import by_aten, contractions, described, rule
@@ -111,6 +112,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
     found = _from_cache(store, key, program, config, report)
     if found is not None:
         return found
+    header = precompiled(header_text(), tools, store)
     with report.phase("lowering"):
         graph = _lowered(program, config, target)
         if config.verify:
@@ -120,7 +122,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    rest = _Rest(program, config, report, target, tools, store, key, graph, tuning)
+    rest = _Rest(program, config, report, target, tools, store, key, header, graph, tuning)
     unit = rest.unit()
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
@@ -146,13 +148,14 @@ class _Rest:
     tools: Toolchain
     store: cache.Cache
     key: str
+    header: Precompiled | None
     graph: Graph
     tuning: Tuning | None
 
     def unit(self) -> Unit:
         """The graph as kernels and text; compilers begin with what there is of it."""
         config, report, tuning = self.config, self.report, self.tuning
-        objects = library.Objects(self.tools, self.store)
+        objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
             choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
             if config.clocks:

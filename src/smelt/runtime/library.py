@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import filelock
 
@@ -278,7 +278,7 @@ def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key:
     source.write_text(text)
     command = toolchain.build_command(str(source), str(binary))
     try:
-        run = _start(command, binary.parent, subprocess.PIPE)
+        run = start_compiler(command, binary.parent, subprocess.PIPE)
         _, output = run.communicate()
     except OSError as error:
         raise ToolchainError(
@@ -302,20 +302,34 @@ def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key:
     )
 
 
+class Include(Protocol):
+    """A header that is kept in a form that compilers read faster."""
+
+    @property
+    def include(self) -> str | None:
+        """The line that includes it; None where it is not there, or not yet."""
+
+
 class Objects:
     """Object files of parts of a unit, which compilers make while Python is still at the rest.
 
     They are there, and compilers run, as long as this is.
     """
 
-    def __init__(self, toolchain: Toolchain, cache: Cache) -> None:
-        self.toolchain, self.cache = toolchain, cache
+    def __init__(self, toolchain: Toolchain, cache: Cache, precompiled: Include | None = None) -> None:
+        """``precompiled``: the header, where there is one that compilers read faster than its text."""
+        self.toolchain, self.cache, self.precompiled = toolchain, cache, precompiled
         self.files: list[str] = []
         self._folder: Path | None = None
         self._running: list[subprocess.Popen[bytes]] = []
         self._rest = 0
         self._failed = False
         self._process = os.getpid()
+
+    @property
+    def header(self) -> str | None:
+        """What may stand for the header's text in a part from now on."""
+        return None if self.precompiled is None else self.precompiled.include
 
     def free(self) -> bool:
         """Whether there is a processor for one more compiler besides Python's own."""
@@ -331,7 +345,7 @@ class Objects:
             source.write_text(text)
             self.files.append(str(source.with_suffix(".o")))
             command = self.toolchain.object_command(str(source), self.files[-1])
-            self._running.append(_start(command, self._folder))
+            self._running.append(start_compiler(command, self._folder))
         except OSError:
             self._failed = True
 
@@ -352,7 +366,7 @@ class Objects:
             return False
         try:
             command = self.toolchain.link_command(self.files, str(binary))
-            return _start(command, binary.parent).wait() == 0 and binary.exists()
+            return start_compiler(command, binary.parent).wait() == 0 and binary.exists()
         except OSError:
             return False
 
@@ -366,7 +380,10 @@ def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], process: i
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+def start_compiler(
+    command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a compiler whose temporary files are in ``folder``; ``errors``: where what it says goes."""
     with _starting:
         return subprocess.Popen(
             command,

@@ -98,6 +98,10 @@ class Toolchain:
         """The command line that makes the object file ``output`` of the file ``source``."""
         return [*self.command, *self.compile_flags, "-c", source, "-o", output]
 
+    def header_command(self, source: str, output: str) -> list[str]:
+        """The command line that makes GCC's precompiled ``output`` of the header ``source``."""
+        return [*self.command, *self.compile_flags, "-x", "c++-header", source, "-o", output]
+
     def link_command(self, objects: Sequence[str], output: str) -> list[str]:
         """The command line that makes the shared library ``output`` of object files."""
         runtime = (self.openmp_runtime,) if self.openmp_runtime else (("-fopenmp",) if self.openmp else ())

@@ -50,9 +50,9 @@ MOST_EARLY = 3 * LEAST_PART
 class CppUnit:
     """A complete translation unit, and for each run what its error numbers (from 1) mean.
 
-    ``parts``: the same in several units, besides what was compiled early; compilers may take them side by
-    side. Nothing where that does not pay. ``calls``: the name of the function that each call of a kernel
-    calls, in order.
+    ``parts``: the same in one or several files that compilers may take side by side, besides what was
+    compiled early. Nothing where that does not pay. ``calls``: the name of the function that each call of a
+    kernel calls, in order.
     """
 
     text: str
@@ -63,6 +63,10 @@ class CppUnit:
 
 class Compilers(Protocol):
     """What compiles parts of a unit while the rest is not there yet."""
+
+    @property
+    def header(self) -> str | None:
+        """A line that may stand for all of the header in a part; None: its text."""
 
     def free(self) -> bool:
         """Whether another part can be begun now."""
@@ -94,7 +98,7 @@ class UnitPrinter:
         if reach and reach[-1] >= LEAST_EARLY and self.early is not None and self.early.free():
             count = bisect(reach, MOST_EARLY) or 1
             taken, self.waiting = self.waiting[:count], self.waiting[count:]
-            self.early.start(_part(taken))
+            self.early.start(_part(taken, self.early.header))
             self.begun.update(each.name for each in taken)
 
     def finish(self, runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
@@ -127,7 +131,8 @@ class UnitPrinter:
         """
         rest = [function for function in functions if function.name not in self.begun]
         count = min(compilers, sum(len(function.body) for function in rest) // LEAST_PART)
-        if count < 2 and not self.begun:
+        header = None if self.early is None else self.early.header
+        if count < 2 and not self.begun and header is None:
             return ()
         files: list[list[Function]] = [[] for _ in range(max(count, 1))]
         declared = "\n".join(f"{function.head};" for function in functions)
@@ -138,7 +143,8 @@ class UnitPrinter:
             files[shortest].append(function)
             sizes[shortest] += work
         kernels = [function.text() for function in files[-1]]
-        return _file(files[-1], [declared, *kernels, *entries], extra), *map(_part, files[:-1])
+        first = _file(files[-1], [declared, *kernels, *entries], extra, header)
+        return first, *(_part(file, header) for file in files[:-1])
 
 
 def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) -> CppUnit:
@@ -159,15 +165,21 @@ def _work(function: Function) -> int:
     return PER_FUNCTION + len(function.body) - assembly
 
 
-def _part(functions: Sequence[Function]) -> str:
-    """A file of functions; it declares what they call."""
+def _part(functions: Sequence[Function], header: str | None) -> str:
+    """A file of functions; it declares what they call. ``header``: see `Compilers`."""
     called = {f"{each.head};": None for function in functions for each in function.calls}
-    return _file(functions, [*called, *(function.text() for function in functions)])
+    return _file(functions, [*called, *(function.text() for function in functions)], header=header)
 
 
-def _file(functions: Iterable[Function], pieces: Sequence[str], extra: Set[str] = frozenset()) -> str:
+def _file(
+    functions: Iterable[Function],
+    pieces: Sequence[str],
+    extra: Set[str] = frozenset(),
+    header: str | None = None,
+) -> str:
     """A file of these functions, and entry points that need ``extra`` of the header."""
-    header = header_text(frozenset(extra).union(*(function.needs for function in functions)))
+    if header is None:
+        header = header_text(frozenset(extra).union(*(function.needs for function in functions)))
     body = "\n\n".join(pieces)
     return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
 

@@ -1,0 +1,79 @@
+"""smelt's C++ header, parsed once for all units: compilers then read it in a third of the time.
+
+GCC takes ``smelt.h.gch`` where a file begins by including the ``smelt.h`` beside it, and where compiler and
+flags are those that made it; otherwise it reads ``smelt.h`` itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from smelt.errors import CacheError
+from smelt.runtime.cache import Cache, Entry, key_of
+from smelt.runtime.library import start_compiler
+from smelt.runtime.toolchain import Toolchain
+
+HEADER = "smelt.h"
+BINARY = f"{HEADER}.gch"
+
+_known: dict[str, Precompiled] = {}
+
+
+def precompiled(text: str, toolchain: Toolchain, cache: Cache) -> Precompiled | None:
+    """The header ``text``, begun to be looked up or compiled once in a process; None for a compiler that
+    keeps none beside the file.
+    """
+    if toolchain.family != "gcc":
+        return None
+    key = key_of("header", text, toolchain.identity)
+    found = _known.get(key)
+    if found is None or found.is_lost():
+        found = _known[key] = Precompiled(key, text, toolchain, cache)
+    return found
+
+
+class Precompiled:
+    """A header that is being compiled, or has been.
+
+    ``path``: the file to include; None where the compiler is not ready (``done``), or refused.
+    """
+
+    def __init__(self, key: str, text: str, toolchain: Toolchain, cache: Cache) -> None:
+        self.key, self.text, self.toolchain, self.cache = key, text, toolchain, cache
+        self.path: Path | None = None
+        self.done = False
+        self.thread = threading.Thread(target=self._run, name="smelt-header", daemon=True)
+        self.thread.start()
+
+    def is_lost(self) -> bool:
+        """Whether it was cleared from the cache, or was not ready when this process was forked."""
+        return not self.path.exists() if self.path else not (self.done or self.thread.is_alive())
+
+    @property
+    def include(self) -> str | None:
+        """The line to begin a file with; None where it has to have the text, since this is not ready."""
+        path = self.path
+        if path is None or not path.exists() or not str(path).isprintable() or '"' in str(path):
+            return None
+        return f'#include "{path}"'
+
+    def _run(self) -> None:
+        with suppress(CacheError, OSError):  # units have the header's text then
+            entry = self.cache.get(self.key) or self._compiled()
+            self.path = None if entry is None else entry.path(HEADER)
+        self.done = True
+
+    def _compiled(self) -> Entry | None:
+        folder = self.cache.scratch()
+        try:
+            source, binary = folder / HEADER, folder / BINARY
+            source.write_text(self.text)
+            command = self.toolchain.header_command(str(source), str(binary))
+            if start_compiler(command, folder).wait() != 0:
+                return None
+            return self.cache.put(self.key, {HEADER: self.text.encode(), BINARY: binary})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
