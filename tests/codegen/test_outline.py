@@ -112,6 +112,8 @@ def test_each_file_declares_the_tiles_that_it_calls(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(printer, "MOST_EARLY", 200)
 
     class Early(list[str]):
+        header = None
+
         def free(self) -> bool:
             return len(self) < 2
 

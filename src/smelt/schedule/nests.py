@@ -137,7 +137,10 @@ class Nests:
         holds = tuple(self.work.contents.get(name) for name in numbers)
         key = (group.prefix, segments, lies, holds)
         origins = self.origins(group)
-        build = KernelBuilder(self.work, group, stored).build
+
+        def build() -> BuiltKernel:
+            return KernelBuilder(self.work, group, stored).build()
+
         return self.once.kernel(key, list(numbers), kernel_name(origins), sources(origins), build)
 
     def origins(self, group: Group) -> list[Origin]:
