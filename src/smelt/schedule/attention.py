@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from sympy import Expr
-
 from smelt.loops.dependencies import attention_values, variables
 from smelt.loops.ir import Attention, Attentions, Graph
 from smelt.loops.record import RecordedValue, Recorder
-from smelt.loops.straightline import Instruction, canonical, with_buffers
+from smelt.loops.straightline import Instruction
 from smelt.schedule.attention_gradients import GradientsBuilder
 from smelt.schedule.attention_nest import AttentionBuilder
 from smelt.schedule.items import Item, Work
@@ -79,12 +74,12 @@ def described_sizes(sizes: tuple[int, int, int]) -> str:
     return f"{queries} queries of {terms} terms, {keys} keys"
 
 
-def _run_all(body: Attentions, recorder: Recorder) -> list[Any]:
-    """Run the loop functions at ``variables``: what they give."""
+def _run_all(body: Attentions, recorder: Recorder) -> None:
+    """Run the loop functions at ``variables``."""
     product = RecordedValue("product", F32)
     recorder.adopt(product)
     index, rindex = variables("i", len(body.shape)), variables("r", 2)
-    return list(recorder.run(lambda: attention_values(body, index, rindex, product)))
+    recorder.run(lambda: attention_values(body, index, rindex, product))
 
 
 class AttentionKernels:
@@ -92,37 +87,17 @@ class AttentionKernels:
 
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
-        self.once = BuiltOnce()
+        self.once = BuiltOnce(work)
 
     def build(self, item: Item, stored: set[str]) -> BuiltKernel:
         """The kernel of ``item``; ``stored``: the buffers that must be in memory when it has run."""
         assert isinstance(item.body, Attentions)
         outputs = [name if name in stored else None for name in item.writes]
-        key, names = self._key(item.body, outputs)
         origins = [item.node.origin]
 
         def build() -> BuiltKernel:
             builder = AttentionBuilder if isinstance(item.body, Attention) else GradientsBuilder
             return builder(self.work, item, outputs, self.target).build()
 
-        return self.once.kernel(key, names, f"{kernel_name(origins)}_tiled", sources(origins), build)
-
-    def _key(self, body: Attentions, outputs: Sequence[str | None]) -> tuple[tuple[Any, ...], list[str]]:
-        """What the kernel depends on, and its buffers in the order in which they come up."""
-
-        def through(buffer: str, index: tuple[Expr, ...]) -> Any:
-            producer = self.work.inlined.get(buffer)
-            return None if producer is None else producer.inner_fn(index)
-
-        numbers: dict[str, int] = {}
-        recorder = Recorder(self.work.dtypes, {}, through)
-        results = [value.name for value in _run_all(body, recorder)]
-        steps = with_buffers(recorder.instructions, lambda name: f"#{numbers.setdefault(name, len(numbers))}")
-        code = [canonical(steps, result) for result in results]
-        written = [None if name is None else numbers.setdefault(name, len(numbers)) for name in outputs]
-        of = body if isinstance(body, Attention) else body.attention
-        seen = None if of.seen is None else of.seen(variables("i", len(body.shape) - 1))
-        buffers = [self.work.buffers[name] for name in numbers]
-        layouts = tuple((buffer.dtype, buffer.shape, buffer.strides) for buffer in buffers)
-        key = (body.shapes, body.reduce_shape, seen, *code, *written, layouts)
-        return key, list(numbers)
+        what = (item.code, tuple(name is not None for name in outputs))
+        return self.once.kernel(what, item.buffers, f"{kernel_name(origins)}_tiled", sources(origins), build)

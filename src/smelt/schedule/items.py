@@ -45,7 +45,7 @@ class Item:
     cost: int = 0
     code: int | None = None
     """The number of what the loop function does, whatever its buffers are (`Work.codes`); ``reads`` has
-    these in the order in which it numbers them. None where there is none, or an attention."""
+    these in the order in which it numbers them. None where there is none."""
     inlined: tuple[str, ...] = ()
     """The buffers that are computed where the loop function reads them."""
     walk: str = "rows"
@@ -56,6 +56,11 @@ class Item:
     @property
     def body(self) -> Body:
         return self.node.body
+
+    @property
+    def buffers(self) -> list[str]:
+        """What the item reads, then what it writes, in an order that items of equal `code` have in common."""
+        return [*(read.buffer for read in self.reads), *(name for name in self.writes if name is not None)]
 
     @property
     def ordered_sizes(self) -> tuple[Expr, ...]:

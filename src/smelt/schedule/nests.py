@@ -88,28 +88,37 @@ def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
 
 
 class BuiltOnce:
-    """Kernels by what they do: what does the same to other buffers is built once."""
+    """Kernels by what they do: what does the same to other buffers that lie alike is built once."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self.work = work
         self.made: dict[Hashable, tuple[BuiltKernel, Sequence[str]]] = {}
+
+    def key(self, what: Hashable, names: Sequence[str]) -> Hashable:
+        """Equal for kernels that do the same (``what``) to buffers by number; ``names``: these in order."""
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        buffers = [self.work.buffers[name] for name in numbers]
+        lie = tuple((each.dtype, each.shape, each.strides, each.border) for each in buffers)
+        hold = tuple(self.work.contents.get(name) for name in numbers)
+        return what, tuple(numbers[name] for name in names), lie, hold
 
     def kernel(
         self,
-        key: Hashable,
-        buffers: Sequence[str],
-        name: str,
+        what: Hashable,
+        names: Sequence[str],
+        title: str,
         origins: tuple[str, ...],
         build: Callable[[], BuiltKernel],
     ) -> BuiltKernel:
-        """What ``build`` makes, or has made for an equal key, under this name. ``buffers``: all that it may
-        use, in an order that equal keys have in common.
+        """What ``build`` makes, or has made for an equal `key`, under a title of its own; ``names`` has all
+        buffers that it may use.
         """
-        made = self.made.get(key)
-        if made is None:
-            made = self.made[key] = build(), buffers
-        built, before = made
-        mine = dict(zip(before, buffers, strict=True))
-        kernel = replace(built.kernel, name=name, origins=origins)
+        key = self.key(what, names)
+        if key not in self.made:
+            self.made[key] = build(), names
+        built, before = self.made[key]
+        mine = dict(zip(before, names, strict=True))
+        kernel = replace(built.kernel, name=title, origins=origins)
         return replace(built, kernel=kernel, buffers=tuple(mine[buffer] for buffer in built.buffers))
 
 
@@ -117,31 +126,24 @@ class Nests:
     """The nests of a graph's groups."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.once = work, BuiltOnce()
+        self.work, self.once = work, BuiltOnce(work)
 
     def build(self, group: Group, stored: set[str]) -> BuiltKernel:
         """The nest of ``group``; ``stored``: the buffers that must be in memory when it has run."""
-        numbers: dict[str, int] = {}
 
-        def number(buffer: str) -> int:
-            return numbers.setdefault(buffer, len(numbers))
-
-        def part(item: Item) -> tuple[Any, ...]:
-            reads = tuple(number(read.buffer) for read in item.reads)
-            writes = tuple(None if name is None else (number(name), name in stored) for name in item.writes)
-            return item.code, item.sizes, item.order, item.outer, reads, writes
-
-        segments = tuple((segment.sizes, tuple(map(part, segment.items))) for segment in group.segments)
-        buffers = tuple(self.work.buffers[name] for name in numbers)
-        lies = tuple((each.dtype, each.shape, each.strides) for each in buffers)
-        holds = tuple(self.work.contents.get(name) for name in numbers)
-        key = (group.prefix, segments, lies, holds)
-        origins = self.origins(group)
+        def what(item: Item) -> tuple[Any, ...]:
+            written = tuple(None if name is None else name in stored for name in item.writes)
+            return item.code, item.sizes, item.order, item.outer, written
 
         def build() -> BuiltKernel:
             return KernelBuilder(self.work, group, stored).build()
 
-        return self.once.kernel(key, list(numbers), kernel_name(origins), sources(origins), build)
+        segments = tuple((segment.sizes, tuple(map(what, segment.items))) for segment in group.segments)
+        names = [name for segment in group.segments for item in segment.items for name in item.buffers]
+        origins = self.origins(group)
+        return self.once.kernel(
+            (group.prefix, segments), names, kernel_name(origins), sources(origins), build
+        )
 
     def origins(self, group: Group) -> list[Origin]:
         """Where what the group computes comes from, each once."""

@@ -9,8 +9,9 @@ from typing import Any
 import sympy
 from sympy import Expr
 
-from smelt.loops.dependencies import Read, analyze, bound_symbols
+from smelt.loops.dependencies import Read, analyze, bound_symbols, variables
 from smelt.loops.ir import (
+    Attention,
     Attentions,
     Body,
     Contraction,
@@ -126,9 +127,7 @@ def _analyze(work: Work, item: Item) -> None:
     item.cost = found.cost
     item.exprs = found.exprs
     item.inlined = found.inlined
-    if not isinstance(item.body, Attentions):
-        code = (_form(item.body), found.code)
-        item.code = work.codes.setdefault(code, len(work.codes))
+    item.code = work.codes.setdefault((_form(item.body), found.code), len(work.codes))
 
 
 def _form(body: Body) -> tuple[Any, ...]:
@@ -141,6 +140,10 @@ def _form(body: Body) -> tuple[Any, ...]:
         return Contraction, body.dtype, body.reduce_shape, type(body.rhs)
     if isinstance(body, Scatter):
         return Scatter, body.dtype, body.mode
+    if isinstance(body, Attentions):
+        of = body if isinstance(body, Attention) else body.attention
+        seen = None if of.seen is None else of.seen(variables("i", len(body.shape) - 1))
+        return type(body), body.dtype, body.shapes, body.reduce_shape, seen
     assert isinstance(body, (Scan, Fold))
     along = (body.dim, body.dtypes) if isinstance(body, Scan) else ()
     return type(body), repr(body.state), *along

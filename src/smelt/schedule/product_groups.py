@@ -54,16 +54,17 @@ class ProductKernels:
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
         self.nests = Nests(work)
-        self._once = BuiltOnce()
+        self._once = BuiltOnce(work)
         self._elements: dict[Hashable, Kernel | None] = {}
 
     def takes(self, core: Item, reader: Group) -> bool:
         """Whether ``reader`` can be the epilogue of the product that ``core`` is."""
         trial = self.nests.build(reader, set(reader.writes))
-        return self._over_elements(core, trial, self._key(core, trial)[0]) is not None
+        return self._over_elements(core, trial) is not None
 
-    def _over_elements(self, core: Item, epilogue: BuiltKernel, key: Hashable) -> Kernel | None:
+    def _over_elements(self, core: Item, epilogue: BuiltKernel) -> Kernel | None:
         """The epilogue as `smelt.schedule.elements.over_elements` has it."""
+        key = self._once.key(*_done(core, epilogue))
         if key not in self._elements:
             assert isinstance(core.body, Contraction)
             product = product_of(core.body, self.work.graph)
@@ -77,26 +78,24 @@ class ProductKernels:
         assert core is not None
         alone = group.items[0] is core
         epilogue = None if alone else self.nests.build(group, stored)
-        key, buffers = self._key(core, epilogue)
         origin = core.node.origin
         origins = sources([origin]) + (() if epilogue is None else epilogue.kernel.origins)
 
         def build() -> BuiltKernel:
             flat = None
             if epilogue is not None:
-                kernel = self._over_elements(core, epilogue, key)
+                kernel = self._over_elements(core, epilogue)
                 assert kernel is not None
                 flat = replace(epilogue, kernel=kernel)
             return ProductBuilder(self.work, core, flat, self.target).build()
 
-        return self._once.kernel(key, buffers, f"{kernel_name([origin])}_tiled", origins, build)
+        title = f"{kernel_name([origin])}_tiled"
+        return self._once.kernel(*_done(core, epilogue), title, origins, build)
 
-    def _key(self, core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
-        """What the kernel depends on, and its buffers in the order in which they come up."""
-        names = [*(read.buffer for read in core.reads), str(core.writes[0])]
-        names += () if epilogue is None else epilogue.buffers
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        buffers = (self.work.buffers[name] for name in numbers)
-        lie = tuple((each.dtype, each.shape, each.strides, each.border) for each in buffers)
-        after = None if epilogue is None else (epilogue.kernel.params, epilogue.kernel.body)
-        return (core.code, core.sizes, after, tuple(numbers[name] for name in names), lie), list(numbers)
+
+def _done(core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
+    """What a product's kernel does, and its buffers, for `BuiltOnce`."""
+    if epilogue is None:
+        return (core.code, core.sizes), core.buffers
+    kernel = epilogue.kernel
+    return (core.code, core.sizes, kernel.params, kernel.body), [*core.buffers, *epilogue.buffers]
