@@ -117,7 +117,9 @@ def layout(value: Any) -> tuple[Any, ...] | None:
         return None
     read = (value.dtype, value.is_conj(), value.is_neg())
     numbers = (*value.shape, *value.stride(), value.storage_offset())
-    return (value.dim(), read, value.device, tuple(number(each) for each in numbers))
+    if value._has_symbolic_sizes_strides:
+        numbers = tuple([number(each) for each in numbers])
+    return (value.dim(), read, value.device, numbers)
 
 
 def number(size: Any) -> Any:

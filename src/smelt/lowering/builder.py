@@ -29,10 +29,12 @@ from smelt.loops.ir import (
     Reduction,
     Scan,
     Scatter,
+    Shape,
     SizeOf,
     Sort,
     StridedView,
 )
+from smelt.lowering.alike import Decided
 from smelt.lowering.dtypes import supported
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
@@ -53,11 +55,13 @@ class Builder:
         """Where an input starts in its storage, if not at 0 (what ``as_strided`` counts from)."""
         self.memo: dict[Any, Any] = {}
         """What rows have made of tensors and can use again."""
-        self._named = 0
+        self.named = 0
+        """How many sizes have been given names of their own."""
         self.seed: Node | None = None
         self.streams = 0
-        self.result: Any = None
-        """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
+        self._result: Any = None
+        self.decided = Decided()
+        """What is known about the call that is being lowered."""
         self.operand: Any = None
         """Metadata of that node's first argument."""
         self.unbound: dict[Symbol, tuple[Any, ...]] = {}
@@ -66,9 +70,30 @@ class Builder:
     # -- metadata -----------------------------------------------------------------------------------------
 
     @property
+    def result(self) -> Any:
+        """FakeTensor metadata (``node.meta['val']``) of the FX node being lowered."""
+        return self._result
+
+    @result.setter
+    def result(self, metadata: Any) -> None:
+        self.expect(metadata, Decided())
+
+    def expect(self, metadata: Any, decided: Decided) -> None:
+        """The metadata of the current node's result, and what is known about calls that are like it."""
+        self._result, self.decided = metadata, decided
+
+    def _results(self) -> list[tuple[Shape, Shape]]:
+        """Shape and strides of each tensor that the current node results in."""
+        if self.decided.results is None:
+            results = self._result if isinstance(self._result, (list, tuple)) else [self._result]
+            metas = [meta for meta in results if isinstance(meta, torch.Tensor)]
+            self.decided.results = [(shape_of(meta), strides_of(meta)) for meta in metas]
+        return self.decided.results
+
+    @property
     def shape(self) -> tuple[Expr, ...]:
         """The shape of the current node's (only or first) result."""
-        return shape_of(self._first())
+        return self._results()[0][0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -259,6 +284,7 @@ class Builder:
             return self.result.node.expr if isinstance(self.result, torch.SymBool) else symbol
         single = isinstance(self.result, torch.Tensor)
         results = [self.result] if single else list(self.result or ())
+        laid_out = iter(self._results())
         names: list[str | None] = []
         tensors: list[Any] = []
         for meta in results:
@@ -268,7 +294,7 @@ class Builder:
                 names.append(None)
                 tensors.append(as_expr(meta) if isinstance(meta, (torch.SymInt, int)) else meta)
                 continue
-            buffer = self.new_buffer(meta.dtype, shape_of(meta), strides_of(meta))
+            buffer = self.new_buffer(meta.dtype, *next(laid_out))
             names.append(buffer.name)
             tensors.append(Tensor(buffer.name, meta.dtype, buffer.shape))
         self.graph.nodes.append(Node(tuple(names), body, self.origin))
@@ -315,8 +341,8 @@ class Builder:
 
     def item(self, x: Tensor) -> Symbol:
         """The number that an integer or boolean tensor of one element holds, under a name of its own."""
-        self._named += 1
-        return self._read(x, Symbol(f"sz{self._named}", integer=True))
+        self.named += 1
+        return self._read(x, Symbol(f"sz{self.named}", integer=True))
 
     def _read(self, x: Tensor, symbol: Symbol) -> Symbol:
         body = Extern("aten._local_scalar_dense.default", (self.strided(x),), {}, None, symbol)
@@ -327,8 +353,8 @@ class Builder:
         """A size under a name of its own: for expressions too unwieldy to stand in loops. Never negative."""
         if value.is_Integer or isinstance(value, Symbol):
             return value
-        self._named += 1
-        symbol = loop_var(f"sz{self._named}")
+        self.named += 1
+        symbol = loop_var(f"sz{self.named}")
         self.graph.nodes.append(Node((), Bind(symbol, value), self.origin))
         return symbol
 
@@ -414,19 +440,23 @@ class Builder:
 
         A shape that differs from a result's by size-1 dimensions only (as before ``keepdim``) counts too.
         """
-        results = self.result if isinstance(self.result, (list, tuple)) else [self.result]
-        metas = [meta for meta in results if isinstance(meta, torch.Tensor)]
-        for meta in metas:
-            if shape_of(meta) == shape and is_dense(shape, strides_of(meta)):
-                return strides_of(meta)
-        for meta in metas:
-            wide = [(size, stride) for size, stride in zip(shape_of(meta), strides_of(meta)) if size != 1]
+        found = self.decided.layouts.get(shape)
+        if found is None:
+            found = self.decided.layouts[shape] = self._like_a_result(shape) or contiguous_strides(shape)
+        return found
+
+    def _like_a_result(self, shape: Shape) -> Shape | None:
+        for own, strides in self._results():
+            if own == shape and is_dense(shape, strides):
+                return strides
+        for own, strides in self._results():
+            wide = [(size, stride) for size, stride in zip(own, strides) if size != 1]
             if [size for size, _ in wide] == [size for size in shape if size != 1]:
                 left = iter(stride for _, stride in wide)
-                strides = tuple(sympy.Integer(1) if size == 1 else next(left) for size in shape)
-                if is_dense(shape, strides):
-                    return strides
-        return contiguous_strides(shape)
+                found = tuple(sympy.Integer(1) if size == 1 else next(left) for size in shape)
+                if is_dense(shape, found):
+                    return found
+        return None
 
     def new_buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
         """A fresh name in the graph; rows call `pointwise` and its like, which fill the buffer too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import sympy
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from smelt.contract.facts import environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
+from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_foreign
 from smelt.lowering.contractions import keep_meaning
@@ -90,6 +91,7 @@ class _Lowering:
         self.graph = Graph()
         self.builder = Builder(self.graph)
         self.values: dict[FxNode, Any] = {}
+        self.alike = Alike()
         self.bound: set[str] = set()
         self.held: dict[Symbol, HeldNumber] = {}
         self.mutated = {
@@ -97,14 +99,18 @@ class _Lowering:
         }
 
     def run(self) -> Graph:
+        builder = self.builder
         for node in self.program.nodes:
-            self.builder.origin = Origin(str(node.target), node.meta.get("where"))
-            self.builder.result = node.meta.get("val")
-            self.builder.unbound = {}
+            call, named = self.alike.call(node), builder.named
+            builder.origin = Origin(_operator(node.target), node.meta.get("where"))
+            builder.expect(node.meta.get("val"), self.alike.decided(call))
+            builder.unbound = {}
             first = node.args[0] if node.args else None
-            self.builder.operand = first.meta.get("val") if isinstance(first, FxNode) else None
+            builder.operand = first.meta.get("val") if isinstance(first, FxNode) else None
             getattr(self, f"_{node.op}")(node)
-        self.builder.reap()
+            repeats = builder.named == named  # a size of its own is that of no other call
+            self.alike.gives(node, self.values.get(node), self.graph, call if repeats else None)
+        builder.reap()
         self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
         return self.graph
 
@@ -179,12 +185,14 @@ class _Lowering:
         else:
             self.builder.unbound = new_sizes(node)
             symbols = tuple(self.builder.unbound)
-            args, kwargs = self._held(args), {key: self._held(value) for key, value in kwargs.items()}
+            if self.held:
+                args, kwargs = self._held(args), {key: self._held(value) for key, value in kwargs.items()}
             self.values[node] = self._call(node, target, args, kwargs)
             if isinstance(meta, torch.SymFloat) and reads_number(target) and isinstance(args[0], Tensor):
                 symbol = self.values[node]
                 self.held[symbol] = HeldNumber(symbol.name, args[0])
-            self._check_sizes(symbols, environment_of(meta))
+            if symbols:
+                self._check_sizes(symbols, environment_of(meta))
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. What it returns is memory of its own."""
@@ -209,29 +217,40 @@ class _Lowering:
 
     def _call(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
-        if is_custom(target):
-            return self._extern(node, target, None)
-        row = row_of(target)
-        if touches_foreign([*node.args, *node.kwargs.values()], self.builder.result):
-            view = self._foreign_view(row, args, kwargs) if row is not None and is_view(target) else None
-            return self._extern(node, target, None) if view is None else view
-        if row is None and chosen(target) is not None:
-            return self._chosen(node, target, args, kwargs)
-        reason = _no_row(target) if row is None else _foreign([args, kwargs, self.builder.result])
-        if row is not None and is_random(target):
-            reason = reason or self._random(target)
-        if row is not None and reason is None:
+        decided, row = self.builder.decided, row_of(target)
+        if decided.way is None:
+            decided.way, decided.reason = self._way(node, target, row, args, kwargs)
+        if decided.way is Way.ROW:
+            assert row is not None
             value, reason = self._attempt(row, args, kwargs)
             if reason is None:
                 return value
-        return self._extern(node, target, reason)
-
-    def _chosen(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A call that smelt wants to be ATen's; one whose meaning is known keeps it beside the call."""
-        value = self._extern(node, target, None)
-        if _foreign([args, kwargs, self.builder.result]) is None:
+            decided.way, decided.reason = Way.ATEN, reason
+        elif decided.way is Way.VIEW:
+            assert row is not None
+            value = self._foreign_view(row, args, kwargs)
+            if value is not None:
+                return value
+        value = self._extern(node, target, decided.reason)
+        if decided.way is Way.MEANT:
             keep_meaning(self.builder, target, args, kwargs)
         return value
+
+    def _way(
+        self, node: FxNode, target: OpOverload, row: Row | None, args: list[Any], kwargs: dict[str, Any]
+    ) -> tuple[Way, str | None]:
+        """How to lower a call; and why as a fallback, where it is one."""
+        if is_custom(target):
+            return Way.ATEN, None
+        if touches_foreign([*node.args, *node.kwargs.values()], self.builder.result):
+            return Way.VIEW if row is not None and is_view(target) else Way.ATEN, None
+        foreign = _foreign([args, kwargs, self.builder.result])
+        if row is None:
+            if chosen(target) is not None:
+                return Way.ATEN if foreign else Way.MEANT, None
+            return Way.ATEN, _no_row(target)
+        reason = foreign or (self._random(target) if is_random(target) else None)
+        return Way.ATEN if reason else Way.ROW, reason
 
     def _attempt(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
         """What a row makes of its arguments; or why it refuses, and then the graph is as it was."""
@@ -288,13 +307,18 @@ class _Lowering:
         if isinstance(arg, (list, tuple)):
             return [self._strided_argument(each, exact) for each in arg]
         value = self._argument(arg)
-        if isinstance(arg, FxNode) and isinstance(value, Tensor):
-            wanted = strides_of(arg.meta["val"])
-            view = _with_strides(self.builder.strided(value), wanted)
-            if exact and view.strides != wanted and is_dense(value.shape, wanted):
-                view = _with_strides(self.builder.strided(self.builder.copy(value, wanted)), wanted)
-            return view
-        return value
+        if not (isinstance(arg, FxNode) and isinstance(value, Tensor)):
+            return value
+        known = self.alike.view(arg, value.buffer, exact)
+        if known is not None:
+            return known
+        wanted = strides_of(arg.meta["val"])
+        view = _with_strides(self.builder.strided(value), wanted)
+        if exact and view.strides != wanted and is_dense(value.shape, wanted):
+            view = _with_strides(self.builder.strided(self.builder.copy(value, wanted)), wanted)
+        if view.buffer == value.buffer:
+            self.alike.seen_as(arg, view, exact)
+        return view
 
     def _python(self, node: FxNode, args: list[Any]) -> Any:
         """``getitem`` on several results; arithmetic on sizes, whose value the metadata holds."""
@@ -318,7 +342,7 @@ class _Lowering:
         """Floating numbers that tensors hold, as rows load them."""
         if isinstance(arg, (list, tuple)):
             return [self._held(each) for each in arg]
-        return arg.xreplace(self.held) if self.held and isinstance(arg, Expr) else arg
+        return arg.xreplace(self.held) if isinstance(arg, Expr) else arg
 
     # -- sizes that depend on data ---------------------------------------------------------------------------
 
@@ -416,6 +440,10 @@ class _Lowering:
 
     def _error(self, code: str, node: FxNode, what: str, remedy: str) -> SmeltError:
         return SmeltError(code, what, where=node.meta.get("where"), remedy=remedy)
+
+
+_operator = lru_cache(maxsize=4096)(str)
+"""What a node calls, as a report says it."""
 
 
 def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
