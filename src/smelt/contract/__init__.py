@@ -1,6 +1,7 @@
 """The closed, verified form of a program: what it is made of, how it is got, what its key is."""
 
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
+from smelt.contract.dropout import whole_attention
 from smelt.contract.graph import contract
 from smelt.contract.key import graph_key
 from smelt.contract.siblings import join_siblings
@@ -14,4 +15,5 @@ __all__ = [
     "join_siblings",
     "portable_decompositions",
     "verify",
+    "whole_attention",
 ]

@@ -35,10 +35,10 @@ def flash_attention_for_cpu(
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")  # eager's kernel refuses it as well
     wide = _computed_in(query)
-    key, value = _for_each_head(key, query), _for_each_head(value, query)
-    scores = _scores(query, key, is_causal, attn_mask, scale)
+    key, value = for_each_head(key, query), for_each_head(value, query)
+    scores = scores_of(query, key, is_causal, attn_mask, scale)
     found = torch.matmul(aten._safe_softmax(scores, -1), value.to(wide)).to(query.dtype)
-    return _heads_inside(found), _heads_inside(torch.logsumexp(scores, -1))
+    return heads_inside(found), heads_inside(torch.logsumexp(scores, -1))
 
 
 def flash_attention_for_cpu_backward(
@@ -67,9 +67,9 @@ def flash_attention_for_cpu_backward(
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")
     wide = _computed_in(query)
-    factor, heads = _factor(query, scale), key.shape[1]
-    key, value = _for_each_head(key, query), _for_each_head(value, query)
-    scores = _scores(query, key, is_causal, attn_mask, scale)
+    factor, heads = factor_of(query, scale), key.shape[1]
+    key, value = for_each_head(key, query), for_each_head(value, query)
+    scores = scores_of(query, key, is_causal, attn_mask, scale)
     masked = logsumexp.unsqueeze(-1) == -math.inf
     shares = torch.exp(scores - logsumexp.to(wide).masked_fill(logsumexp == -math.inf, 0.0).unsqueeze(-1))
     shares = shares.masked_fill(masked, 0.0)
@@ -83,13 +83,11 @@ def flash_attention_for_cpu_backward(
         each.unflatten(1, (heads, -1)).sum(2) if heads != query.shape[1] else each
         for each in (by_key, by_value)
     )
-    by_query, by_key, by_value = (
-        _heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value)
-    )
+    by_query, by_key, by_value = (heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value))
     return by_query, by_key, by_value
 
 
-def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
+def for_each_head(x: Tensor, query: Tensor) -> Tensor:
     """Keys or values with as many heads as the queries: one after another for a group."""
     size = query.shape[1] // x.shape[1]
     if x.shape[1] == query.shape[1]:
@@ -101,16 +99,16 @@ def _computed_in(query: Tensor) -> torch.dtype:
     return torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
 
 
-def _factor(query: Tensor, scale: float | None) -> float:
+def factor_of(query: Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
-def _scores(
+def scores_of(
     query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float | None
 ) -> Tensor:
     """How much each of the L queries asks of each of the S keys, masked: (N, H, L, S)."""
     wide = _computed_in(query)
-    scores = torch.matmul(query.to(wide) * _factor(query, scale), key.to(wide).transpose(-2, -1))
+    scores = torch.matmul(query.to(wide) * factor_of(query, scale), key.to(wide).transpose(-2, -1))
     if is_causal:
         seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
@@ -122,7 +120,7 @@ def _scores(
     return scores
 
 
-def _heads_inside(x: Tensor) -> Tensor:
+def heads_inside(x: Tensor) -> Tensor:
     """The same (N, H, L, …) in memory as (N, L, H, …)."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 

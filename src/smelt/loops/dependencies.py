@@ -169,6 +169,8 @@ def attention_values(body: Attentions, index: Index, rindex: Index, product: Val
         of.score((*outer, query, key), product),
         of.value((*outer, key, column)),
     ]
+    if of.kept is not None:
+        values.append(of.kept((*outer, query, key)))
     if isinstance(body, AttentionGradients):
         values += [body.upstream(index), body.result(index)]
         values += [body.logsumexp((*outer, query)), body.slope((*outer, query, key))]

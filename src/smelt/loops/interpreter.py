@@ -273,7 +273,8 @@ def _attention(
         blind = (made.scores == -math.inf).all(rank, keepdim=True)
         shares = shares.masked_fill(blind, 0.0)
         total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, 0.0)
-        out = (shares * made.wide(body.value((*outer, key, column)))).sum(rank, keepdim=True)
+        values = made.wide(body.value((*outer, key, column)))
+        out = (shares * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
         return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
 
@@ -291,12 +292,12 @@ def _attention_gradients(
         logsumexp, slope = wide(body.logsumexp((*outer, query))), wide(body.slope((*outer, query, key)))
         shares = torch.exp(made.scores - logsumexp)
         upstream = wide(body.upstream(over)).expand(*extents[:rank], 1, 1)
-        gained = wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
+        gained = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
         pulls = shares * slope * (upstream * gained).sum(rank - 1, keepdim=True)
         found = [
             (pulls * made.keys).sum(rank)[..., 0, :],
             (pulls * made.queries).sum(rank - 2)[..., 0, :, :],
-            (shares * upstream).sum(rank - 2)[..., 0].mT,
+            (shares * made.kept * upstream).sum(rank - 2)[..., 0].mT,
         ]
         for position, shape in enumerate(body.shapes):
             inner = [evaluate(size, sizes) for size in shape]
@@ -311,7 +312,8 @@ class _Scored:
     """Inside an attention's loops, whose dimensions are (*i, q, c, k, r); values are float64.
 
     ``queries`` and ``keys`` are what is multiplied, ``scores`` (*i, q, 1, k, 1) what comes of it, -inf where
-    nothing is seen. ``wide`` widens a value of the loop functions.
+    nothing is seen; ``kept`` is what shares are multiplied with. ``wide`` widens a value of the loop
+    functions.
     """
 
     variables: list[Symbol]
@@ -321,6 +323,7 @@ class _Scored:
     queries: Tensor
     keys: Tensor
     scores: Tensor
+    kept: Tensor
 
 
 @contextmanager
@@ -345,7 +348,9 @@ def _attention_domain(
         if body.seen is not None:
             seen = handler._evaluate(body.seen((*outer, query)))
             scores = scores.masked_fill(handler._evaluate(key) >= seen, -math.inf)
-        yield _Scored(variables, extents, within, wide, queries, keys, scores)
+        one = torch.ones((), dtype=torch.float64)
+        kept = one if body.kept is None else wide(body.kept((*outer, query, key)))
+        yield _Scored(variables, extents, within, wide, queries, keys, scores, kept)
 
 
 def _scan(

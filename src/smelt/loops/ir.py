@@ -284,13 +284,14 @@ class Attention:
 
         score(*i, q, k) = score((*i, q, k), sum over r of query((*i, q), (r,)) * key((*i, k), (r,)))
         share(*i, q, k) = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
-        out[*i, q, c]   = sum over k of share(*i, q, k) * value((*i, k, c))
+        out[*i, q, c]   = sum over k of share(*i, q, k) * kept((*i, q, k)) * value((*i, k, c))
         logsumexp[*i, q] = log of sum over k of exp(score(*i, q, k))
 
     ``shape`` is (*i, q, c); ``reduce_shape`` (keys, depth): k runs over the first ``seen((*i, q))`` keys, all
-    where ``seen`` is None. It never falls as q grows, and may be larger than ``keys``. Where no score is
-    above -inf, both results are 0. The loop functions give values of `accumulator` (dtype), the second output
-    has that dtype. ``call`` is ATen's kernel for the same.
+    where ``seen`` is None. It never falls as q grows, and may be larger than ``keys``. ``kept`` is what
+    dropout makes of a share: 0, or more than 1; None: 1 for all. Where no score is above -inf, both results
+    are 0. The loop functions give values of `accumulator` (dtype), the second output has that dtype. ``call``
+    is ATen's kernel for the same.
     """
 
     shape: Shape
@@ -302,6 +303,7 @@ class Attention:
     value: Callable[[Index], Value]
     seen: Callable[[Index], Expr] | None
     call: Extern
+    kept: Callable[[Index], Value] | None = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -316,18 +318,18 @@ class AttentionGradients:
     ::
 
         share(*i, q, k) = exp(score(*i, q, k) - logsumexp(*i, q))
-        pull(*i, q, k)  = share(*i, q, k) * slope(*i, q, k)
-                          * sum over c of upstream(*i, q, c) * (value((*i, k, c)) - result(*i, q, c))
+        pull(*i, q, k)  = share(*i, q, k) * slope(*i, q, k) * sum over c of upstream(*i, q, c)
+                          * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
         by_query[*i, q, r] = sum over k of pull(*i, q, k) * key((*i, k), (r,))
         by_key[*j, k, r]   = sum over i and q of pull(*i, q, k) * query((*i, q), (r,))
-        by_value[*j, k, c] = sum over i and q of share(*i, q, k) * upstream(*i, q, c)
+        by_value[*j, k, c] = sum over i and q of share(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
 
-    ``score`` and what it is made of are those of ``attention``, and so is what a query sees: here that is
-    ``q`` and a number of keys that is the same for all. ``slope`` is the derivative of a score by its
-    product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of the last
-    dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one another share
-    their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is ATen's kernel
-    for the same.
+    ``score``, ``kept`` and what they are made of are those of ``attention``, and so is what a query sees:
+    here that is ``q`` and a number of keys that is the same for all. ``slope`` is the derivative of a score
+    by its product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of the
+    last dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one another
+    share their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is ATen's
+    kernel for the same.
     """
 
     attention: Attention

@@ -207,6 +207,9 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
     left = code("left", of.query, (*outer, query), (depth,))
     right = code("right", of.key, (*outer, key), (depth,))
     value = code("value", of.value, (*outer, key, column))
+    kept, times = [], ""
+    if of.kept is not None:
+        kept, times = code("kept", of.kept, (*outer, query, key)), " * kept"
     lines = [
         f"    for {loop(*outer, query)}:",
         f"        for {key} in range({python_text(seen)}):",
@@ -220,15 +223,18 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
             f"{', '.join(outputs)} = attention, as {body.call.target}",
             *lines,
             f"            {names[1]}[{index_text((*outer, query))}] logsumexp= score",
+            *(f"            {line}" for line in kept),
             f"            for {loop(column)}:",
             *(f"                {line}" for line in value),
-            f"                {names[0]}[{index_text(index)}] += softmax over {key} of score * value",
+            f"                {names[0]}[{index_text(index)}] += softmax over {key} of score{times} * value",
         ]
     shared = list(outer)
     if not same(body.heads, body.shape[-3]):
         shared[-1] = FloorDiv(shared[-1], FloorDiv(body.shape[-3], body.heads))
-    gained = ["gain += upstream * (value - result)", f"{names[2]}[{index_text((*shared, key, column))}] += "]
-    gained[1] += "share * upstream"
+    gained = [
+        f"gain += upstream * (value{times} - result)",
+        f"{names[2]}[{index_text((*shared, key, column))}] += share{times} * upstream",
+    ]
     upstream, result = code("upstream", body.upstream, index), code("result", body.result, index)
     pulled = [
         f"{names[0]}[{index_text((*outer, query, depth))}] += pull * right",
@@ -238,6 +244,7 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
         f"{', '.join(outputs)} = gradients of attention, as {body.call.target}",
         *lines,
         *(f"            {line}" for line in code("logsumexp", body.logsumexp, (*outer, query))),
+        *(f"            {line}" for line in kept),
         "            share, gain = exp(score - logsumexp), 0",
         f"            for {loop(column)}:",
         *(f"                {line}" for line in [*value, *upstream, *result, *gained]),

@@ -14,6 +14,7 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import Attention, AttentionGradients, Attentions, Extern, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
+from smelt.lowering.draw import Draw
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -42,8 +43,9 @@ def keep_attention(
     Raises:
         Unsupported: dropout, or a scale for which there is no rule: the call stays as it is.
     """
+    _refuse_dropout(dropout_p)
     factor = _factor(query, scale)
-    _keep(ctx, _attention(query, key, value, dropout_p, is_causal, attn_mask, factor, _call(ctx)))
+    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx)))
 
 
 def keep_gradients(
@@ -67,18 +69,79 @@ def keep_gradients(
     Raises:
         Unsupported: as `keep_attention`.
     """
-    factor, call = _factor(query, scale), _call(ctx)
-    attention = _attention(query, key, value, dropout_p, is_causal, attn_mask, factor, call)
-    body = AttentionGradients(
-        attention,
-        _values(upstream),
-        _values(result),
-        _values(logsumexp),
-        lambda index: factor(),
-        key.shape[1],
-        call,
-    )
-    _keep(ctx, body)
+    _refuse_dropout(dropout_p)
+    factor = _factor(query, scale)
+    attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx))
+    _keep_gradients(ctx, attention, upstream, result, logsumexp, factor, key)
+
+
+def keep_attention_with_dropout(
+    ctx: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    seed: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> None:
+    """`keep_attention` for a call of ``smelt.attention_with_dropout``.
+
+    Raises:
+        Unsupported: as `keep_attention`.
+    """
+    factor, kept = _factor(query, scale), _kept(query, key, seed, dropout_p)
+    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept))
+
+
+def keep_gradients_with_dropout(
+    ctx: Builder,
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    result: Tensor,
+    logsumexp: Tensor,
+    seed: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> None:
+    """`keep_gradients` for a call of ``smelt.attention_with_dropout_backward``.
+
+    Raises:
+        Unsupported: as `keep_attention`.
+    """
+    factor, kept = _factor(query, scale), _kept(query, key, seed, dropout_p)
+    attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
+    _keep_gradients(ctx, attention, upstream, result, logsumexp, factor, key)
+
+
+def _kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Callable[[Index], Any]:
+    """What dropout leaves of a share: as `smelt.contract.dropout` has it."""
+    within = accumulator(query.dtype)
+    numbers = Draw(seed, (*query.shape[:-1], key.shape[-2]))
+
+    def kept(index: Index) -> Any:
+        whole, none = (ops.constant(each, within) for each in (1.0 / (1.0 - dropout_p), 0.0))
+        return ops.where(numbers.chance(index, 1.0 - dropout_p), whole, none)
+
+    return kept
+
+
+def _keep_gradients(
+    ctx: Builder,
+    attention: Attention,
+    upstream: Tensor,
+    result: Tensor,
+    logsumexp: Tensor,
+    factor: Callable[[], Any],
+    key: Tensor,
+) -> None:
+    values = _values(upstream), _values(result), _values(logsumexp)
+    _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
 
 
 def _call(ctx: Builder) -> Extern:
@@ -95,14 +158,12 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    dropout_p: float,
     is_causal: bool,
     attn_mask: Tensor | None,
     factor: Callable[[], Any],
     call: Extern,
+    kept: Callable[[Index], Any] | None = None,
 ) -> Attention:
-    if dropout_p != 0.0:
-        raise Unsupported("attention with dropout")
     dtype, within = query.dtype, accumulator(query.dtype)
     group = FloorDiv(query.shape[1], key.shape[1])
     queries, keys, values = _values(query), _values(key), _values(value)
@@ -130,7 +191,13 @@ def _attention(
         lambda index: values(of_group(index)),
         (lambda index: index[-1] + 1) if is_causal else None,
         call,
+        kept,
     )
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    if dropout_p != 0.0:
+        raise Unsupported("attention with dropout")  # ATen's kernel refuses it as well
 
 
 def _values(x: Tensor) -> Callable[[Index], Any]:

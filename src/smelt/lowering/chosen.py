@@ -12,6 +12,7 @@ _BY_NAME: dict[str, tuple[str, ...]] = {
     "a matrix product": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_int_mm"),
     "a convolution": ("convolution", "convolution_backward"),
     "a Fourier transform": ("_fft_c2c", "_fft_c2r", "_fft_r2c"),
+    "attention": ("attention_with_dropout", "attention_with_dropout_backward"),
     "linear algebra": (
         *("cholesky", "cholesky_inverse", "cholesky_solve", "_cholesky_solve_helper"),
         *("geqrf", "ormqr", "lu_unpack", "triangular_solve"),

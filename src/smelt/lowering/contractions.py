@@ -15,7 +15,12 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, accumulator
-from smelt.lowering.attention import keep_attention, keep_gradients
+from smelt.lowering.attention import (
+    keep_attention,
+    keep_attention_with_dropout,
+    keep_gradients,
+    keep_gradients_with_dropout,
+)
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
@@ -71,6 +76,10 @@ def keep_meaning(
             keep_attention(ctx, *args, **kwargs)
         elif target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
             keep_gradients(ctx, *args, **kwargs)
+        elif target is torch.ops.smelt.attention_with_dropout.default:
+            keep_attention_with_dropout(ctx, *args)
+        elif target is torch.ops.smelt.attention_with_dropout_backward.default:
+            keep_gradients_with_dropout(ctx, *args)
         elif target in MEANINGS:
             found = MEANINGS[target](ctx, *args, **kwargs)
             body = _contraction(ctx.shape, ctx.dtype, found, node.body)

@@ -23,13 +23,16 @@ from smelt.symbolic import as_expr, contiguous_strides
 CUSTOM = "custom operator"
 
 
+_KNOWN = frozenset({"aten", "prims", "prim", "quantized", "quantized_decomposed", "mkldnn", "smelt"})
+
+
 def is_custom(target: OpOverload) -> bool:
     """Whether an operator is somebody's own (``torch.library``): its author's kernel is called, by choice.
 
     >>> is_custom(torch.ops.aten.add.Tensor)
     False
     """
-    return target.namespace not in ("aten", "prims", "prim", "quantized", "quantized_decomposed", "mkldnn")
+    return target.namespace not in _KNOWN
 
 
 class HigherOrder:

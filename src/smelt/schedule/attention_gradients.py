@@ -7,11 +7,11 @@
             for each head of queries that has these keys, each block of queries that see them:
                 pack the queries, and the gradient by the result
                 for each few queries (a tile of registers):
-                    share = exp(score(tile(queries, keys)) - logsumexp)
-                    pull = share * slope * (tile(upstream, values) - sum of upstream * result)
+                    share = exp(score(tile(queries, keys)) - logsumexp);  counted = share * kept
+                    pull = slope * (counted * tile(upstream, values) - share * sum of upstream * result)
                     by_query = by_query + tile(pull, keys)
                 for each few keys:
-                    by_key = by_key + tile(pull, queries);  by_value = by_value + tile(share, upstream)
+                    by_key = by_key + tile(pull, queries);  by_value = by_value + tile(counted, upstream)
 
 Where there are few heads it is two nests, one after the other: by key and value, parallel over blocks of keys
 too; by query, parallel over blocks of queries. The shares are computed in both (Dao et al. 2022, Dao 2023).
@@ -148,6 +148,8 @@ class _Sweep:
             "shares": pairs,
             "inner": (queries,),
         }
+        if self.counted != "shares":
+            shapes |= {self.counted: pairs}
         if self.pulls:
             shapes |= {"values": (pieces, builder.columns, wide), "pulls": pairs}
         if self.by_query is not None:
@@ -166,6 +168,11 @@ class _Sweep:
     def pulls(self) -> bool:
         """Whether the scores' own gradients are wanted."""
         return self.by_query is not None or self.by_key is not None
+
+    @property
+    def counted(self) -> str:
+        """Where the shares are as they count after dropout."""
+        return "shares" if self.body.attention.kept is None else "counted"
 
     def _each_key_block(self, count: Expr | None) -> Iterator[Stmt]:
         """One block of keys after the other; what is added to the gradient by query begins at 0."""
@@ -328,14 +335,14 @@ class _Sweep:
         yield Store("inner", (place,), "d1")
 
     def _of_keys(self, number: Expr, length: Expr) -> Iterator[Stmt]:
-        """``by_value += tile(share, upstream)`` and ``by_key += tile(pull, query)`` for a few keys."""
+        """``by_value += tile(counted, upstream)`` and ``by_key += tile(pull, query)`` for a few keys."""
         begin: Expr = ZERO
         if self.ahead is not None:
             before = self.query_block * self.queries.block
             begin = least(length, Max(ZERO, self._first(number * self.rows) - before))
         builder = self.builder
         kinds = (
-            ("by_value", self.by_value, "shares", "came", builder.columns, builder.across),
+            ("by_value", self.by_value, self.counted, "came", builder.columns, builder.across),
             ("by_key", self.by_key, "pulls", "asked", builder.depth, builder.deep),
         )
         for into, wanted, factor, packed, size, width in kinds:
@@ -395,7 +402,7 @@ class _QueryTile:
         return self.number * self.rows + row
 
     def _local(self, row: Expr) -> Expr:
-        """The row of ``shares`` and ``pulls``."""
+        """The row of ``shares``, ``counted`` and ``pulls``."""
         return self._place(row) if self.sweep.of_keys else row
 
     def _seen(self, row: Expr) -> Expr:
@@ -439,8 +446,8 @@ class _QueryTile:
         return self.writer.tile(self.rows, self.sweep.wide, (depth,), left, right, finish)
 
     def _shares(self, row: Expr) -> Iterator[Stmt]:
-        """``share = exp(score - logsumexp)``, 0 for what is not seen."""
-        sweep, writer = self.sweep, self.writer
+        """``share = exp(score - logsumexp)``, ``counted = share * kept``, 0 for what is not seen."""
+        sweep, writer, kept = self.sweep, self.writer, self.body.attention.kept
         at = sweep.at(self._place(row))
         before, logsumexp = writer.coded(lambda: self.body.logsumexp(at), "l")
         yield from before
@@ -456,14 +463,20 @@ class _QueryTile:
             stmts, value = writer.coded(lambda: exp_below_one(below), "x", {"below": F32})
             yield from stmts
             yield Store("shares", (local, key), value)
+            if kept is not None:
+                stmts, factor = writer.coded(lambda: kept(index), "k")
+                yield from (*stmts, Let("left", F32, "mul", (value, factor)))
+                yield Store(sweep.counted, (local, key), "left")
 
         yield writer.vector(ZERO, seen, share)
         if sweep.ahead is not None:
-            end = self.panels * sweep.wide
-            yield writer.vector(seen, end, lambda key: [Store("shares", (local, key), "none")])
+            end, cleared = self.panels * sweep.wide, dict.fromkeys(("shares", sweep.counted))
+            yield writer.vector(
+                seen, end, lambda key: [Store(name, (local, key), "none") for name in cleared]
+            )
 
     def _pulls(self, panel: Expr) -> Stmt:
-        """``pulls = shares * slope * (tile(upstream, values) - inner)``."""
+        """``pulls = slope * (counted * tile(upstream, values) - shares * inner)``."""
         sweep, writer, body = self.sweep, self.writer, self.body
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
@@ -478,11 +491,18 @@ class _QueryTile:
             index = (*sweep.at(self._place(row)), sweep.begin + key)
             slope, factor = writer.coded(lambda: body.slope(index), "g")
             yield Let("inner_", F32, "load", ("inner", (self._place(row),)))
-            yield Let("gain", F32, "sub", (made, "inner_"))
             yield Let("share", F32, "load", ("shares", place))
             yield from slope
-            yield Let("steep", F32, "mul", ("share", factor))
-            yield Let("pull", F32, "mul", ("steep", "gain"))
+            if sweep.counted == "shares":
+                yield Let("gain", F32, "sub", (made, "inner_"))
+                yield Let("steep", F32, "mul", ("share", factor))
+                yield Let("pull", F32, "mul", ("steep", "gain"))
+            else:
+                yield Let("count", F32, "load", (sweep.counted, place))
+                yield Let("gain", F32, "mul", ("count", made))
+                yield Let("loss", F32, "mul", ("share", "inner_"))
+                yield Let("net", F32, "sub", ("gain", "loss"))
+                yield Let("pull", F32, "mul", ("net", factor))
             yield Store("pulls", place, "pull")
 
         return writer.tile(self.rows, sweep.wide, (sweep.builder.columns,), left, right, finish)

@@ -4,7 +4,7 @@
         for each block of keys that these see:
             pack the keys in panels, term after term; and the values
             for each few queries (a tile of registers):
-                scores = tile(queries, keys);  scaled, masked;  largest so far;  exp;  sum so far
+                scores = tile(queries, keys);  scaled, masked;  largest so far;  exp;  sum so far;  dropped
                 found = found * (what the older ones count now) + tile(scores, values)
         out = found / sum
 
@@ -404,8 +404,11 @@ class _Tile:
             yield Let("x0", F32, "load", ("scores", (row, key)))
             yield Let("x1", F32, "sub", ("x0", "t0"))
             yield from stmts
-            yield Store("scores", (row, key), value)
             yield Update("sum", value)
+            if self.body.kept is not None:
+                stmts, value = self._kept(row, key, value)
+                yield from stmts
+            yield Store("scores", (row, key), value)
 
         yield Let("t0", F32, "load", ("base", (row,)))
         yield Accumulate("sum", "sum", F32)
@@ -422,6 +425,13 @@ class _Tile:
             yield Let("t3", F32, "load", ("factor", (row,)))
             yield Let("t4", F32, "fma", ("t2", "t3", "t1"))
             yield Store("sums", (place,), "t4")
+
+    def _kept(self, row: Expr, key: Expr, share: str) -> Coded:
+        """What dropout leaves of a share."""
+        assert self.body.kept is not None
+        kept, index = self.body.kept, (*self._at(row), self.begin + key)
+        stmts, factor = self.writer.coded(lambda: kept(index), "k")
+        return [*stmts, Let("x2", F32, "mul", (share, factor))], "x2"
 
     # -- what is found --------------------------------------------------------------------------------------
 

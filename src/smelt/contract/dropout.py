@@ -1,0 +1,228 @@
+"""Attention with dropout as one operator of its own.
+
+PyTorch takes it apart before a compiler sees it: a share for each query and key, what dropout leaves of it,
+and which are left are three large tensors, of which the backward reads two. As one operator it is a kernel
+that stores none of them: which shares are left follows from a seed, and the backward finds out again.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.overrides import TorchFunctionMode
+
+from smelt.config import Config
+from smelt.contract.attention import factor_of, for_each_head, heads_inside, scores_of
+from smelt.loops.philox import philox
+from smelt.records import dataclass
+
+_LIBRARY = torch.library.Library("smelt", "DEF")
+_OPERANDS = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask"
+_OPTIONS = "Tensor seed, float dropout_p, bool is_causal, float? scale"
+_LIBRARY.define(f"attention_with_dropout({_OPERANDS}, {_OPTIONS}) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    f"attention_with_dropout_backward(Tensor upstream, {_OPERANDS}, Tensor result, Tensor logsumexp, "
+    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)"
+)
+_CHANCES = 1 << 63
+
+
+def kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
+    """What dropout makes of each share, (N, H, L, S): 0 with the probability ``dropout_p``, else more than 1.
+
+    Share ``i`` (row-major) is decided by Philox's bits at counter ``i`` under the key ``seed``.
+
+    >>> query, seed = torch.ones(1, 1, 50, 4), torch.tensor(7)
+    >>> kept(query, query, seed, 0.5).unique(), kept(query, query, seed, 0.5).mean().round()
+    (tensor([0., 2.]), tensor(1.))
+    """
+    shape = (*query.shape[:-1], key.shape[-2])
+    counter = torch.arange(math.prod(shape)).view(shape)
+    bits = philox(seed, counter, torch.zeros((), dtype=torch.int64)) & (_CHANCES - 1)
+    return (bits <= int((1.0 - dropout_p) * _CHANCES) - 1).to(query.dtype) * (1.0 / (1.0 - dropout_p))
+
+
+@torch.library.impl(_LIBRARY, "attention_with_dropout", "CPU")
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    seed: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """(result, logsumexp), operands as `smelt.contract.attention.flash_attention_for_cpu` has them."""
+    left = kept(query, key, seed, dropout_p)
+    key, value = for_each_head(key, query), for_each_head(value, query)
+    scores = scores_of(query, key, is_causal, attn_mask, scale)
+    shares = torch.ops.aten._safe_softmax(scores, -1) * left
+    return torch.matmul(shares, value).contiguous(), torch.logsumexp(scores, -1)
+
+
+@torch.library.impl(_LIBRARY, "attention_with_dropout_backward", "CPU")
+def _gradients(
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    result: Tensor,
+    logsumexp: Tensor,
+    seed: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by query, key and value, each in memory as (N, L, H, E)."""
+    left, heads = kept(query, key, seed, dropout_p), key.shape[1]
+    key, value = for_each_head(key, query), for_each_head(value, query)
+    scores = scores_of(query, key, is_causal, attn_mask, scale)
+    blind = (logsumexp == -math.inf).unsqueeze(-1)
+    shares = torch.exp(scores - logsumexp.unsqueeze(-1).masked_fill(blind, 0.0)).masked_fill(blind, 0.0)
+    by_value = torch.matmul((shares * left).mT, upstream)
+    by_shares = torch.matmul(upstream, value.mT) * left
+    by_scores = shares * (by_shares - (upstream * result).sum(-1, keepdim=True))
+    by_scores = by_scores * factor_of(query, scale)
+    by_query, by_key = torch.matmul(by_scores, key), torch.matmul(by_scores.mT, query)
+    by_key, by_value = (
+        each.unflatten(1, (heads, -1)).sum(2) if heads != query.shape[1] else each
+        for each in (by_key, by_value)
+    )
+    return heads_inside(by_query), heads_inside(by_key), heads_inside(by_value)
+
+
+@torch.library.register_fake("smelt::attention_with_dropout", lib=_LIBRARY)
+def _attention_metadata(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    return query.new_empty((*query.shape[:-1], value.shape[-1])), query.new_empty(query.shape[:-1])
+
+
+@torch.library.register_fake("smelt::attention_with_dropout_backward", lib=_LIBRARY)
+def _gradients_metadata(upstream: Tensor, *operands: Any) -> tuple[Tensor, ...]:
+    shapes = ((n, length, heads, width) for n, heads, length, width in (each.shape for each in operands[:3]))
+    return tuple(upstream.new_empty(shape).transpose(1, 2) for shape in shapes)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, attn_mask, seed, *options = inputs
+    ctx.save_for_backward(query, key, value, attn_mask, *output, seed)
+    ctx.options = options
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    nothing: tuple[None, ...] = (None,) * 5
+    if upstream is None:
+        return (None, None, None, *nothing)
+    found = torch.ops.smelt.attention_with_dropout_backward(upstream, *ctx.saved_tensors, *ctx.options)
+    return (*found, *nothing)
+
+
+torch.library.register_autograd(
+    "smelt::attention_with_dropout", _backward, setup_context=_keep_for_backward, lib=_LIBRARY
+)
+
+
+# -- where it is called -----------------------------------------------------------------------------------
+
+_attend = torch.nn.functional.scaled_dot_product_attention
+_attend_between_layers = torch.nn.functional.multi_head_attention_forward
+
+
+def whole_attention(graph: Graph, config: Config) -> AbstractContextManager[Any]:
+    """What runs meanwhile calls the operator wherever it asks for attention with dropout in float32.
+
+    ``graph``: Dynamo's, that is going to run; where nothing in it asks, nothing is looked at. Where something
+    else listens to what is called (autocast, ``torch.func``), and where the numbers are to be eager's, all
+    stays as it is.
+    """
+    wanted = config.contractions and not config.fallback_random
+    if wanted and any(
+        node.target in (_attend, _attend_between_layers) for node in graph.nodes if node.op == "call_function"
+    ):
+        return _Whole()
+    return nullcontext()
+
+
+class _Whole(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = _OWN.get(function, function)
+        return own(*args, **(kwargs or {}))
+
+
+def _whole(*args: Any, **kwargs: Any) -> Tensor:
+    given = _Asked(*args, **kwargs)
+    return given.called() if given.computable else _attend(*args, **kwargs)
+
+
+def _asking(function: Any) -> Any:
+    """A function of PyTorch's that asks `_whole` for attention: a mode does not hear what its body calls."""
+    names = {**function.__globals__, "scaled_dot_product_attention": _whole}
+    made = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+_OWN = {_attend: _whole, _attend_between_layers: _asking(_attend_between_layers)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `torch.nn.functional.scaled_dot_product_attention` is given."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def computable(self) -> bool:
+        """Whether it has dropout, and the operator computes it."""
+        if not (isinstance(self.dropout_p, float) and 0.0 < self.dropout_p < 1.0):
+            return False
+        if not isinstance(self.scale, (float, int, type(None))):
+            return False
+        if torch.is_autocast_enabled("cpu") or torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        query, key, value = operands = self.query, self.key, self.value
+        if any(x.dim() != 4 or x.dtype is not torch.float32 or x.device.type != "cpu" for x in operands):
+            return False
+        equal = [
+            (query.shape[0], key.shape[0]),
+            (key.shape[0], value.shape[0]),
+            (key.shape[1], value.shape[1]),
+        ]
+        equal += [] if self.enable_gqa else [(query.shape[1], key.shape[1])]
+        if not all(statically_known_true(one == other) for one, other in equal):
+            return False
+        mask = self.attn_mask
+        if mask is None:
+            return True
+        plain = mask.dtype in (torch.bool, torch.float32) and 2 <= mask.dim() <= 4
+        return plain and not (self.is_causal or mask.requires_grad)
+
+    def called(self) -> Tensor:
+        """The operator's result."""
+        limits, scale = torch.iinfo(torch.int64), None if self.scale is None else float(self.scale)
+        seed = torch.randint(limits.min, limits.max, (), dtype=torch.int64, device="cpu")
+        operands, options = (
+            (self.query, self.key, self.value, self.attn_mask),
+            (self.dropout_p, self.is_causal),
+        )
+        result: Tensor = torch.ops.smelt.attention_with_dropout(*operands, seed, *options, scale)[0]
+        return result
