@@ -59,6 +59,10 @@ _CONSTANTS = frozenset(
 KNOWN = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Whether this Dynamo is one that is known here from within."""
 
+_TRUSTING = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
+"""Settings by which Dynamo before 2.13 asks nothing as long as no dict has changed: what becomes of
+``weight.data = …`` with other strides or another dtype, or of another class, would go unseen."""
+
 _OF_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH", "TYPE_MATCH", "SEQUENCE_LENGTH")
 _OF_TUPLES = ("TYPE_MATCH", "SEQUENCE_LENGTH")
 _OF_DICTS = ("TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS_MATCH", "DICT_CONTAINS", "DICT_NOT_CONTAINS")
@@ -75,6 +79,9 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     """Do so for the graph that Dynamo compiles at the moment; a backend calls it. ``call`` takes the graph's
     inputs; what is returned takes what Dynamo's code gives in their place (`smelt.capture.handed`).
     """
+    if not KNOWN:
+        for name in _TRUSTING:
+            setattr(dynamo_config, name, False)
     context = TracingContext.try_get()
     if not KNOWN or context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
         return call
