@@ -12,6 +12,7 @@ from torch import Tensor
 
 import smelt
 from smelt.config import Config
+from smelt.contract.dropout import kept
 from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import Attention, AttentionGradients
 from smelt.loops.printer import print_graph
@@ -217,6 +218,20 @@ def test_where_it_stays_apart(stays: str) -> None:
     assert out.shape == run(*inputs).shape
     names = {name for report in smelt.reports() for name in (*report.kernel_names, *report.externs)}
     assert not any("attention_with_dropout" in name for name in names)
+
+
+def test_shares_are_dropped_independently() -> None:
+    """By row, by column and beside one another: no more alike than chance has it."""
+    query, key = torch.zeros(1, 1, 2000, 1), torch.zeros(1, 1, 1000, 1)
+    left = kept(query, key, torch.tensor(17), P)[0, 0]
+    centered = (left - 1.0) / math.sqrt(P / (1 - P))
+    assert set(left.unique().tolist()) == {0.0, torch.tensor(1 / (1 - P)).item()}
+    for dim in (0, 1):
+        sums = centered.sum(dim) / math.sqrt(left.shape[dim])
+        assert abs(float(sums.std()) - 1) < 5 / math.sqrt(2 * len(sums)) and float(sums.abs().max()) < 5
+        for step in (1, 2, 3, 16):
+            beside = centered * centered.roll(step, dim)
+            assert abs(float(beside.sum())) < 5 * math.sqrt(left.numel())
 
 
 def test_gradients_of_the_operator_itself() -> None:

@@ -1,4 +1,4 @@
-"""Attention with dropout as one operator of its own.
+"""Attention with dropout as one operator of smelt's.
 
 PyTorch takes it apart before a compiler sees it: a share for each query and key, what dropout leaves of it,
 and which are left are three large tensors, of which the backward reads two. As one operator it is a kernel
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from smelt.config import Config
 from smelt.contract.attention import factor_of, for_each_head, heads_inside, scores_of
-from smelt.loops.philox import philox
+from smelt.loops.philox import philox, scattered
 from smelt.records import dataclass
 
 _LIBRARY = torch.library.Library("smelt", "DEF")
@@ -31,22 +31,23 @@ _LIBRARY.define(
     f"attention_with_dropout_backward(Tensor upstream, {_OPERANDS}, Tensor result, Tensor logsumexp, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
-_CHANCES = 1 << 63
+_CHANCES = 1 << 31
 
 
 def kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
     """What dropout makes of each share, (N, H, L, S): 0 with the probability ``dropout_p``, else more than 1.
 
-    Share ``i`` (row-major) is decided by Philox's bits at counter ``i`` under the key ``seed``.
+    Query ``i`` (row-major) has Philox's bits at counter ``i`` under the key ``seed``; of these and a key's
+    number comes what becomes of its share.
 
     >>> query, seed = torch.ones(1, 1, 50, 4), torch.tensor(7)
     >>> kept(query, query, seed, 0.5).unique(), kept(query, query, seed, 0.5).mean().round()
     (tensor([0., 2.]), tensor(1.))
     """
-    shape = (*query.shape[:-1], key.shape[-2])
-    counter = torch.arange(math.prod(shape)).view(shape)
-    bits = philox(seed, counter, torch.zeros((), dtype=torch.int64)) & (_CHANCES - 1)
-    return (bits <= int((1.0 - dropout_p) * _CHANCES) - 1).to(query.dtype) * (1.0 / (1.0 - dropout_p))
+    counter = torch.arange(math.prod(query.shape[:-1])).view(*query.shape[:-1], 1)
+    bits = philox(seed, counter, torch.zeros((), dtype=torch.int64))
+    chances = scattered(bits, torch.arange(key.shape[-2]))
+    return (chances <= int((1.0 - dropout_p) * _CHANCES) - 1).to(query.dtype) * (1.0 / (1.0 - dropout_p))
 
 
 @torch.library.impl(_LIBRARY, "attention_with_dropout", "CPU")

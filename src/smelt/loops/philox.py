@@ -42,6 +42,32 @@ def block(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Ten
     return a, b, c, d
 
 
+SPREAD = 0x9E3779B9
+MIXED = ((16, 0x21F0AAAD), (15, 0xD35A2D97))
+LAST_FOLD = 15
+"""How `scattered` mixes a word: ``x = (x ^ x >> count) * factor`` for each, then ``x ^ x >> LAST_FOLD`` (C.
+Wellons, "Prospecting for Hash Functions", 2018: the best of two rounds that were found)."""
+
+
+def scattered(bits: Tensor, position: Tensor) -> Tensor:
+    """31 bits (int64) for each position, of 64 bits that several positions share; both int64, broadcast.
+
+    The position, mixed with the low half of the bits, and once more with the high half: positions under other
+    bits are mixed otherwise.
+
+    >>> bits = philox(*(torch.tensor(each) for each in (0, 0, 0)))
+    >>> [hex(each) for each in scattered(bits, torch.arange(2)).tolist()]
+    ['0x4f790bd', '0x5b2a45b8']
+    """
+    x = (position * SPREAD) & _WORD
+    for part in _words(bits):
+        x = x ^ part
+        for count, factor in MIXED:
+            x = ((x ^ (x >> count)) * factor) & _WORD
+        x = x ^ (x >> LAST_FOLD)
+    return x & (_WORD >> 1)
+
+
 def _words(x: Tensor) -> tuple[Tensor, Tensor]:
     return _low(x), _high(x)
 

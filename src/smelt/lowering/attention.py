@@ -14,7 +14,7 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import Attention, AttentionGradients, Attentions, Extern, accumulator
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
-from smelt.lowering.draw import Draw
+from smelt.lowering.draw import Draw, scattered_chance
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -122,11 +122,12 @@ def keep_gradients_with_dropout(
 def _kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Callable[[Index], Any]:
     """What dropout leaves of a share: as `smelt.contract.dropout` has it."""
     within = accumulator(query.dtype)
-    numbers = Draw(seed, (*query.shape[:-1], key.shape[-2]))
+    rows = Draw(seed, query.shape[:-1])
 
     def kept(index: Index) -> Any:
+        *row, column = index
         whole, none = (ops.constant(each, within) for each in (1.0 / (1.0 - dropout_p), 0.0))
-        return ops.where(numbers.chance(index, 1.0 - dropout_p), whole, none)
+        return ops.where(scattered_chance(rows.bits(row), column, 1.0 - dropout_p), whole, none)
 
     return kept
 

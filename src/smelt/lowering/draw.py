@@ -16,6 +16,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
+from smelt.loops.philox import LAST_FOLD, MIXED, SPREAD
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -87,6 +88,30 @@ class Draw:
         factor = _word(count)
         carried = _shifted(ops.mul(_masked(bits, 32), factor), 32)
         return _shifted(ops.add(ops.mul(_shifted(bits, 32), factor), carried), 32)
+
+
+def scattered_chance(bits: Any, position: Expr, probability: float) -> Any:
+    """True with a probability of which 31 binary digits count, for each position: ``bits`` (64 of them, as
+    int64) are shared by all. Some ten times cheaper than bits of its own for each.
+
+    It is `smelt.loops.philox.scattered` under a handler.
+    """
+    narrow = torch.int32
+
+    def word(value: int) -> Any:
+        return ops.constant((value + (_HALF >> 32)) % (_ALL >> 32) - (_HALF >> 32), narrow)
+
+    def folded(x: Any, count: int) -> Any:
+        return ops.bitwise_xor(x, ops.bitwise_and(ops.rshift(x, word(count)), word((1 << (32 - count)) - 1)))
+
+    x = ops.mul(ops.index_expr(position, narrow), word(SPREAD))
+    for part in (ops.to_dtype(bits, narrow), ops.to_dtype(_shifted(bits, 32), narrow)):
+        x = ops.bitwise_xor(x, part)
+        for count, factor in MIXED:
+            x = ops.mul(folded(x, count), word(factor))
+        x = folded(x, LAST_FOLD)
+    limit = int(probability * (1 << 31)) - 1
+    return ops.le(ops.bitwise_and(x, word((1 << 31) - 1)), word(limit))
 
 
 def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = None) -> Draw:
