@@ -92,6 +92,7 @@ SIZES = {
     "one block": (1, 3, 64, 64, 64),
     "odd sizes": (2, 3, 67, 71, 40),
     "several blocks": (1, 2, 150, 700, 32),
+    "one head": (1, 1, 150, 300, 48),
 }
 
 

@@ -217,11 +217,14 @@ def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -
     assert smelt.reports()[-1].externs == {ATTENTION: 1}
 
 
-def test_dropout() -> None:
-    """PyTorch takes attention with dropout apart: it is drawn where the softmax is computed, and kept."""
+def test_dropout_apart() -> None:
+    """PyTorch takes attention with dropout apart, if it may (`test_attention_dropout`), as here, where the mask
+    learns: it is drawn where the softmax is computed, and kept.
+    """
     torch._dynamo.reset()
     smelt.reset()
-    fast = torch.compile(lambda q, k, v: attend(q, k, v, dropout_p=0.5), backend="smelt", fullgraph=True)
+    mask = torch.zeros(64, 64, requires_grad=True)
+    fast = torch.compile(lambda q, k, v: attend(q, k, v, mask, 0.5), backend="smelt", fullgraph=True)
     query, key, value = (x.requires_grad_() for x in operands(2, 2, 64, 64, 64))
     out = fast(query, key, value)
     out.square().sum().backward()
