@@ -218,8 +218,8 @@ def test_what_stays_atens(options: dict[str, Any], inputs: tuple[Tensor, ...]) -
 
 
 def test_dropout_apart() -> None:
-    """PyTorch takes attention with dropout apart, if it may (`test_attention_dropout`), as here, where the mask
-    learns: it is drawn where the softmax is computed, and kept.
+    """PyTorch takes attention with dropout apart where its mask learns: it is drawn where the softmax is
+    computed, and kept.
     """
     torch._dynamo.reset()
     smelt.reset()
