@@ -92,7 +92,7 @@ class Draw:
 
 def scattered_chance(bits: Any, position: Expr, probability: float) -> Any:
     """True with a probability of which 31 binary digits count, for each position: ``bits`` (64 of them, as
-    int64) are shared by all. Some ten times cheaper than bits of its own for each.
+    int64) are shared by all. Far cheaper than bits of its own for each.
 
     It is `smelt.loops.philox.scattered` under a handler.
     """
