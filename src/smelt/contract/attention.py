@@ -34,11 +34,8 @@ def flash_attention_for_cpu(
     """
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")  # eager's kernel refuses it as well
-    wide = _computed_in(query)
-    key, value = for_each_head(key, query), for_each_head(value, query)
-    scores = scores_of(query, key, is_causal, attn_mask, scale)
-    found = torch.matmul(aten._safe_softmax(scores, -1), value.to(wide)).to(query.dtype)
-    return heads_inside(found), heads_inside(torch.logsumexp(scores, -1))
+    found, total = attended(query, key, value, is_causal, attn_mask, scale)
+    return _heads_inside(found), _heads_inside(total)
 
 
 def flash_attention_for_cpu_backward(
@@ -66,16 +63,49 @@ def flash_attention_for_cpu_backward(
     """
     if dropout_p != 0.0:
         raise NotImplementedError("attention with dropout")
+    return gradients(grad_out, query, key, value, out, logsumexp, is_causal, attn_mask, scale)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    attn_mask: Tensor | None,
+    scale: float | None,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The result and the logarithms of the sums; ``kept`` (N, H, L, S): what shares are multiplied with."""
     wide = _computed_in(query)
-    factor, heads = factor_of(query, scale), key.shape[1]
-    key, value = for_each_head(key, query), for_each_head(value, query)
-    scores = scores_of(query, key, is_causal, attn_mask, scale)
+    key, value = _for_each_head(key, query), _for_each_head(value, query)
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    shares = _left(aten._safe_softmax(scores, -1), kept)
+    return torch.matmul(shares, value.to(wide)).to(query.dtype), torch.logsumexp(scores, -1)
+
+
+def gradients(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    is_causal: bool,
+    attn_mask: Tensor | None,
+    scale: float | None,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `attended` by query, key and value, each in memory as (N, L, H, …)."""
+    wide = _computed_in(query)
+    factor, heads = _factor(query, scale), key.shape[1]
+    key, value = _for_each_head(key, query), _for_each_head(value, query)
+    scores = _scores(query, key, is_causal, attn_mask, scale)
     masked = logsumexp.unsqueeze(-1) == -math.inf
     shares = torch.exp(scores - logsumexp.to(wide).masked_fill(logsumexp == -math.inf, 0.0).unsqueeze(-1))
     shares = shares.masked_fill(masked, 0.0)
     upstream, values = grad_out.to(wide), value.to(wide)
-    by_value = torch.matmul(shares.transpose(-2, -1), upstream)
-    by_shares = torch.matmul(upstream, values.transpose(-2, -1))
+    by_value = torch.matmul(_left(shares, kept).transpose(-2, -1), upstream)
+    by_shares = _left(torch.matmul(upstream, values.transpose(-2, -1)), kept)
     by_scores = shares * (by_shares - (upstream * out.to(wide)).sum(-1, keepdim=True)) * factor
     by_query = torch.matmul(by_scores, key.to(wide))
     by_key = torch.matmul(by_scores.transpose(-2, -1), query.to(wide))
@@ -83,11 +113,17 @@ def flash_attention_for_cpu_backward(
         each.unflatten(1, (heads, -1)).sum(2) if heads != query.shape[1] else each
         for each in (by_key, by_value)
     )
-    by_query, by_key, by_value = (heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value))
+    by_query, by_key, by_value = (
+        _heads_inside(each.to(query.dtype)) for each in (by_query, by_key, by_value)
+    )
     return by_query, by_key, by_value
 
 
-def for_each_head(x: Tensor, query: Tensor) -> Tensor:
+def _left(shares: Tensor, kept: Tensor | None) -> Tensor:
+    return shares if kept is None else shares * kept
+
+
+def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
     """Keys or values with as many heads as the queries: one after another for a group."""
     size = query.shape[1] // x.shape[1]
     if x.shape[1] == query.shape[1]:
@@ -99,16 +135,16 @@ def _computed_in(query: Tensor) -> torch.dtype:
     return torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
 
 
-def factor_of(query: Tensor, scale: float | None) -> float:
+def _factor(query: Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
-def scores_of(
+def _scores(
     query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float | None
 ) -> Tensor:
     """How much each of the L queries asks of each of the S keys, masked: (N, H, L, S)."""
     wide = _computed_in(query)
-    scores = torch.matmul(query.to(wide) * factor_of(query, scale), key.to(wide).transpose(-2, -1))
+    scores = torch.matmul(query.to(wide) * _factor(query, scale), key.to(wide).transpose(-2, -1))
     if is_causal:
         seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
@@ -120,7 +156,7 @@ def scores_of(
     return scores
 
 
-def heads_inside(x: Tensor) -> Tensor:
+def _heads_inside(x: Tensor) -> Tensor:
     """The same (N, H, L, …) in memory as (N, L, H, …)."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 

@@ -19,13 +19,13 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
 from smelt.config import Config
-from smelt.contract.attention import factor_of, for_each_head, heads_inside, scores_of
+from smelt.contract.attention import attended, gradients
 from smelt.loops.philox import philox, scattered
 from smelt.records import dataclass
 
 _LIBRARY = torch.library.Library("smelt", "DEF")
-_OPERANDS = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask"
-_OPTIONS = "Tensor seed, float dropout_p, bool is_causal, float? scale"
+_OPERANDS = "Tensor query, Tensor key, Tensor value"
+_OPTIONS = "float dropout_p, bool is_causal, Tensor? attn_mask, float? scale, Tensor seed"
 _LIBRARY.define(f"attention_with_dropout({_OPERANDS}, {_OPTIONS}) -> (Tensor, Tensor)")
 _LIBRARY.define(
     f"attention_with_dropout_backward(Tensor upstream, {_OPERANDS}, Tensor result, Tensor logsumexp, "
@@ -55,18 +55,16 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None,
-    seed: Tensor,
     dropout_p: float,
     is_causal: bool,
+    attn_mask: Tensor | None,
     scale: float | None,
+    seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """(result, logsumexp), operands as `smelt.contract.attention.flash_attention_for_cpu` has them."""
+    """(result, logsumexp), arguments as `smelt.contract.attention.flash_attention_for_cpu` has them."""
     left = kept(query, key, seed, dropout_p)
-    key, value = for_each_head(key, query), for_each_head(value, query)
-    scores = scores_of(query, key, is_causal, attn_mask, scale)
-    shares = torch.ops.aten._safe_softmax(scores, -1) * left
-    return torch.matmul(shares, value).contiguous(), torch.logsumexp(scores, -1)
+    found, total = attended(query, key, value, is_causal, attn_mask, scale, left)
+    return found.contiguous(), total
 
 
 @torch.library.impl(_LIBRARY, "attention_with_dropout_backward", "CPU")
@@ -75,30 +73,16 @@ def _gradients(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None,
     result: Tensor,
     logsumexp: Tensor,
-    seed: Tensor,
     dropout_p: float,
     is_causal: bool,
+    attn_mask: Tensor | None,
     scale: float | None,
+    seed: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients by query, key and value, each in memory as (N, L, H, E)."""
-    left, heads = kept(query, key, seed, dropout_p), key.shape[1]
-    key, value = for_each_head(key, query), for_each_head(value, query)
-    scores = scores_of(query, key, is_causal, attn_mask, scale)
-    blind = (logsumexp == -math.inf).unsqueeze(-1)
-    shares = torch.exp(scores - logsumexp.unsqueeze(-1).masked_fill(blind, 0.0)).masked_fill(blind, 0.0)
-    by_value = torch.matmul((shares * left).mT, upstream)
-    by_shares = torch.matmul(upstream, value.mT) * left
-    by_scores = shares * (by_shares - (upstream * result).sum(-1, keepdim=True))
-    by_scores = by_scores * factor_of(query, scale)
-    by_query, by_key = torch.matmul(by_scores, key), torch.matmul(by_scores.mT, query)
-    by_key, by_value = (
-        each.unflatten(1, (heads, -1)).sum(2) if heads != query.shape[1] else each
-        for each in (by_key, by_value)
-    )
-    return heads_inside(by_query), heads_inside(by_key), heads_inside(by_value)
+    left = kept(query, key, seed, dropout_p)
+    return gradients(upstream, query, key, value, result, logsumexp, is_causal, attn_mask, scale, left)
 
 
 @torch.library.register_fake("smelt::attention_with_dropout", lib=_LIBRARY)
@@ -113,9 +97,9 @@ def _gradients_metadata(upstream: Tensor, *operands: Any) -> tuple[Tensor, ...]:
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, attn_mask, seed, *options = inputs
-    ctx.save_for_backward(query, key, value, attn_mask, *output, seed)
-    ctx.options = options
+    query, key, value, dropout_p, is_causal, attn_mask, scale, seed = inputs
+    ctx.save_for_backward(query, key, value, *output, attn_mask, seed)
+    ctx.options = dropout_p, is_causal, scale
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
@@ -124,8 +108,10 @@ def _backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None
     nothing: tuple[None, ...] = (None,) * 5
     if upstream is None:
         return (None, None, None, *nothing)
-    found = torch.ops.smelt.attention_with_dropout_backward(upstream, *ctx.saved_tensors, *ctx.options)
-    return (*found, *nothing)
+    *operands, attn_mask, seed = ctx.saved_tensors
+    dropout_p, is_causal, scale = ctx.options
+    options = dropout_p, is_causal, attn_mask, scale, seed
+    return (*torch.ops.smelt.attention_with_dropout_backward(upstream, *operands, *options), *nothing)
 
 
 torch.library.register_autograd(
@@ -221,9 +207,6 @@ class _Asked:
         """The operator's result."""
         limits, scale = torch.iinfo(torch.int64), None if self.scale is None else float(self.scale)
         seed = torch.randint(limits.min, limits.max, (), dtype=torch.int64, device="cpu")
-        operands, options = (
-            (self.query, self.key, self.value, self.attn_mask),
-            (self.dropout_p, self.is_causal),
-        )
-        result: Tensor = torch.ops.smelt.attention_with_dropout(*operands, seed, *options, scale)[0]
+        options = (self.dropout_p, self.is_causal, self.attn_mask, scale, seed)
+        result: Tensor = torch.ops.smelt.attention_with_dropout(self.query, self.key, self.value, *options)[0]
         return result

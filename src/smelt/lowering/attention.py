@@ -31,21 +31,21 @@ def keep_attention(
     value: Tensor,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
     attn_mask: Tensor | None = None,
     scale: Any = None,
+    seed: Tensor | None = None,
 ) -> None:
-    """Let the last node, a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, be what it computes.
+    """Let the last node, a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, or of
+    ``smelt.attention_with_dropout``, which has a seed, be what it computes.
 
     query (N, H, L, E); key, value (N, H, S, E), or with fewer heads, each for a group of queries' heads;
     attn_mask is added to the scores where it is no boolean, and broadcasts to (N, H, L, S).
 
     Raises:
-        Unsupported: dropout, or a scale for which there is no rule: the call stays as it is.
+        Unsupported: dropout without a seed, or a scale for which there is no rule: the call stays as it is.
     """
-    _refuse_dropout(dropout_p)
-    factor = _factor(query, scale)
-    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx)))
+    kept = _kept(query, seed, dropout_p)
+    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, _factor(query, scale), _call(ctx), kept))
 
 
 def keep_gradients(
@@ -58,69 +58,30 @@ def keep_gradients(
     logsumexp: Tensor,
     dropout_p: float,
     is_causal: bool,
-    *,
     attn_mask: Tensor | None = None,
     scale: Any = None,
+    seed: Tensor | None = None,
 ) -> None:
-    """The same for a call of ``aten._scaled_dot_product_flash_attention_for_cpu_backward``.
+    """The same for a call of ``aten._scaled_dot_product_flash_attention_for_cpu_backward``, or of
+    ``smelt.attention_with_dropout_backward``.
 
     upstream (the gradient) and result (N, H, L, E), logsumexp (N, H, L).
 
     Raises:
         Unsupported: as `keep_attention`.
     """
-    _refuse_dropout(dropout_p)
-    factor = _factor(query, scale)
-    attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx))
-    _keep_gradients(ctx, attention, upstream, result, logsumexp, factor, key)
-
-
-def keep_attention_with_dropout(
-    ctx: Builder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    seed: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> None:
-    """`keep_attention` for a call of ``smelt.attention_with_dropout``.
-
-    Raises:
-        Unsupported: as `keep_attention`.
-    """
-    factor, kept = _factor(query, scale), _kept(query, key, seed, dropout_p)
-    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept))
-
-
-def keep_gradients_with_dropout(
-    ctx: Builder,
-    upstream: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    result: Tensor,
-    logsumexp: Tensor,
-    seed: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> None:
-    """`keep_gradients` for a call of ``smelt.attention_with_dropout_backward``.
-
-    Raises:
-        Unsupported: as `keep_attention`.
-    """
-    factor, kept = _factor(query, scale), _kept(query, key, seed, dropout_p)
+    factor, kept = _factor(query, scale), _kept(query, seed, dropout_p)
     attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
-    _keep_gradients(ctx, attention, upstream, result, logsumexp, factor, key)
+    values = _values(upstream), _values(result), _values(logsumexp)
+    _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
 
 
-def _kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Callable[[Index], Any]:
-    """What dropout leaves of a share: as `smelt.contract.dropout` has it."""
+def _kept(query: Tensor, seed: Tensor | None, dropout_p: float) -> Callable[[Index], Any] | None:
+    """What dropout leaves of a share, as `smelt.contract.dropout` has it; None where there is none."""
+    if dropout_p == 0.0:
+        return None
+    if seed is None:
+        raise Unsupported("attention with dropout")  # ATen's kernel refuses it as well
     within = accumulator(query.dtype)
     rows = Draw(seed, query.shape[:-1])
 
@@ -130,19 +91,6 @@ def _kept(query: Tensor, key: Tensor, seed: Tensor, dropout_p: float) -> Callabl
         return ops.where(scattered_chance(rows.bits(row), column, 1.0 - dropout_p), whole, none)
 
     return kept
-
-
-def _keep_gradients(
-    ctx: Builder,
-    attention: Attention,
-    upstream: Tensor,
-    result: Tensor,
-    logsumexp: Tensor,
-    factor: Callable[[], Any],
-    key: Tensor,
-) -> None:
-    values = _values(upstream), _values(result), _values(logsumexp)
-    _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
 
 
 def _call(ctx: Builder) -> Extern:
@@ -194,11 +142,6 @@ def _attention(
         call,
         kept,
     )
-
-
-def _refuse_dropout(dropout_p: float) -> None:
-    if dropout_p != 0.0:
-        raise Unsupported("attention with dropout")  # ATen's kernel refuses it as well
 
 
 def _values(x: Tensor) -> Callable[[Index], Any]:

@@ -15,12 +15,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Contraction, Extern, Node, Pointwise, Reduction, accumulator
-from smelt.lowering.attention import (
-    keep_attention,
-    keep_attention_with_dropout,
-    keep_gradients,
-    keep_gradients_with_dropout,
-)
+from smelt.lowering.attention import keep_attention, keep_gradients
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import convert
 from smelt.lowering.numbers import symbolic_number
@@ -62,6 +57,16 @@ def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
     return add
 
 
+_ATTENTION = (
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.smelt.attention_with_dropout.default,
+)
+_ATTENTION_BACKWARD = (
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    torch.ops.smelt.attention_with_dropout_backward.default,
+)
+
+
 def keep_meaning(
     ctx: Builder, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
@@ -72,14 +77,10 @@ def keep_meaning(
     try:
         if target is aten.convolution_backward.default:
             _keep_gradients(ctx, node, node.body, *args)
-        elif target is aten._scaled_dot_product_flash_attention_for_cpu.default:
+        elif target in _ATTENTION:
             keep_attention(ctx, *args, **kwargs)
-        elif target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
+        elif target in _ATTENTION_BACKWARD:
             keep_gradients(ctx, *args, **kwargs)
-        elif target is torch.ops.smelt.attention_with_dropout.default:
-            keep_attention_with_dropout(ctx, *args)
-        elif target is torch.ops.smelt.attention_with_dropout_backward.default:
-            keep_gradients_with_dropout(ctx, *args)
         elif target in MEANINGS:
             found = MEANINGS[target](ctx, *args, **kwargs)
             body = _contraction(ctx.shape, ctx.dtype, found, node.body)

@@ -68,8 +68,7 @@ class Draw:
 
     def chance(self, index: Index, probability: float) -> Any:
         """True with a probability of which 63 binary digits count; 0 is never, 1 is always."""
-        limit = int(probability * _HALF) - 1
-        return ops.le(ops.bitwise_and(self.bits(index), _word(_HALF - 1)), _word(limit))
+        return _chance(self.bits(index), probability)
 
     def below(self, index: Index, count: int | Expr) -> Any:
         """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned).
@@ -98,20 +97,16 @@ def scattered_chance(bits: Any, position: Expr, probability: float) -> Any:
     """
     narrow = torch.int32
 
-    def word(value: int) -> Any:
-        return ops.constant((value + (_HALF >> 32)) % (_ALL >> 32) - (_HALF >> 32), narrow)
-
     def folded(x: Any, count: int) -> Any:
-        return ops.bitwise_xor(x, ops.bitwise_and(ops.rshift(x, word(count)), word((1 << (32 - count)) - 1)))
+        return ops.bitwise_xor(x, _shifted(x, count, 32))
 
-    x = ops.mul(ops.index_expr(position, narrow), word(SPREAD))
+    x = ops.mul(ops.index_expr(position, narrow), _word(SPREAD, 32))
     for part in (ops.to_dtype(bits, narrow), ops.to_dtype(_shifted(bits, 32), narrow)):
         x = ops.bitwise_xor(x, part)
         for count, factor in MIXED:
-            x = ops.mul(folded(x, count), word(factor))
+            x = ops.mul(folded(x, count), _word(factor, 32))
         x = folded(x, LAST_FOLD)
-    limit = int(probability * (1 << 31)) - 1
-    return ops.le(ops.bitwise_and(x, word((1 << 31) - 1)), word(limit))
+    return _chance(x, probability, 32)
 
 
 def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = None) -> Draw:
@@ -143,18 +138,25 @@ def refuse(condition: bool, what: str) -> None:
         raise Unsupported(f"random: {what}, which ATen refuses")
 
 
-def _word(value: int) -> Any:
-    """An int64 constant with the low 64 bits of ``value``."""
-    return ops.constant((value + _HALF) % _ALL - _HALF, _WIDE)
+def _chance(bits: Any, probability: float, width: int = 64) -> Any:
+    """True with a probability of which all binary digits count but one of ``width``."""
+    limit = int(probability * (1 << (width - 1))) - 1
+    return ops.le(_masked(bits, width - 1, width), _word(limit, width))
 
 
-def _masked(bits: Any, count: int) -> Any:
-    return ops.bitwise_and(bits, _word((1 << count) - 1))
+def _word(value: int, width: int = 64) -> Any:
+    """An integer constant with the low bits of ``value``, ``width`` of them: 64 or 32."""
+    half = 1 << (width - 1)
+    return ops.constant((value + half) % (2 * half) - half, _WIDE if width == 64 else torch.int32)
 
 
-def _shifted(bits: Any, count: int) -> Any:
+def _masked(bits: Any, count: int, width: int = 64) -> Any:
+    return ops.bitwise_and(bits, _word((1 << count) - 1, width))
+
+
+def _shifted(bits: Any, count: int, width: int = 64) -> Any:
     """A logical shift to the right."""
-    return _masked(ops.rshift(bits, _word(count)), 64 - count)
+    return _masked(ops.rshift(bits, _word(count, width)), width - count, width)
 
 
 def _high_product(bits: Any, low: Any, high: Any) -> Any:
