@@ -328,31 +328,32 @@ PUTTER = """if True:
     import sys
     from smelt.runtime.cache import Cache
     cache = Cache(sys.argv[1])
-    print("ready", flush=True)
     turn = 0
     while True:
+        print(turn, "written", flush=True)
         body = str(turn).encode() * 100_000
-        cache.put("k", {"a": body, "b": body, "c": body})
+        for key in ("replaced", f"new{turn}"):
+            cache.put(key, {"a": body, "b": body, "c": body})
         turn += 1
 """
 
 
 def test_kill_during_put_at_any_point(tmp_path: Path) -> None:
-    seen = 0
-    for delay in (0.0, 0.003, 0.007, 0.011, 0.02, 0.031, 0.05):
+    for written, delay in enumerate((0.0, 0.003, 0.007, 0.011, 0.02, 0.031, 0.05)):
         process = python(PUTTER, str(tmp_path))
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert process.stdout is not None
+        for turn in range(written + 1):
+            assert process.stdout.readline() == f"{turn} written\n"
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
         cache = Cache(tmp_path)  # also removes what the dead process left
         assert leftovers(tmp_path) == []
-        entry = cache.get("k")
-        if entry is not None:
-            seen += 1
-            assert entry.read("a") == entry.read("b") == entry.read("c")
-    assert seen > 0
+        assert {f"new{turn}" for turn in range(written)} <= set(cache.entries())
+        for key in cache.entries():
+            entry = cache.get(key)
+            assert entry is not None and entry.read("a") == entry.read("b") == entry.read("c")
 
 
 def test_temporary_directories_of_live_processes_and_other_machines_stay(tmp_path: Path) -> None:
