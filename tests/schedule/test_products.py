@@ -388,7 +388,7 @@ def _frozen(model: torch.nn.Module, x: torch.Tensor, *others: torch.Tensor) -> N
 
 
 @pytest.mark.parametrize("rows", [9, 37, 150])
-@pytest.mark.parametrize("terms", [256, 300, 900])
+@pytest.mark.parametrize("terms", [512, 700, 1900])
 def test_panels_too_long_for_the_cache_are_gone_through_in_parts(
     rows: int, terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,8 +403,17 @@ def test_parts_of_a_convolutions_taps(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
     done = _calls(monkeypatch, "_by_parts")
-    model = torch.nn.Sequential(torch.nn.Conv2d(128, 72, 3, 2, 1), torch.nn.ReLU()).eval()
-    _frozen(model, draw(1, 128, 14, 14))
+    model = torch.nn.Sequential(torch.nn.Conv2d(192, 72, 3, 2, 1), torch.nn.ReLU()).eval()
+    _frozen(model, draw(1, 192, 14, 14))
+    assert len(done) == 2  # full panels, and the last one
+
+
+def test_parts_for_rows_whose_number_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(products, "LONG_BYTES", 1 << 12)
+    done = _calls(monkeypatch, "_by_parts")
+    model = torch.nn.Sequential(torch.nn.Linear(1100, 77), torch.nn.GELU()).eval()
+    _frozen(model, draw(40, 1100), *(draw(rows, 1100) for rows in (41, 3, 530, 300)))
     assert len(done) == 2  # full panels, and the last one
 
 

@@ -68,8 +68,8 @@ ROWS_BYTES = 1 << 18
 """Of rows that are used together: they stay in the second cache while panels come and go."""
 FIRST_BYTES, MOST_TOGETHER = 5 << 13, 8
 """Of a panel and the rows that use it while it is in the first cache; tiles that these are, at most."""
-LONG_BYTES, PART_TERMS, PART_TILES = 3 << 18, 256, 4
-"""Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it."""
+LONG_BYTES, PART_TERMS, PART_TILES = 1 << 18, 512, 32
+"""Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it, at most."""
 FEWEST_ROWS = 4
 MOST_TILE_ROWS = 8
 """Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
@@ -242,7 +242,7 @@ class ProductBuilder:
                 return self._by_parts(here, block)
 
             each = Block(tuple(self._over_panels(at, chunk, chunk + 1, parts)))
-            blocks = ceiling(ceiling(self.line, self.height), PART_TILES)
+            blocks = ceiling(ceiling(self.line, self.height), self._part_tiles())
             down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
             return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
         bytes_each = 4 * self.width * self.hint(self.product.depth)
@@ -329,24 +329,29 @@ class ProductBuilder:
         return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
 
     def _is_long(self) -> bool:
-        """Whether a panel, and the next one that is fetched meanwhile, leave no room in the second cache."""
+        """Whether a panel, the next one that is fetched meanwhile and rows have no room in the second cache."""
         product = self.product
         plain = self.lines is None and not (product.shared or product.counts or product.phases)
-        sizes = (self.line, *self.run_sizes)
-        few = plain and all(size.is_Integer for size in sizes) and int(self.line) <= MOST_TILES * self.height
         held = 4 * self.width * self.hint(product.depth)
-        return few and held >= LONG_BYTES and int(self.run_sizes[-1]) >= PART_TERMS
+        if not plain or held < LONG_BYTES or not all(size.is_Integer for size in self.run_sizes):
+            return False
+        return int(self.run_sizes[-1]) >= PART_TERMS
+
+    def _part_tiles(self) -> int:
+        """How many tiles of rows use a part of a panel, one after another: in blocks as equal as can be."""
+        tiles = self.hint(ceiling(self.line, self.height))
+        return -(-tiles // -(-tiles // PART_TILES))
 
     def _by_parts(self, at: _Panel, block: Symbol) -> list[Stmt]:
-        """One panel, for a block of `PART_TILES` tiles: each part of the panel is used for all of these while
-        it is in the first cache, and the next one fetched. Sums of 4608 terms for 49 rows gain a sixth.
+        """One panel, for a block of tiles: of it and of their rows a part at a time is in the cache, and the
+        next one of the panel fetched. Sums of 4608 terms for 49 rows gain a tenth, of 3072 for 128 a twelfth.
         """
-        writer, height = self.writer, self.height
+        writer, height, most = self.writer, self.height, self._part_tiles()
         number = writer.variable()
         *outer, innermost = self.run_sizes
         over = [writer.variable() for _ in outer]
-        begin, base = number * PART_TERMS, block * (PART_TILES * height)
-        step = -(-self.width // PART_TILES)
+        begin, base = number * PART_TERMS, block * (most * height)
+        step = -(-self.width // most)
 
         def some(start: Expr, rows: int, _: Expr) -> Stmt:
             def left(row: Expr, term: Expr, column: Expr) -> Coded:
@@ -362,13 +367,13 @@ class ProductBuilder:
             return writer.tile_of_part(rows, self._summed(at), terms, left, right, "tile", start - base)
 
         tiles, tile = ceiling(self.line, height), writer.variable()
-        stop = least(tiles, block * PART_TILES + PART_TILES)
+        stop = least(tiles, block * most + most)
         each = Block(tuple(self._of_tile(tile, lambda start, count, stmts: stmts(some))))
-        down = For(tile, block * PART_TILES, stop, each, independent=True)
+        down = For(tile, block * most, stop, each, independent=True)
         sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
         for variable, size in reversed(list(zip(over, outer))):
             sums = For(variable, ZERO, size, Block((sums,)))
-        rows = sympy.Integer(PART_TILES * height)
+        rows = sympy.Integer(most * height)
         return [
             Alloc("tile", torch.float32, (rows, sympy.Integer(self.width))),
             Let("nothing", torch.float32, "constant", (0.0,)),
