@@ -329,7 +329,7 @@ class ProductBuilder:
         return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
 
     def _is_long(self) -> bool:
-        """Whether a panel, the next one that is fetched meanwhile and rows have no room in the second cache."""
+        """Whether a panel, the next one, fetched meanwhile, and rows have no room in the second cache."""
         product = self.product
         plain = self.lines is None and not (product.shared or product.counts or product.phases)
         held = 4 * self.width * self.hint(product.depth)
