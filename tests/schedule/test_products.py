@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from operator import floordiv
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy
 import torch
 
 import smelt
@@ -306,6 +308,39 @@ def test_the_next_panel_is_prefetched(rows: int, step: int | None) -> None:
     found = [stmt.index[0] for stmt in walk(product.body) if isinstance(stmt, Prefetch)]
     assert len(found) == (step is not None)
     assert all(step in index.as_coefficients_dict().values() for index in found)
+
+
+@pytest.mark.parametrize("depth", [96, 1000, 2100])
+def test_what_the_next_panel_is_packed_from_is_prefetched(depth: int) -> None:
+    """All of it, while tiles use the one before; not where a panel's columns lie side by side."""
+    rows, columns, inputs = 64, 160, (draw(64, depth), draw(160, depth, seed=1))
+    (run,) = schedule(lowered(lambda x, w: x @ w.t(), *inputs), Config(), Target(64)).runs
+    product = run.calls[-1].kernel
+    loops = {stmt.var: stmt for stmt in walk(product.body) if isinstance(stmt, For)}
+    (fetched,) = {stmt.index[0] for stmt in walk(product.body) if isinstance(stmt, Prefetch)}
+    panel = next(var for var, loop in loops.items() if loop.kind is LoopKind.PARALLEL)
+    width = next(int(p.shape[-1]) for p in walk(product.body) if isinstance(p, Alloc) and p.buffer == "panel")
+    lines = {int(place) // 16 for place in _values(fetched.subs(panel, 0), loops)}
+    assert lines >= set(range(width * depth // 16, 2 * width * depth // 16))
+    (run,) = schedule(
+        lowered(lambda x, w: x @ w, draw(rows, depth), draw(depth, columns)), Config(), Target(64)
+    ).runs
+    assert not any(isinstance(stmt, Prefetch) for stmt in walk(run.calls[-1].kernel.body))
+
+
+def _values(index: Any, loops: dict[Any, For]) -> list[int]:
+    """An index in all turns of the loops around it, which are given outermost first."""
+    needed = set(index.free_symbols)
+    for loop in reversed(loops.values()):
+        if loop.var in needed:
+            needed |= {*loop.begin.free_symbols, *loop.end.free_symbols}
+    turns: list[dict[Any, int]] = [{}]
+    for var, loop in loops.items():
+        if var in needed:
+            ends = [(int(loop.begin.subs(turn)), int(loop.end.subs(turn))) for turn in turns]
+            turns = [{**turn, var: k} for turn, (begin, end) in zip(turns, ends) for k in range(begin, end)]
+    at = sympy.lambdify(sorted(needed, key=str), index, modules=[{"Min": min, "FloorDiv": floordiv}, "math"])
+    return [int(at(*(turn[var] for var in sorted(needed, key=str)))) for turn in turns]
 
 
 @pytest.mark.parametrize("depth", [1, 12])

@@ -329,8 +329,15 @@ def is_windowed(product: Product, graph: Graph) -> bool:
 
 
 def lhs_place(body: Contraction, graph: Graph) -> tuple[str, Expr] | None:
-    """(buffer, flat index at ``variables``) where lhs is one plain load, else None."""
-    steps = operand_code(body.lhs, body, graph)
+    """`operand_place` of lhs."""
+    return operand_place(body.lhs, body, graph)
+
+
+def operand_place(
+    function: Callable[[Index, Index], Value], body: Contraction, graph: Graph
+) -> tuple[str, Expr] | None:
+    """(buffer, flat index at ``variables``) where ``lhs`` or ``rhs`` is one plain load, else None."""
+    steps = operand_code(function, body, graph)
     if len(steps) != 1 or not isinstance(steps[0], Instruction) or steps[0].op != "load":
         return None
     buffer, index = steps[0].args

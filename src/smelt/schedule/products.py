@@ -26,6 +26,7 @@ from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Prefetch, St
 from smelt.nest.primitives import not_vector
 from smelt.nest.tree import loops, substitute
 from smelt.records import dataclass, replace
+from smelt.schedule.ahead import columns_of
 from smelt.schedule.apart import product_of
 from smelt.schedule.elements import chain_of, grouped, pieces_in_order
 from smelt.schedule.items import ZERO, Item, Work
@@ -163,6 +164,8 @@ class ProductBuilder:
         ]
         self.term_runs = self._term_runs()
         self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
+        terms, columns = [term for run in self.term_runs for term in run], product.columns[len(self.aside) :]
+        self.columns_ahead = None if self.panels else columns_of(product, work.graph, columns, terms)
         self.writer = TileWriter(work, item.node.origin, self.lanes)
         self.epilogue = epilogue
         self.deep = not self.panels and self.hint(product.depth) > DEEP
@@ -501,7 +504,8 @@ class ProductBuilder:
         def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
             each = unflatten(first + over[0], self.run_sizes)
             there = clamped(tile * self.height + row, self.rows, self.height)
-            return self._left(at, there, each, column)
+            stmts, value = self._left(at, there, each, column)
+            return [*self._columns_fetched(at, tile * self.height, first + over[0]), *stmts], value
 
         def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
             return added("tile", (tile * self.height + row, column), name)
@@ -614,8 +618,12 @@ class ProductBuilder:
         this one is done. Stacks of linear layers gain 3 to 6 %.
         """
         tiles = self.hint(self.rows) // self.height
-        if at.next is None or height < self.height or not 2 <= tiles <= MOST_TILES or self.product.shared:
+        if height < self.height or not 2 <= tiles <= MOST_TILES or self.product.shared:
             return []  # a depthwise panel is a few lines
+        if self.panels is None:
+            return self._columns_fetched(at, start, flatten(terms, contiguous_strides(self.run_sizes)))
+        if at.next is None:
+            return []
         tile, fetching = start / height, min(tiles, self.width)
         if self.lines is not None:
             tile = self.line_number * ceiling(self.line, self.height) + tile
@@ -625,6 +633,17 @@ class ProductBuilder:
         buffer, place = self._panel_place(replace(at, panel=at.next), [ZERO] * len(terms), ZERO)
         step = -(-self.width // tiles)
         return [Prefetch(buffer, (place[0] + done * step,))]
+
+    def _columns_fetched(self, at: _Panel, start: Expr, term: Expr) -> list[Stmt]:
+        """The same of what the next panel will be packed from. Linear layers for 128 rows gain a tenth."""
+        tiles, columns = self.hint(self.rows) // self.height, self.columns_ahead
+        if columns is None or self.lines is not None or not 2 <= tiles <= MOST_TILES:
+            return []
+        dims = zip((*self.product.batch, *self.aside), (*at.batch, *at.aside))
+        where = {self.symbols[dim]: place for dim, place in dims}
+        first, tile = (at.panel + 1) * self.width, start / self.height
+        place = columns.place(where, first, self.width, tile, tiles, term)
+        return [Prefetch(self.writer.param(columns.buffer), (place,))]
 
     # -- the epilogue ---------------------------------------------------------------------------------------
 
