@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from operator import floordiv
 from pathlib import Path
 from typing import Any
 
@@ -339,7 +338,7 @@ def _values(index: Any, loops: dict[Any, For]) -> list[int]:
         if var in needed:
             ends = [(int(loop.begin.subs(turn)), int(loop.end.subs(turn))) for turn in turns]
             turns = [{**turn, var: k} for turn, (begin, end) in zip(turns, ends) for k in range(begin, end)]
-    at = sympy.lambdify(sorted(needed, key=str), index, modules=[{"Min": min, "FloorDiv": floordiv}, "math"])
+    at = sympy.lambdify(sorted(needed, key=str), index, modules=[{"Min": min}, "math"])
     return [int(at(*(turn[var] for var in sorted(needed, key=str)))) for turn in turns]
 
 

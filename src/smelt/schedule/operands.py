@@ -390,6 +390,28 @@ def together(
     return groups
 
 
+def columns_in_a_row(
+    product: Product, graph: Graph, columns: Sequence[int], terms: Sequence[int]
+) -> tuple[str, Expr] | None:
+    """The buffer, and where in it the first of rhs's columns is, over the variables of the batch, if columns
+    lie one after another, each with all its terms. ``columns`` (dimensions of the result) and ``terms`` are
+    given outermost first.
+    """
+    body = product.body
+    found = operand_place(body.rhs, body, graph)
+    if found is None:
+        return None
+    buffer, flat = found
+    outer, summed = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    symbols, sizes = (*outer, *summed), (*body.shape, *body.reduce_shape)
+    order = [*columns, *(len(outer) + term for term in terms)]
+    own = [dim for dim in order if sizes[dim] != 1]
+    split = affine(flat, symbols)
+    if split is None or len(together(flat, symbols, sizes, own)) != 1 or split[0][own[-1]] != 1:
+        return None
+    return buffer, replaced(flat, {symbols[dim]: ZERO for dim in order})
+
+
 def lies_well(product: Product, graph: Graph) -> bool:
     """Whether lhs is one plain load, with terms side by side in memory, or rows: what the register tile
     reads. What is shared with rhs has columns side by side instead.
