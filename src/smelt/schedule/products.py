@@ -184,10 +184,8 @@ class ProductBuilder:
         self.height = tile_rows(self.hint(self.line), self.width // self.lanes, accumulators)
         self.tiles = self.hint(self.rows) // self.height
         """About how many tiles of rows use a panel."""
-        self.fetches = (
-            not product.shared and 2 <= self.tiles <= MOST_TILES
-        )  # a depthwise panel is a few lines
-        """Whether the next panel is worth fetching while one is used."""
+        self.fetches = not product.shared and 2 <= self.tiles <= MOST_TILES
+        """Whether the next panel is worth fetching while one is used: a depthwise one is a few lines."""
         self.packed_from = self._packed_from() if self.fetches and not self.panels else None
 
     def hint(self, size: Expr) -> int:
