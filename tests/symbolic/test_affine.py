@@ -7,7 +7,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Expr, Integer, Symbol
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
 from smelt.symbolic import flatten, loop_var
 from smelt.symbolic.affine import (
@@ -30,6 +30,8 @@ ODD = (
     *(Integer(0), 2 * (U + V), U * (V + 3), FloorDiv(4 * U + W, 6), 3 * Mod(U, 5) * V),
     *(FloorDiv(U * (V + 3), 5), U * FloorDiv(U, 4), 2 * Mod(U, 5) * FloorDiv(V, 3), Mod(FloorDiv(U, 2), 3)),
     *((U + 1) * FloorDiv(V, 3), FloorDiv(U, 4) * (FloorDiv(V, 3) + 2)),
+    *((U + FloorDiv(S - 1, 2)) ** 2, 3 * FloorDiv(S - 1, 2) ** 2 * (V + 1), (U - V) * (U + V) * (U + 1)),
+    *(Min(U * (V + 1), 7), V * Max(U, 2 * V), FloorDiv((U + 1) ** 2 - 1, 6), (V + 2) * Mod(U * (V + 1), 3)),
 )
 
 

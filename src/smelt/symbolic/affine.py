@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cmp_to_key, lru_cache
 
 import sympy
-from sympy import Add, Basic, Expr, Mul, Symbol
-from torch.utils._sympy.functions import FloorDiv, Min, Mod
+from sympy import Add, Basic, Expr, Mul, Pow, Symbol
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _DIVISIONS = (FloorDiv, Mod)
+_PARTED = (*_DIVISIONS, Max, Min)
 _SYMPYS_ORDER = cmp_to_key(Basic.compare)
 
 
@@ -37,24 +38,42 @@ def expand(expr: Expr) -> Expr:
 
 @lru_cache(maxsize=16384)
 def _expand(expr: Expr) -> Expr:
+    """Part by part, as `_replaced`."""
+    if isinstance(expr, Add):
+        return total(map(expand, expr.args))
+    if isinstance(expr, (Mul, Pow)):
+        terms: list[Expr] = [ONE]
+        for factor in Mul.make_args(expr):
+            base, times = _power(factor)
+            for _ in range(times):
+                terms = [term * other for term in terms for other in _terms(expand(base))]
+        return total(terms)
+    if isinstance(expr, _PARTED):
+        return _made_again(expr, tuple(map(expand, expr.args)))
     return sympy.expand(expr)
 
 
 def is_expanded(expr: Expr) -> bool:
-    """Whether nothing is visibly to be multiplied out, nor in what is divided.
+    """Whether nothing is visibly to be multiplied out, nor in what is divided or compared.
 
     >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
-    >>> is_expanded(8 * i * FloorDiv(i + j, 3) + j), is_expanded(FloorDiv(i * (j + 1), 3)), is_expanded(i**2)
-    (True, False, False)
+    >>> is_expanded(8 * i**2 * FloorDiv(i + j, 3) + j), is_expanded(FloorDiv(i * (j + 1), 3))
+    (True, False)
     """
-    return all(_is_expanded_term(term) for term in _terms(expr))
-
-
-def _is_expanded_term(term: Expr) -> bool:
     return all(
-        factor.is_Atom or (isinstance(factor, _DIVISIONS) and all(map(is_expanded, factor.args)))
-        for factor in (term.args if isinstance(term, Mul) else (term,))
+        _is_expanded_factor(_power(factor)[0]) for term in _terms(expr) for factor in Mul.make_args(term)
     )
+
+
+def _is_expanded_factor(factor: Expr) -> bool:
+    return bool(factor.is_Atom) or (isinstance(factor, _PARTED) and all(map(is_expanded, factor.args)))
+
+
+def _power(factor: Expr) -> tuple[Expr, int]:
+    """What is multiplied, and how often."""
+    if isinstance(factor, Pow) and factor.exp.is_Integer and factor.exp > 0:
+        return factor.base, int(factor.exp)
+    return factor, 1
 
 
 def _is_plain(expr: Expr) -> bool:
@@ -126,6 +145,11 @@ def _replaced(expr: Expr, mapping: tuple[tuple[Symbol, Expr], ...]) -> Expr:
     args = tuple(_replaced(arg, mapping) for arg in expr.args)  # type: ignore[arg-type]
     if args == expr.args:
         return expr
+    return _made_again(expr, args)
+
+
+def _made_again(expr: Expr, args: tuple[Expr, ...]) -> Expr:
+    """What ``expr`` is, of other arguments."""
     if isinstance(expr, FloorDiv):
         return divided(*args)
     if isinstance(expr, Mod):

@@ -159,7 +159,12 @@ def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int
     """
     if expr.is_Integer:
         return int(expr)
-    known = {symbol: hints.get(symbol, default) for symbol in expr.free_symbols}
+    known = tuple((symbol, hints.get(symbol, default)) for symbol in symbols_in(expr))
+    return _value_at(expr, known, default)
+
+
+@lru_cache(maxsize=16384)
+def _value_at(expr: Expr, known: tuple[tuple[Symbol, int], ...], default: int) -> int:
     value = expr.subs(known)
     return int(value) if value.is_number else default
 

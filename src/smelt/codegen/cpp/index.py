@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from types import MappingProxyType
@@ -31,7 +31,7 @@ class Names(dict[Symbol, str]):
     multiplies: ``dividers`` has the text of each divisor and the name of its divider. ``share`` may give a
     quotient, made of certain symbols, a name of its own. ``number`` prints numbers; those that divide are
     always there for the compiler, save those that part an `ITERATION`. ``named`` may give every
-    quotient, rest, maximum and minimum a name.
+    quotient, rest, maximum and minimum a name. ``texts``: what is known of expressions of fixed symbols.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Names(dict[Symbol, str]):
         self.share = share
         self.number = number
         self.named: Callable[[str], str] | None = None
+        self.texts: dict[Expr, tuple[str, int]] = {}
 
     def divided(self, number: Expr, divisor: Expr, rest: bool) -> str | None:
         """The quotient, or the rest; None where the divisor is a number or changes."""
@@ -62,6 +63,7 @@ class Names(dict[Symbol, str]):
         names = copy(self)
         names.update(texts)
         names.share = None
+        names.texts = {}
         return names
 
 
@@ -89,6 +91,14 @@ def _print(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
             return names[expr], _ATOM
         except KeyError:
             raise SmeltError("SM0801", f"codegen: index symbol {expr} is not defined here") from None
+    if not isinstance(names, Names) or not symbols_in(expr) <= names.fixed:
+        return _compound(expr, names)
+    if expr not in names.texts:
+        names.texts[expr] = _compound(expr, names)
+    return names.texts[expr]
+
+
+def _compound(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
     if is_floating(expr):
         return _floating(expr, names), _ATOM
     if isinstance(expr, sympy.Add):
@@ -315,7 +325,7 @@ def _flat_offset(index: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Offset:
             continue
         number, factors = _factors(stride)
         for coefficient, own in _terms(position):
-            key = tuple(sorted((*own, *factors), key=order_text))
+            key = _ordered((*own, *factors))
             found[key] = found.get(key, 0) + coefficient * number
     while any(isinstance(factor, FloorDiv) for key in found for factor in key) and _joined(found):
         pass
@@ -323,11 +333,16 @@ def _flat_offset(index: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Offset:
 
 
 def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
-    """Whether a rest and a quotient could be put together in these terms.
+    """Whether a rest and a quotient could be put together in these terms; what divides may be a sum, whole or
+    multiplied out.
 
-    >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
+    >>> i, s = sympy.symbols("i s", integer=True, positive=True)
     >>> flat_offset([FloorDiv(i, 7), Mod(i, 7)], [sympy.Integer(7), sympy.Integer(1)]).text({i: "i"})
     'i'
+    >>> flat_offset([FloorDiv(i, s + 1), Mod(i, s + 1)], [s + 1, sympy.Integer(1)]).text({i: "i"})
+    'i'
+    >>> flat_offset([FloorDiv(i, s + 1) * s + FloorDiv(i, s + 1) + Mod(i, s + 1)], [s]).text({i: "i", s: "s"})
+    'i*s'
     """
     rests = [(key, rest) for key in found for rest in key if isinstance(rest, (Mod, PythonMod))]
     quotients = {factor.args: factor for key in found for factor in key if isinstance(factor, FloorDiv)}
@@ -336,16 +351,24 @@ def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
             continue
         number, by = rest.args
         others = [factor for factor in key if factor is not rest]
-        times, factors = _factors(by)
-        whole = tuple(sorted((*others, *factors, quotients[rest.args]), key=order_text))
         coefficient = found[key]
-        if coefficient and found.get(whole) == coefficient * times:
-            del found[key], found[whole]
-            for each, own in _terms(number):
-                joined = tuple(sorted((*own, *others), key=order_text))
-                found[joined] = found.get(joined, 0) + coefficient * each
+        for terms in ([_factors(by)], _terms(by)):
+            quotient = [_ordered((*others, *factors, quotients[rest.args])) for _, factors in terms]
+            if coefficient == 0 or [found.get(each) for each in quotient] != [
+                coefficient * times for times, _ in terms
+            ]:
+                continue
+            for each in (key, *quotient):
+                del found[each]
+            for times, factors in _terms(number):
+                joined = _ordered((*factors, *others))
+                found[joined] = found.get(joined, 0) + coefficient * times
             return True
     return False
+
+
+def _ordered(factors: Iterable[Expr]) -> tuple[Expr, ...]:
+    return tuple(sorted(factors, key=order_text))
 
 
 def _terms(expr: Expr) -> list[tuple[int, tuple[Expr, ...]]]:
