@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -236,6 +238,67 @@ def test_a_cell_and_a_global() -> None:
 
 
 FACTOR = 2.0
+WEIGHT = torch.randn(6)
+COUNT = 0
+
+
+def test_dynamos_wrappers_are_left_out(slow: Any) -> None:
+    fast = smelt.compile(Block())
+    for _ in range(3):
+        fast(X)
+    calls, seen = slow(fast), []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        seen.append((event, frame.f_code.co_filename, frame.f_code.co_name))
+
+    sys.setprofile(profile)
+    try:
+        fast(X)
+    finally:
+        sys.setprofile(None)
+    assert not calls
+    called = [name for event, file, name in seen if event == "call" and file.endswith("eval_frame.py")]
+    assert any(file == "<smelt plan>" for _, file, _ in seen)
+    assert not called
+
+
+def test_a_tensor_among_the_globals(slow: Any) -> None:
+    """Dynamo's code reads it at each call, and so does what calls directly."""
+    global WEIGHT
+
+    def call(x: Tensor) -> Tensor:
+        return x * WEIGHT
+
+    fast = smelt.compile(call)
+    for _ in range(3):
+        fast(X)
+    calls = slow(fast)
+    torch.testing.assert_close(fast(X), call(X))
+    assert not calls
+    WEIGHT.add_(1.0)
+    torch.testing.assert_close(fast(X), call(X))
+    for _ in range(3):
+        WEIGHT = torch.randn(6)
+        torch.testing.assert_close(fast(X), call(X))
+
+
+def test_a_program_that_sets_a_global(slow: Any) -> None:
+    def call(x: Tensor) -> Tensor:
+        global COUNT
+        COUNT = 7
+        return x + 1
+
+    fast = smelt.compile(call)
+    for _ in range(3):
+        fast(X)
+    calls = slow(fast)
+    globals()["COUNT"] = 0
+    fast(X)
+    assert COUNT == 7
+    globals()["COUNT"] = 0
+    fast(X)
+    assert COUNT == 7
+    assert len(calls) <= 2
 
 
 def test_what_dynamo_is_told_is_heard() -> None:

@@ -52,6 +52,17 @@ def test_moved_memory_is_left_alone() -> None:
         assert make(recycler).data_ptr() != address
 
 
+def test_ever_new_sizes_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycle, "MOST_FORMS", 8)
+    recycler = Recycler()
+    address = make(recycler).data_ptr()
+    for rows in range(1, 30):
+        small = recycler.empty((rows, 4), (4, 1), torch.float32)
+        assert small.shape == (rows, 4)
+    assert len(recycler._known) <= 8
+    assert make(recycler).data_ptr() == address
+
+
 def test_sizes_and_dtypes_do_not_mix() -> None:
     recycler = Recycler()
     address = make(recycler).data_ptr()

@@ -10,6 +10,7 @@ as Dynamo asks them), and nothing that stands between the call and Dynamo's fram
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, get_eval_frame_callback
-from torch._dynamo import eval_frame
+from torch._dynamo import eval_frame, utils
 from torch._dynamo.eval_frame import DynamoStance, OptimizedModule, innermost_backend, innermost_fn
 from torch.fx import GraphModule
 from torch.nn.modules import module as hooked
@@ -35,6 +36,9 @@ MOST_PATIENCE = 64
 
 _WHOLE = "_smelt_whole"
 _COMPILED, _RESUMED = "__compiled_fn_", "__resume_at"
+_UTILS = "__import_torch_dot__dynamo_dot_utils"
+_OTHER_USES = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "MAKE_FUNCTION"}
+"""What uses a function's globals and would not find all of them in a `_Globals`."""
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _OWN_HOOKS)
 _CALLS = {name: vars(nn.Module)[name] for name in ("__call__", "_wrapped_call_impl", "_call_impl")}
@@ -223,9 +227,46 @@ def _is_whole(code: CodeType, frame: FunctionType) -> bool:
 
 
 def _with_code(frame: FunctionType, code: CodeType) -> FunctionType:
-    function = FunctionType(code, frame.__globals__, frame.__name__, frame.__defaults__, frame.__closure__)
+    """The function with Dynamo's code, which calls what smelt has compiled without Dynamo's wrappers around
+    it: they tell Dynamo not to look at it, and nobody has told it to look here (`Ways._is_usual`).
+    """
+    known = frame.__globals__
+    if _OTHER_USES.isdisjoint(each.opname for each in dis.get_instructions(code)):
+        compiled = [name for name in code.co_names if name.startswith(_COMPILED)]
+        known = _Globals(known, {name: innermost_fn(known[name]) for name in compiled})
+    function = FunctionType(code, known, frame.__name__, frame.__defaults__, frame.__closure__)
     function.__kwdefaults__ = frame.__kwdefaults__
     return function
+
+
+class _Globals(dict[str, Any]):
+    """The globals of a function, as they are when they are read, but for some that it sees otherwise."""
+
+    def __init__(self, real: dict[str, Any], otherwise: dict[str, Any]) -> None:
+        super().__init__(otherwise, __builtins__=real["__builtins__"])
+        if _UTILS in real:
+            self[_UTILS] = _UtilsWithoutMarks
+        self.real = real
+
+    def __missing__(self, name: str) -> Any:
+        return self.real[name]
+
+
+class _Utils(type):
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(utils, name)
+
+
+class _UtilsWithoutMarks(metaclass=_Utils):
+    """``torch._dynamo.utils`` without the marks that Dynamo's code sets for a profiler around itself."""
+
+    @staticmethod
+    def record_pregraph_bytecode_enter() -> None:
+        """Nothing."""
+
+    @staticmethod
+    def record_pregraph_bytecode_exit(mark: None) -> None:
+        """Nothing."""
 
 
 def _names_of(frame: FunctionType) -> Callable[..., dict[str, Any]]:

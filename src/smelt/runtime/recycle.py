@@ -12,8 +12,6 @@ import math
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -27,6 +25,11 @@ SMALLEST = 1 << 18
 IDLE_SECONDS = 20.0
 """Memory that has served nobody for so long is given back, when next some is asked for."""
 LOOK_SECONDS = 5.0
+MOST_FORMS = 1024
+"""How many sizes and layouts are remembered; there are more where sizes change with each call."""
+
+Sizes = tuple[int, ...]
+Form = tuple[Sizes, Sizes, torch.dtype]
 
 _use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _view: Any = getattr(getattr(torch._C._dynamo, "guards", None), "_reinterpret_tensor", None)
@@ -58,14 +61,19 @@ class _Block:
 class _Shelf:
     """Blocks of one size. A step takes many, one after the other: looking goes on where it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.blocks: list[_Block] = []
         self._last = 0
 
     def free(self) -> _Block | None:
         """The first block, where nobody holds it: it may be in the caches still. Else another one."""
-        count = len(self.blocks)
-        for place in chain(range(min(1, count)), range(self._last + 1, count), range(1, self._last + 1)):
+        if not self.blocks:
+            return None
+        if self.blocks[0].is_free():
+            self._last = 0
+            return self.blocks[0]
+        for place in chain(range(self._last + 1, len(self.blocks)), range(1, self._last + 1)):
             if self.blocks[place].is_free():
                 self._last = place
                 return self.blocks[place]
@@ -96,37 +104,52 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = defaultdict(_Shelf)
+        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = {}
+        self._known: dict[Form, _Shelf | None] = {}
         self._lock = threading.RLock()  # a finalizer may run compiled code in between
         self._looked = time.monotonic()
 
-    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, shape: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
         """A new tensor whose elements may hold anything, as ``torch.empty_strided``."""
-        size = dtype.itemsize * math.prod(shape)
-        reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
-        dense = reach * dtype.itemsize == size
-        if size < SMALLEST or not dense or _use_count is None or _view is None:
-            return torch.empty_strided(shape, strides, dtype=dtype)
+        form = shape, strides, dtype
         now = time.monotonic()
         with self._lock:
             if now - self._looked > LOOK_SECONDS:
                 self._give_back(now)
-            shelf = self._shelves[size, dtype]
+            shelf = self._known[form] if form in self._known else self._shelf(form)
+            if shelf is None:
+                return torch.empty_strided(shape, strides, dtype=dtype)
             block = shelf.free()
             if block is None:
-                block = _new(size, dtype)
+                block = _new(shelf.size, dtype)
                 shelf.add(block)
             block.served = now
-            made: torch.Tensor = _view(block.base, tuple(shape), tuple(strides), 0)
+            made: torch.Tensor = _view(block.base, shape, strides, 0)
         return made
 
     def clear(self) -> None:
         """Keep nothing: what is in use goes when its last holder goes."""
         with self._lock:
             self._shelves.clear()
+            self._known.clear()
+
+    def _shelf(self, form: Form) -> _Shelf | None:
+        """Where memory for such tensors is, if any is kept."""
+        shape, strides, dtype = form
+        size = dtype.itemsize * math.prod(shape)
+        reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        dense = reach * dtype.itemsize == size
+        kept = size >= SMALLEST and dense and _use_count is not None and _view is not None
+        if kept and (size, dtype) not in self._shelves:
+            self._shelves[size, dtype] = _Shelf(size)
+        if len(self._known) >= MOST_FORMS:
+            self._known.clear()
+        shelf = self._known[form] = self._shelves[size, dtype] if kept else None
+        return shelf
 
     def _give_back(self, now: float) -> None:
         self._looked = now
+        self._known.clear()
         for size, shelf in list(self._shelves.items()):
             shelf.drop(now - IDLE_SECONDS)
             if not shelf.blocks:
