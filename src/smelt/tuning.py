@@ -50,9 +50,10 @@ SECONDS_EACH = 0.02
 LEAST_TURNS, ENOUGH_TURNS, MOST_TURNS = 3, 6, 100
 CLEAR = 1.25
 """How many times faster one way has to be than the other for `LEAST_TURNS` to do."""
-MARGIN = 1.1
-"""How many times faster something has to be than what the rule says: times are not exact, and the kernels
-around a contraction fuse with ours and lie as it likes.
+MARGIN = 1.2
+"""How many times faster something has to be than what the rule says: times are not exact (one product took
+0.98 to 1.17 times as long as ATen's within an hour), and the kernels around a contraction fuse with ours and
+lie as it likes. With 1.1, ResNet-50 for all sizes was once scheduled for ATen, and took 1.2 times as long.
 """
 LEAST_WORK = 2**17
 """Multiplications below which it is not worth measuring: the rule decides."""
@@ -206,7 +207,7 @@ class Tuning:
             size = _operand_bytes(scheduled.graph, run.arguments) + _operand_bytes(graph)
             native = partial(_native_caller, run, scheduled.graph, built, arena)
             prepared.append((size, partial(_with_aten, native, theirs.plan, graph)))
-        times = dict(zip(keys, _race_in_groups(prepared, lambda native, aten: native <= aten)))
+        times = dict(zip(keys, _race_in_groups(prepared, lambda native, aten: native <= aten * MARGIN)))
         return {key: timing for key, timing in times.items() if timing.native <= timing.aten * MARGIN}
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[Prepared]:
@@ -422,8 +423,8 @@ def _race_in_groups(
 def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far_apart) -> list[Timing]:
     """The best time of each, taking turns until it is clear.
 
-    A kernel of ours that seems slower has `ENOUGH_TURNS` more: something else may have been running, and
-    ATen's call would be remembered for good.
+    A kernel of ours that seems slower, by more than `MARGIN`, has `ENOUGH_TURNS` more: something else may have
+    been running, and ATen's call would be remembered for good.
     """
     best = [[math.inf, math.inf] for _ in pairs]
     spent = [0.0] * len(pairs)
@@ -448,7 +449,7 @@ def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far
             patience = SECONDS_EACH if turn >= ENOUGH_TURNS else 4 * SECONDS_EACH
             undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
         take_turns(turn, undecided)
-    slower = [number for number, (native, aten) in enumerate(best) if native > aten]
+    slower = [number for number, (native, aten) in enumerate(best) if native > aten * MARGIN]
     for turn in range(ENOUGH_TURNS):
         take_turns(turn, slower)
     return [Timing(native, aten) for native, aten in best]
