@@ -423,7 +423,7 @@ def _race_in_groups(
 def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far_apart) -> list[Timing]:
     """The best time of each, taking turns until it is clear.
 
-    A kernel of ours that seems slower, by more than `MARGIN`, has `ENOUGH_TURNS` more: something else may have
+    A kernel of ours that seems slower by more than `MARGIN` has `ENOUGH_TURNS` more: something else may have
     been running, and ATen's call would be remembered for good.
     """
     best = [[math.inf, math.inf] for _ in pairs]
