@@ -4,7 +4,7 @@
 
 The kernel that writes x writes the zeros around it too, behind its own loops: less than a copy of x would be.
 Depthwise convolutions gain by it (MobileNetV2: 8 %). Others read a copy again and again: it costs next to
-nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). That has the border then.
+nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). Then the copy has the border.
 """
 
 from __future__ import annotations
