@@ -51,6 +51,11 @@ def test_expand_is_sympys(expr: Expr) -> None:
     assert expand(expr) == sympy.expand(expr)
 
 
+def test_expand_of_other_powers_is_sympys() -> None:
+    for expr in (U / (V + 1), (U + 1) ** 2 / (V + 2), 2**U * (V + 1), (U + V) ** 9, U**V):
+        assert expand(expr) == sympy.expand(expr)
+
+
 @settings(deadline=None)
 @given(sums(), st.sampled_from(SYMBOLS))
 def test_linear_is_sympys_coefficient_and_rest(expr: Expr, var: Symbol) -> None:

@@ -41,13 +41,12 @@ def _expand(expr: Expr) -> Expr:
     """Part by part, as `_replaced`."""
     if isinstance(expr, Add):
         return total(map(expand, expr.args))
-    if isinstance(expr, (Mul, Pow)):
-        terms: list[Expr] = [ONE]
-        for factor in Mul.make_args(expr):
-            base, times = _power(factor)
-            for _ in range(times):
-                terms = [term * other for term in terms for other in _terms(expand(base))]
-        return total(terms)
+    factors = [_power(factor) for factor in Mul.make_args(expr)]
+    if isinstance(expr, (Mul, Pow)) and not any(isinstance(base, Pow) for base, _ in factors):
+        made: Expr = ONE
+        for base in (expand(base) for base, count in factors for _ in range(count)):
+            made = total(term * other for term in _terms(made) for other in _terms(base))
+        return made
     if isinstance(expr, _PARTED):
         return _made_again(expr, tuple(map(expand, expr.args)))
     return sympy.expand(expr)
@@ -70,7 +69,7 @@ def _is_expanded_factor(factor: Expr) -> bool:
 
 
 def _power(factor: Expr) -> tuple[Expr, int]:
-    """What is multiplied, and how often."""
+    """What is multiplied, and how often; a power that is no product of its base is one factor."""
     if isinstance(factor, Pow) and factor.exp.is_Integer and factor.exp > 0:
         return factor.base, int(factor.exp)
     return factor, 1
