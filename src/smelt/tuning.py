@@ -156,7 +156,7 @@ class Tuning:
         if timing is None:
             return usual
         if usual:
-            return timing.native <= timing.aten * MARGIN
+            return _is_kept(timing.native, timing.aten)
         return has_nest(product, graph, target) and timing.native * MARGIN < timing.aten
 
     def frozen(self, graph: Graph) -> frozenset[str]:
@@ -207,8 +207,8 @@ class Tuning:
             size = _operand_bytes(scheduled.graph, run.arguments) + _operand_bytes(graph)
             native = partial(_native_caller, run, scheduled.graph, built, arena)
             prepared.append((size, partial(_with_aten, native, theirs.plan, graph)))
-        times = dict(zip(keys, _race_in_groups(prepared, lambda native, aten: native <= aten * MARGIN)))
-        return {key: timing for key, timing in times.items() if timing.native <= timing.aten * MARGIN}
+        times = dict(zip(keys, _race_in_groups(prepared, _is_kept)))
+        return {key: timing for key, timing in times.items() if _is_kept(timing.native, timing.aten)}
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[Prepared]:
         """Both ways to compute each; all kernels are one library."""
@@ -400,6 +400,11 @@ def _operand_bytes(graph: Graph, names: Iterable[str] | None = None) -> int:
     return sum(size_hint(numel(each.shape), graph.hints) * each.dtype.itemsize for each in buffers)
 
 
+def _is_kept(native: float, aten: float) -> bool:
+    """Whether a kernel that the rule has chosen stays."""
+    return native <= aten * MARGIN
+
+
 def _far_apart(native: float, aten: float) -> bool:
     return max(native, aten) > CLEAR * min(native, aten)
 
@@ -449,7 +454,7 @@ def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _far
             patience = SECONDS_EACH if turn >= ENOUGH_TURNS else 4 * SECONDS_EACH
             undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
         take_turns(turn, undecided)
-    slower = [number for number, (native, aten) in enumerate(best) if native > aten * MARGIN]
+    slower = [number for number, (native, aten) in enumerate(best) if not _is_kept(native, aten)]
     for turn in range(ENOUGH_TURNS):
         take_turns(turn, slower)
     return [Timing(native, aten) for native, aten in best]

@@ -245,28 +245,24 @@ class _Globals(dict[str, Any]):
     def __init__(self, real: dict[str, Any], otherwise: dict[str, Any]) -> None:
         super().__init__(otherwise, __builtins__=real["__builtins__"])
         if _UTILS in real:
-            self[_UTILS] = _UtilsWithoutMarks
+            self[_UTILS] = _UtilsWithoutMarks()
         self.real = real
 
     def __missing__(self, name: str) -> Any:
         return self.real[name]
 
 
-class _Utils(type):
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(utils, name)
-
-
-class _UtilsWithoutMarks(metaclass=_Utils):
+class _UtilsWithoutMarks:
     """``torch._dynamo.utils`` without the marks that Dynamo's code sets for a profiler around itself."""
 
-    @staticmethod
-    def record_pregraph_bytecode_enter() -> None:
+    def record_pregraph_bytecode_enter(self) -> None:
         """Nothing."""
 
-    @staticmethod
-    def record_pregraph_bytecode_exit(mark: None) -> None:
+    def record_pregraph_bytecode_exit(self, mark: None) -> None:
         """Nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(utils, name)
 
 
 def _names_of(frame: FunctionType) -> Callable[..., dict[str, Any]]:

@@ -12,6 +12,7 @@ import math
 import sys
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -61,8 +62,7 @@ class _Block:
 class _Shelf:
     """Blocks of one size. A step takes many, one after the other: looking goes on where it has ended."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
         self.blocks: list[_Block] = []
         self._last = 0
 
@@ -70,10 +70,7 @@ class _Shelf:
         """The first block, where nobody holds it: it may be in the caches still. Else another one."""
         if not self.blocks:
             return None
-        if self.blocks[0].is_free():
-            self._last = 0
-            return self.blocks[0]
-        for place in chain(range(self._last + 1, len(self.blocks)), range(1, self._last + 1)):
+        for place in chain((0,), range(self._last + 1, len(self.blocks)), range(1, self._last + 1)):
             if self.blocks[place].is_free():
                 self._last = place
                 return self.blocks[place]
@@ -104,7 +101,7 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = {}
+        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = defaultdict(_Shelf)
         self._known: dict[Form, _Shelf | None] = {}
         self._lock = threading.RLock()  # a finalizer may run compiled code in between
         self._looked = time.monotonic()
@@ -121,7 +118,7 @@ class Recycler:
                 return torch.empty_strided(shape, strides, dtype=dtype)
             block = shelf.free()
             if block is None:
-                block = _new(shelf.size, dtype)
+                block = _new(dtype.itemsize * math.prod(shape), dtype)
                 shelf.add(block)
             block.served = now
             made: torch.Tensor = _view(block.base, shape, strides, 0)
@@ -140,8 +137,6 @@ class Recycler:
         reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
         dense = reach * dtype.itemsize == size
         kept = size >= SMALLEST and dense and _use_count is not None and _view is not None
-        if kept and (size, dtype) not in self._shelves:
-            self._shelves[size, dtype] = _Shelf(size)
         if len(self._known) >= MOST_FORMS:
             self._known.clear()
         shelf = self._known[form] = self._shelves[size, dtype] if kept else None

@@ -353,10 +353,11 @@ def _joined(found: dict[tuple[Expr, ...], int]) -> bool:
         others = [factor for factor in key if factor is not rest]
         coefficient = found[key]
         for terms in ([_factors(by)], _terms(by)):
-            quotient = [_ordered((*others, *factors, quotients[rest.args])) for _, factors in terms]
-            if coefficient == 0 or [found.get(each) for each in quotient] != [
-                coefficient * times for times, _ in terms
-            ]:
+            quotient = {
+                _ordered((*others, *factors, quotients[rest.args])): coefficient * times
+                for times, factors in terms
+            }
+            if coefficient == 0 or not quotient.items() <= found.items():
                 continue
             for each in (key, *quotient):
                 del found[each]
