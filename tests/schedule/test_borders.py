@@ -11,12 +11,16 @@ from sympy import Integer
 
 import smelt
 from smelt.config import Config
-from smelt.loops.ir import Buffer
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Buffer, Pointwise
 from smelt.loops.printer import buffer_text
+from smelt.loops.record import record
+from smelt.loops.straightline import MaskedInstruction
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Block, Kernel, Let, Param, Store
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.loops import Target
+from smelt.schedule.operands import Dtypes
 from tests.lowering.harness import lowered
 from tests.schedule.test_convolutions import compiled
 from tests.schedule.test_products import assert_gradients, draw
@@ -197,8 +201,8 @@ def test_a_number_of_groups_that_is_a_size() -> None:
     compiled(padded, draw(*IMAGE), draw(*MIX, seed=1), draw(*TAPS, seed=2), dynamic=True)
 
 
-def test_who_gets_no_border() -> None:
-    """An input; what the graph gives out; what a convolution reads that is not depthwise."""
+def test_whose_copy_gets_the_border() -> None:
+    """An input's; that of what the graph gives out, and of what a convolution reads that is not depthwise."""
 
     def given(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return depthwise(x, w, padding=1).amax((2, 3))
@@ -210,14 +214,42 @@ def test_who_gets_no_border() -> None:
     def dense(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.conv2d(F.conv2d(x, v).relu(), w, padding=1).amax((2, 3))
 
-    assert not bordered(given, (1, 64, 12, 12), TAPS)
-    assert not bordered(given_out, IMAGE, MIX, TAPS)  # type: ignore[arg-type]
+    def copies(function: Function, *shapes: tuple[int, ...]) -> list[list[tuple[int, int]]]:
+        found = bordered(function, *shapes)
+        assert all(buffer.name.endswith("_lhs") for buffer in found)
+        return [sides(buffer) for buffer in found]
+
+    around = [[(0, 0), (1, 1), (1, 1), (0, 0)]]
+    assert copies(given, (1, 64, 12, 12), TAPS) == around
+    assert copies(given_out, IMAGE, MIX, TAPS) == around  # type: ignore[arg-type]
 
     def padded_twice(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return depthwise(F.pad(F.conv2d(x, v).relu(), (0, 1, 0, 1)), w, padding=1).amax((2, 3))
 
-    assert not bordered(dense, IMAGE, MIX, (64, 64, 3, 3))
-    assert not bordered(padded_twice, IMAGE, MIX, TAPS)
+    assert copies(dense, IMAGE, MIX, (64, 64, 3, 3)) == around
+    assert copies(padded_twice, IMAGE, MIX, TAPS) == around  # of what is padded already
+
+
+def test_a_copy_with_a_border_asks_nothing() -> None:
+    """Not where it is inside: it is all of the buffer, and the zeros are written beside it."""
+
+    def stem(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, w, stride=2, padding=3)
+
+    shapes = [(1, 3, 22, 18), (32, 3, 7, 7)]
+    inputs = [draw(*shape, seed=k) / 8 for k, shape in enumerate(shapes)]
+    graph = lowered(stem, *inputs)
+    chosen = choose_kernels(graph, Config(), Target(32))
+    (copy,) = (node for node in chosen.nodes if str(node.outputs[0]).endswith("_lhs"))
+    (buffer,) = (buffer for buffer in chosen.buffers.values() if buffer.border)
+    assert buffer.name == copy.outputs[0]
+    assert sides(buffer) == [(0, 0), (3, 2), (3, 2), (0, 0)]
+    assert isinstance(copy.body, Pointwise)
+    outer = variables("i", len(copy.body.shape))
+    steps = record(copy.body.inner_fn, [outer], Dtypes(chosen.buffers), {}).instructions
+    assert [step.op for step in steps if not isinstance(step, MaskedInstruction)] == ["load"]
+    assert len(steps) == 1
+    simulated(graph, inputs, Config(parallel_grain=1))
 
 
 def test_the_nests_interpreter_agrees() -> None:

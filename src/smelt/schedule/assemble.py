@@ -479,9 +479,11 @@ class Assembler:
                 yield found, [self.built[each] for each in self.built if self._is_part(each, position, core)]
 
     def _is_part(self, place: int, position: int, core: Item) -> bool:
-        """Whether the group at ``place`` does a part of what ``core``, at ``position``, stands for."""
+        """Whether the group at ``place`` does a part of what ``core``, at ``position``, stands for; another
+        product that leaves its result as ``core`` reads it does not.
+        """
         group = self.groups[place]
-        mine = any(item.node.origin is core.node.origin for item in group.items)
+        mine = group.product is None and any(item.node.origin is core.node.origin for item in group.items)
         before = mine and any(read.buffer in group.writes for read in core.reads)
         after = mine and any(name in group.reads for name in core.writes)
         return place == position or (before if place < position else after)

@@ -27,7 +27,7 @@ from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_pays, has_attention_nest
-from smelt.schedule.borders import Borders
+from smelt.schedule.borders import Borders, Sides
 from smelt.schedule.constants import frozen_buffers
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
@@ -293,16 +293,22 @@ class _Native:
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
-    def _buffer(self, purpose: str, shape: Sequence[Expr]) -> str:
+    def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
         while name in self.graph.buffers:
             name += "_"
-        self.graph.buffers[name] = Buffer(name, self.within, tuple(shape), contiguous_strides(shape))
+        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), border=border)
+        self.graph.buffers[name] = replace(made, strides=contiguous_strides(made.whole_shape))
         self.layouts.fixed.add(name)  # it lies as the kernel reads it
         return name
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
         found = box(self.product, self.graph)
+        around = None if found is None else self.borders.around_copy(found)
+        if around is not None:
+            found, border = around
+            name = yield from self._boxed("lhs", found, border)
+            return replace(body, lhs=found.load(name))
         if found is not None:
             name = yield from self._boxed("lhs", found)
             return replace(body, lhs=found.load(name))
@@ -312,9 +318,9 @@ class _Native:
         outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
 
-    def _boxed(self, operand: str, found: Boxed) -> Generator[Node, None, str]:
+    def _boxed(self, operand: str, found: Boxed, border: Sides = ()) -> Generator[Node, None, str]:
         """The node that lays an operand out in its box; the buffer that has it."""
-        name = self._buffer(operand, found.shape)
+        name = self._buffer(operand, found.shape, border)
         yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
         return name
 
