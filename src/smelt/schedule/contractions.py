@@ -304,13 +304,9 @@ class _Native:
 
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
         found = box(self.product, self.graph)
-        around = None if found is None else self.borders.around_copy(found)
-        if around is not None:
-            found, border = around
-            name = yield from self._boxed("lhs", found, border)
-            return replace(body, lhs=found.load(name))
         if found is not None:
-            name = yield from self._boxed("lhs", found)
+            found, border = self.borders.around_copy(found)
+            name = yield from self._boxed("lhs", found, border)
             return replace(body, lhs=found.load(name))
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
