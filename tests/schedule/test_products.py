@@ -19,7 +19,7 @@ from smelt.nest.ir import Alloc, For, LoopKind, Prefetch, Run
 from smelt.nest.printer import print_run
 from smelt.nest.tree import trip_count, walk
 from smelt.runtime import toolchain
-from smelt.schedule import Target, contractions, products, schedule
+from smelt.schedule import Target, contractions, product_tiles, products, schedule
 from smelt.schedule.products import ProductBuilder
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
@@ -312,7 +312,7 @@ def test_the_next_panel_is_prefetched(rows: int, step: int | None) -> None:
 @pytest.mark.parametrize("depth", [96, 1000, 2100])
 def test_what_the_next_panel_is_packed_from_is_prefetched(depth: int) -> None:
     """All of it, while tiles use the one before; not where a panel's columns lie side by side."""
-    rows, columns, inputs = 64, 160, (draw(64, depth), draw(160, depth, seed=1))
+    rows, columns, inputs = 96, 160, (draw(96, depth), draw(160, depth, seed=1))
     (run,) = schedule(lowered(lambda x, w: x @ w.t(), *inputs), Config(), Target(64)).runs
     product = run.calls[-1].kernel
     loops = {stmt.var: stmt for stmt in walk(product.body) if isinstance(stmt, For)}
@@ -519,7 +519,7 @@ def test_the_last_panel_has_registers_for_its_columns_alone(
     """Of panels of three registers, with so many columns."""
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     lanes = toolchain.find().vector_bytes // 4
-    for module in (products, contractions):
+    for module in (product_tiles, contractions):
         monkeypatch.setattr(module, "panel_width", lambda *_, **__: 3 * lanes)
     summed = _calls(monkeypatch, "_summed")
     columns = registers * lanes + more

@@ -44,11 +44,13 @@ from smelt.schedule.operands import (
     operand_code,
     strides_in_order,
     symbols_of,
+    turned,
 )
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import panel_width
+from smelt.schedule.tiles import panel_width, turned_cost, turned_width
 from smelt.schedule.winograd import Results
 from smelt.symbolic import contiguous_strides, size_hint
+from smelt.symbolic.affine import linear
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
@@ -69,6 +71,14 @@ FEWEST_PIXELS, FEWEST_CHANNELS, FEWEST_TAPS = 32, 4, 3
 """Convolutions with fewer rows and terms are ATen's, or with fewer of any of rows, columns and terms;
 depthwise ones with less of what is fewer, rows or terms.
 """
+FEWEST_TURNED, MOST_TURNED, MORE_COLUMNS = 24, 160, 2
+"""Rows that a product has at least, and at most, whose operands change places, and columns for each row: six
+linear layers of 256 rows took a sixth longer so."""
+FEWEST_TURNED_TERMS, FEWEST_TURNED_WEIGHTS = 64, 2**16
+"""Terms of such a product, and numbers of its weight, at least: packing its rows is one more step."""
+SAVED_ROWS = 22
+"""What that saves, in rows: packing a column takes as long as multiplying it with some 30 rows does, and the
+result has to be turned."""
 MOST_ROWS = 4
 """Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
 float32.
@@ -97,6 +107,8 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
         if product is None:
             made: Iterable[Node] = [_without_kernel(node, graph, config, target, choose)]
         else:
+            if _turning_pays(product, chosen, target.lanes):
+                product = turned(product)
             made = _Native(node, product, chosen, layouts, borders, target).nodes()
         for each in made:
             chosen.nodes.append(each)
@@ -227,6 +239,30 @@ def is_matrix_product(product: Product) -> bool:
     return last and len(product.body.reduce_shape) == 1
 
 
+def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
+    """Whether to pack lhs, and to read rhs, a weight that may be another at the next call, where it lies: few
+    rows use it, so that packing it would take longer, and each column's terms lie side by side.
+    """
+    plain = not (product.frozen or product.shared or product.batch or product.apart)
+    if not plain or not product.extents[-1].is_Integer:
+        return False
+    rows, columns, depth = (size_hint(size, graph.hints) for size in (*product.extents, product.depth))
+    if not FEWEST_TURNED <= rows <= min(MOST_TURNED, columns // MORE_COLUMNS):
+        return False
+    if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
+        return False
+    wide = turned_width(sympy.Integer(rows), lanes) // lanes
+    if turned_cost(rows, lanes, wide) * lanes > rows + SAVED_ROWS:
+        return False
+    other = turned(product)
+    body, terms = other.body, variables("r", len(other.body.reduce_shape))
+    place = lhs_place(body, graph)
+    order = None if place is None else memory_order(place[1], terms, body.reduce_shape)
+    if place is None or not order or linear(place[1], terms[order[-1]])[0] != 1:
+        return False
+    return lies_well(other, graph) and (_is_plain_rhs(body, graph) or box(other, graph, "rhs") is not None)
+
+
 class _Native:
     """The nodes of a contraction that runs in a kernel of our own."""
 
@@ -275,7 +311,7 @@ class _Native:
         """Whether all of rhs is packed before the product begins: what is the same at every call, and what
         every thread needs; the kernel packs a panel at a time where it has more columns than rows.
         """
-        if self.product.frozen or self.product.apart is not None:
+        if self.product.frozen or self.product.turned or self.product.apart is not None:
             return True
         *batch, rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents)
         if is_matrix_product(self.product):
@@ -291,6 +327,8 @@ class _Native:
         large = self.target.large_tiles
         *_, rows, columns = product.extents
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
+        if product.turned:
+            return turned_width(columns, self.lanes)
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:

@@ -343,7 +343,7 @@ class _Arranger:
             if is_store:
                 turns = along == 1 and down not in (None, 0, 1)
             else:
-                turns = along is not None and down in (0, 1)
+                turns = down in (0, 1)
                 loaded.add(down)
             if not turns or sizes.get(buffer) != 4:
                 return False

@@ -39,6 +39,7 @@ class Product:
     operands depend on, only lhs, only rhs. Where nothing is rhs's alone, the batch is the columns: then lhs
     depends on these too (``shared``), as a depthwise convolution's does. ``apart``: how the body was made of
     the contraction that the graph has. ``frozen``: rhs is the same at every call, and is packed ahead.
+    ``turned``: the operands have changed places, a result has rows side by side.
     """
 
     body: Contraction
@@ -48,6 +49,7 @@ class Product:
     shared: bool = False
     apart: Apart | None = None
     frozen: bool = False
+    turned: bool = False
 
     def sizes(self, dims: Iterable[int]) -> tuple[Expr, ...]:
         return tuple(self.body.shape[d] for d in dims)
@@ -73,7 +75,8 @@ class Product:
         """The dimensions as a result's memory has them: the batch, rows, columns side by side. Pieces of one
         dimension lie together.
         """
-        order = (*self.batch, *self.rows, *self.columns)
+        inner = (*self.columns, *self.rows) if self.turned else (*self.rows, *self.columns)
+        order = (*self.batch, *inner)
         return order if self.apart is None else self.apart.together(order, self.batch)
 
     @property
@@ -107,6 +110,12 @@ class Product:
     def phases(self) -> tuple[int, ...]:
         """The dimensions of the batch whose turns are neighbours in a result."""
         return () if self.apart is None else tuple(phase.dim for phase in self.apart.phases)
+
+
+def turned(product: Product) -> Product:
+    """The same product, its operands in each other's place: rows are columns, and columns rows."""
+    body = replace(product.body, lhs=product.body.rhs, rhs=product.body.lhs)
+    return replace(product, body=body, rows=product.columns, columns=product.rows, turned=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
 """Registers side by side that a panel may have, the best ones first; and for large tiles."""
 NARROWER = 1.06
 """What a column costs where large tiles are not the widest ones."""
+TURNED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
+"""What tiles of so many registers side by side cost that have a vector's rows; one waits for its own sums."""
 OFTEN = 256
 """Rows, and terms, from which on tiles as wide as can be are worth unused columns in each call's packing."""
 
@@ -88,6 +90,28 @@ def panel_width(
         return -(-int(columns) // (wide * lanes)) * wide * (NARROWER if narrower else 1.0)
 
     return lanes * min(widest, key=cost)
+
+
+def turned_width(columns: Expr, lanes: int) -> int:
+    """Columns of a panel of a product that is turned.
+
+    >>> [turned_width(sympy.Integer(columns), 16) for columns in (128, 49, 197, 32)]
+    [48, 32, 48, 32]
+    """
+    if not columns.is_Integer:
+        return lanes * max(TURNED_COSTS)
+    return lanes * min(TURNED_COSTS, key=lambda wide: (turned_cost(int(columns), lanes, wide), wide))
+
+
+def turned_cost(columns: int, lanes: int, wide: int) -> float:
+    """What all panels of a product that is turned cost, in registers side by side, if so many are a panel's:
+    no more columns of the last one are summed than are used.
+
+    >>> [turned_cost(columns, 16, 3) for columns in (128, 48)]
+    [8.15, 3.0]
+    """
+    full, rest = divmod(-(-columns // lanes), wide)
+    return full * TURNED_COSTS[wide] + TURNED_COSTS.get(rest, 0.0)
 
 
 def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
