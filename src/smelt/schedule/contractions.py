@@ -56,8 +56,8 @@ Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
 
 FEWEST_ROWS, FEW_ROWS = 32, 8
-"""Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where there is
-more than `MOST_PACKED` to pack, for one matrix or, of fewer than `FEW_ROWS`, for all of them.
+"""Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where more
+than `MOST_PACKED` has to be packed, for one matrix or, of fewer than `FEW_ROWS`, for all of them.
 """
 MOST_PACKED = 2**14
 """Elements whose packing takes as long as calling ATen does, some microseconds."""
@@ -71,14 +71,14 @@ FEWEST_PIXELS, FEWEST_CHANNELS, FEWEST_TAPS = 32, 4, 3
 """Convolutions with fewer rows and terms are ATen's, or with fewer of any of rows, columns and terms;
 depthwise ones with less of what is fewer, rows or terms.
 """
-FEWEST_TURNED, MOST_TURNED, MORE_COLUMNS = 24, 160, 2
-"""Rows that a product has at least, and at most, whose operands change places, and columns for each row: six
-linear layers of 256 rows took a sixth longer so."""
+MOST_TURNED, MORE_COLUMNS = 144, 2
+"""Rows that a product has at most whose operands change places, and columns for each row at least: six linear
+layers of 256 rows took a sixth longer so."""
 FEWEST_TURNED_TERMS, FEWEST_TURNED_WEIGHTS = 64, 2**16
 """Terms of such a product, and numbers of its weight, at least: packing its rows is one more step."""
-SAVED_ROWS = 22
-"""What that saves, in rows: packing a column takes as long as multiplying it with some 30 rows does, and the
-result has to be turned."""
+SAVED_ROWS = 11
+"""What that saves, in rows for every 8 lanes: packing a column takes as long as multiplying it with some 15
+rows does, and the result has to be turned."""
 MOST_ROWS = 4
 """Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
 float32.
@@ -221,8 +221,9 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
         )
     if is_matrix_product(product):
         packed = columns * depth * (math.prod(batch) if rows < FEW_ROWS else 1)
-        packs = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
-        return packs and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
+        pays = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
+        pays = pays or _turning_pays(product, graph, target.lanes)
+        return pays and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     if product.shared:
         return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
     return max(rows, depth) >= FEWEST_PIXELS and min(rows, columns, depth) >= FEWEST_CHANNELS
@@ -241,18 +242,19 @@ def is_matrix_product(product: Product) -> bool:
 
 def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
     """Whether to pack lhs, and to read rhs, a weight that may be another at the next call, where it lies: few
-    rows use it, so that packing it would take longer, and each column's terms lie side by side.
+    rows use it, so that packing it would take longer, but not so few that most of a vector has none, and each
+    column's terms lie side by side.
     """
     plain = not (product.frozen or product.shared or product.batch or product.apart)
     if not plain or not product.extents[-1].is_Integer:
         return False
     rows, columns, depth = (size_hint(size, graph.hints) for size in (*product.extents, product.depth))
-    if not FEWEST_TURNED <= rows <= min(MOST_TURNED, columns // MORE_COLUMNS):
+    if rows > min(MOST_TURNED, columns // MORE_COLUMNS):
         return False
     if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
         return False
     wide = turned_width(sympy.Integer(rows), lanes) // lanes
-    if turned_cost(rows, lanes, wide) * lanes > rows + SAVED_ROWS:
+    if turned_cost(rows, lanes, wide) * lanes > rows + SAVED_ROWS * lanes / 8:
         return False
     other = turned(product)
     body, terms = other.body, variables("r", len(other.body.reduce_shape))
