@@ -135,20 +135,17 @@ def test_a_weight_may_be_another_at_each_call() -> None:
             layer.weight.mul_(-0.5)
 
 
-def test_rows_of_any_number() -> None:
-    """Turned for the size that was seen first, and right for all others."""
+def test_not_for_rows_of_any_number() -> None:
+    """One may come, or a thousand: turned, these took up to three times as long as ATen's call."""
     torch._dynamo.reset()
     smelt.reset()
     layer = torch.nn.Sequential(torch.nn.Linear(192, 420), torch.nn.GELU(), torch.nn.Linear(420, 192))
-    fast, exact = (
-        smelt.compile(layer, dynamic=True, keep_text=True),
-        copy.deepcopy(layer).double(),
-    )
+    fast, exact = smelt.compile(layer, dynamic=True, keep_text=True), copy.deepcopy(layer).double()
     with torch.no_grad():
-        for rows in (64, 2, 3, 16, 17, 47, 48, 49, 250):
+        for rows in (64, 2, 16, 49, 250):
             x = draw(rows, 192)
             assert_close(fast(x), layer(x), exact(x.double()))
-    assert len(smelt.reports()) == 1 and "turned" in smelt.reports()[-1].text("nest")
+    assert len(smelt.reports()) == 1 and "turned" not in smelt.reports()[-1].text("nest")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

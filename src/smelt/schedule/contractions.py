@@ -243,17 +243,18 @@ def is_matrix_product(product: Product) -> bool:
 def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
     """Whether to pack lhs, and to read rhs, a weight that may be another at the next call, where it lies: few
     rows use it, so that packing it would take longer, but not so few that most of a vector has none, and each
-    column's terms lie side by side.
+    column's terms lie side by side. Rows whose number is not known may be one, or thousands.
     """
     plain = not (product.frozen or product.shared or product.batch or product.apart)
-    if not plain or not product.extents[-1].is_Integer:
+    sizes = (*product.extents, product.depth)
+    if not plain or not all(size.is_Integer for size in sizes):
         return False
-    rows, columns, depth = (size_hint(size, graph.hints) for size in (*product.extents, product.depth))
+    rows, columns, depth = map(int, sizes)
     if rows > min(MOST_TURNED, columns // MORE_COLUMNS):
         return False
     if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
         return False
-    wide = turned_width(sympy.Integer(rows), lanes) // lanes
+    wide = turned_width(rows, lanes) // lanes
     if turned_cost(rows, lanes, wide) * lanes > rows + SAVED_ROWS * lanes / 8:
         return False
     other = turned(product)
@@ -330,7 +331,7 @@ class _Native:
         *_, rows, columns = product.extents
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         if product.turned:
-            return turned_width(columns, self.lanes)
+            return turned_width(int(columns), self.lanes)
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:

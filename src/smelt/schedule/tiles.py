@@ -92,15 +92,13 @@ def panel_width(
     return lanes * min(widest, key=cost)
 
 
-def turned_width(columns: Expr, lanes: int) -> int:
+def turned_width(columns: int, lanes: int) -> int:
     """Columns of a panel of a product that is turned.
 
-    >>> [turned_width(sympy.Integer(columns), 16) for columns in (128, 49, 197, 32)]
+    >>> [turned_width(columns, 16) for columns in (128, 49, 197, 32)]
     [48, 32, 48, 32]
     """
-    if not columns.is_Integer:
-        return lanes * max(TURNED_COSTS)
-    return lanes * min(TURNED_COSTS, key=lambda wide: (turned_cost(int(columns), lanes, wide), wide))
+    return lanes * min(TURNED_COSTS, key=lambda wide: (turned_cost(columns, lanes, wide), wide))
 
 
 def turned_cost(columns: int, lanes: int, wide: int) -> float:
