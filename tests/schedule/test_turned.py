@@ -1,166 +1,127 @@
-"""Products that read a weight where it lies: the operands change places, and rows are packed in its stead."""
+"""Copies that turn memory are turned in registers: each line of what they read and write is touched once."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
 import torch
+from sympy import Integer
 
 import smelt
 from smelt.config import Config
-from smelt.nest.ir import Alloc
-from smelt.nest.tree import walk
-from smelt.schedule import Target, contractions, schedule
-from tests.lowering.harness import lowered
+from smelt.loops.interpreter import run_graph
+from smelt.ops import ops
+from smelt.schedule import Target, schedule
+from tests.schedule import graphs
 from tests.schedule.simulate import simulate
-from tests.schedule.test_products import assert_close, compiled, draw
 
-F = torch.nn.functional
-Tensor = torch.Tensor
-Function = Callable[..., Tensor]
-
-TURNED: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
-    "linear": (F.linear, [(49, 200), (331, 200), (331,)]),
-    "rows-of-several-dimensions": (F.linear, [(2, 20, 192), (344, 192)]),
-    "few-rows": (F.linear, [(11, 256), (300, 256), (300,)]),
-    "as-many-as-lanes": (lambda x, w: x @ w.t(), [(48, 128), (512, 128)]),
-    "activation-and-residual": (
-        lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
-        [(128, 256), (261, 256), (261,), (128, 261)],
+F32 = torch.float32
+WHOLE, REST = (64, 48), (77, 50)
+TURNED: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "whole vectors": (lambda x: x.t().contiguous(), [torch.randn(WHOLE)]),
+    "rows and columns left over": (lambda x: x.t().contiguous(), [torch.randn(REST)]),
+    "many rows": (lambda x: x.t().contiguous(), [torch.randn(40, 2000)]),
+    "integers": (lambda x: x.t().contiguous(), [torch.randint(-9, 9, REST, dtype=torch.int32)]),
+    "computed": (
+        lambda x, b: (torch.relu(x) * 2 + b[:, None]).t().contiguous(),
+        [torch.randn(REST), torch.randn(77)],
     ),
-    "a-row-for-all": (lambda x, w, r: F.linear(x, w) * r, [(33, 256), (259, 256), (33, 1)]),
-    "result-transposed": (lambda x, w: (x @ w.t()).t().relu(), [(40, 256), (264, 256)]),
-    "prologue": (lambda x, w: F.linear(x.relu(), w), [(60, 256), (300, 256)]),
-    "1x1": (F.conv2d, [(1, 256, 7, 7), (260, 256, 1, 1), (260,)]),
-    "1x1-of-two": (lambda x, w: F.conv2d(x, w).relu(), [(2, 256, 6, 6), (256, 256, 1, 1)]),
+    "two of a kind": (lambda x, y: (x - y).t().contiguous(), [torch.randn(REST), torch.randn(REST)]),
+    "channels last": (
+        lambda x: (x + 1).contiguous(memory_format=torch.channels_last),
+        [torch.randn(2, 35, 9, 11)],
+    ),
+    "channels first": (
+        lambda x: (x + 1).contiguous(memory_format=torch.contiguous_format),
+        [torch.randn(2, 35, 9, 11).to(memory_format=torch.channels_last)],
+    ),
 }
-"""What it computes of how large tensors."""
 
 
-def is_turned(function: Function, *inputs: Tensor, vector_bytes: int = 64) -> bool:
-    """Whether a tile is turned, on a machine with such vectors."""
-    scheduled = schedule(lowered(function, *inputs), Config(), Target(vector_bytes))
-    stmts = (stmt for kernel in scheduled.kernels for stmt in walk(kernel.body))
-    return any(isinstance(stmt, Alloc) and stmt.buffer == "turned" for stmt in stmts)
-
-
-def tensors(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    return [draw(*shape, seed=seed) / 4 for seed, shape in enumerate(shapes)]
+COPIED = {"whole vectors", "rows and columns left over", "many rows", "integers"}
 
 
 @pytest.mark.parametrize("name", TURNED)
-def test_numbers(name: str) -> None:
-    function, shapes = TURNED[name]
-    inputs = tensors(shapes)
-    assert is_turned(function, *inputs)
-    weight = inputs[1]
-    assert schedule(lowered(function, *inputs), Config(), Target(64)).arena_size < 4 * weight.numel()
-    assert not compiled(function, *inputs).externs
+def test_what_is_turned_is_the_same(name: str) -> None:
+    function, inputs = TURNED[name]
+    compiled = smelt.compile(function, keep_text=True, dynamic=False)
+    got, want = compiled(*inputs), function(*inputs)
+    assert torch.equal(got, want) and got.stride() == want.stride()
+    text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    assert ("copy_turned<" if name in COPIED else "store_turned(") in text
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products that an interpreter has time for are turned too, and nobody asks what it costs."""
-    for bound in ("FEWEST_TURNED_TERMS", "FEWEST_TURNED_WEIGHTS"):
-        monkeypatch.setattr(contractions, bound, 2)
-    monkeypatch.setattr(contractions, "SAVED_ROWS", 1000)
+def test_a_turned_column_is_printed_once() -> None:
+    """Not once for each lane: compilers took three times as long."""
+    fast = smelt.compile(lambda x: (x.t() + 1).contiguous(), keep_text=True, dynamic=False)
+    fast(torch.randn(WHOLE))
+    text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    assert text.count("load<") == text.count("add(") == text.count("store_turned(") == 1
 
 
-@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-@pytest.mark.parametrize("rows", [5, 16, 37])
-def test_vectors_of_any_width(rows: int, vector_bytes: int, small: None) -> None:
-    inputs = tensors([(rows, 6), (77, 6), (77,), (rows, 77)])
-
-    def function(x: Tensor, w: Tensor, b: Tensor, y: Tensor) -> Tensor:
-        return F.linear(x, w, b).relu() + y
-
-    assert is_turned(function, *inputs, vector_bytes=vector_bytes)
-    graph = lowered(function, *inputs)
-    (got,) = simulate(graph, schedule(graph, Config(), Target(vector_bytes)), inputs)
-    torch.testing.assert_close(got, function(*inputs), rtol=1e-5, atol=1e-5)
+KEPT: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "an operand lies along the columns": (
+        lambda x, y: x.t() + y,
+        [torch.randn(WHOLE), torch.randn(48, 64)],
+    ),
+    "eight bytes": (lambda x: x.t().contiguous(), [torch.randn(WHOLE, dtype=torch.float64)]),
+    "few columns": (lambda x: x.t().contiguous(), [torch.randn(3, 64)]),
+}
 
 
-def test_windows(small: None) -> None:
-    """Of a convolution: the padded box that they see is what is packed."""
-    inputs = tensors([(1, 5, 4, 6), (48, 5, 3, 3), (48,)])
-
-    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return F.conv2d(x, w, b, padding=1, stride=2).tanh()
-
-    assert is_turned(function, *inputs)
-    graph = lowered(function, *inputs)
-    (got,) = simulate(graph, schedule(graph, Config(), Target(64)), inputs)
-    torch.testing.assert_close(got, function(*inputs), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("name", KEPT)
+def test_what_does_not_all_lie_across_is_not_turned(name: str) -> None:
+    function, inputs = KEPT[name]
+    compiled = smelt.compile(function, keep_text=True, dynamic=False)
+    torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=0, atol=0)
+    assert "store_turned(" not in smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth", "why"),
-    [
-        (8, 512, 256, "so few rows that most of a vector has none: ATen's"),
-        (64, 120, 600, "not many more columns than rows"),
-        (150, 512, 256, "packing the weight is little then"),
-        (64, 512, 100, "packing rows takes longer than that"),
-        (64, 2048, 48, "few terms for each element that is turned"),
-    ],
-)
-def test_others_pack_the_weight(rows: int, columns: int, depth: int, why: str) -> None:
-    assert not is_turned(F.linear, draw(rows, depth), draw(columns, depth)), why
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("shape", [(32, 64), (37, 50)])
+def test_the_nest_does_what_the_loops_say(shape: tuple[int, int], lanes: int) -> None:
+    rows, columns = map(Integer, shape)
+    graph, build = graphs.start()
+    x = graphs.given(graph, "x", rows, columns)
+    turned = build.pointwise(lambda i: ops.neg(x.load((i[1], i[0]))), shape=(columns, rows), dtype=F32)
+    graph.outputs = [build.strided(turned)]
+    given = torch.randn(shape)
+    scheduled = schedule(graph, Config(parallel_grain=1), Target(4 * lanes))
+    (got,) = simulate(graph, scheduled, [given], plain=False)
+    (want,) = run_graph(graph, [given])
+    assert isinstance(got, torch.Tensor) and isinstance(want, torch.Tensor)
+    assert torch.equal(got, want)
 
 
-def test_only_columns_with_their_terms_side_by_side() -> None:
-    """What a panel is packed from lies so already otherwise; and batches have no weight."""
-    assert not is_turned(lambda x, w: x @ w, draw(64, 256), draw(256, 512))
-    assert not is_turned(lambda x, w: x @ w.mT, draw(2, 64, 256), draw(2, 512, 256))
+BESIDE: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "three channels": (
+        lambda x: (x * 2).contiguous(memory_format=torch.channels_last),
+        [torch.randn(2, 3, 40, 41)],
+    ),
+    "four, padded": (
+        lambda x: torch.nn.functional.pad(x, (1, 2, 3, 0)).contiguous(memory_format=torch.channels_last),
+        [torch.randn(1, 4, 30, 37)],
+    ),
+    "pairs": (lambda x, y: torch.stack([x, y], -1), [torch.randn(1000), torch.randn(1000)]),
+}
 
 
-def test_what_is_frozen_is_packed_once() -> None:
-    torch._dynamo.reset()
-    smelt.reset()
-    layer = torch.nn.Linear(256, 512)
-    x = draw(64, 256)
-    with torch.no_grad():
-        smelt.compile(layer, freezing=True, keep_text=True)(x)
-    assert "turned" not in smelt.reports()[-1].text("nest")
+@pytest.mark.parametrize("name", BESIDE)
+def test_few_columns_are_stored_beside_each_other(name: str) -> None:
+    function, inputs = BESIDE[name]
+    compiled = smelt.compile(function, keep_text=True, dynamic=False)
+    got, want = compiled(*inputs), function(*inputs)
+    assert torch.equal(got, want) and got.stride() == want.stride()
+    text = smelt.reports()[-1].text("cpp").split("static void kernel_", 1)[1]
+    assert "store_beside(" in text or "store_turned(" in text  # as many columns as lanes are turned
 
 
-def test_a_weight_may_be_another_at_each_call() -> None:
-    torch._dynamo.reset()
-    layer, x = torch.nn.Linear(256, 512), draw(64, 256)
-    fast = smelt.compile(layer)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(fast(x), layer(x), rtol=1e-4, atol=1e-4)
-            layer.weight.mul_(-0.5)
+def test_few_columns_that_are_looked_up() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[i[0]], x[i[1]], x[i[2]]], -1)
 
-
-def test_not_for_rows_of_any_number() -> None:
-    """One may come, or a thousand: turned, these took up to three times as long as ATen's call."""
-    torch._dynamo.reset()
-    smelt.reset()
-    layer = torch.nn.Sequential(torch.nn.Linear(192, 420), torch.nn.GELU(), torch.nn.Linear(420, 192))
-    fast, exact = smelt.compile(layer, dynamic=True, keep_text=True), copy.deepcopy(layer).double()
-    with torch.no_grad():
-        for rows in (64, 2, 16, 49, 250):
-            x = draw(rows, 192)
-            assert_close(fast(x), layer(x), exact(x.double()))
-    assert len(smelt.reports()) == 1 and "turned" not in smelt.reports()[-1].text("nest")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bits(dtype: torch.dtype) -> None:
-    """Sums in float32, as always."""
-    torch._dynamo.reset()
-    x, w = draw(64, 256).to(dtype), draw(512, 256).to(dtype)
-    assert_close(smelt.compile(F.linear)(x, w), F.linear(x, w), F.linear(x.double(), w.double()))
-
-
-def test_gradients_of_what_is_turned() -> None:
-    torch._dynamo.reset()
-    layer = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Tanh(), torch.nn.Linear(512, 64))
-    other, x = copy.deepcopy(layer), draw(64, 256)
-    smelt.compile(other)(x).square().sum().backward()
-    layer(x).square().sum().backward()
-    for mine, theirs in zip(other.parameters(), layer.parameters()):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+    x, i = torch.randn(64), torch.randint(0, 64, (3, 200))
+    assert torch.equal(smelt.compile(function, verify=True)(x, i), function(x, i))
+    turned = smelt.compile(lambda x, i: x[i].t().contiguous(), verify=True)
+    assert torch.equal(turned(x, i), x[i].t())
