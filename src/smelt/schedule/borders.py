@@ -98,8 +98,10 @@ class Borders:
         """A box that is all of a buffer with zeros around it, as a box without them and its border: the copy
         needs to ask nowhere whether it is inside. Any other box as it is, and where buffers can have none.
         """
+        if self.sizes_are_late:
+            return found, ()
         seen, beyond = self._copied(found.fill, found.shape)
-        if seen is None or beyond is None or seen.buffer in self.frozen or self.sizes_are_late:
+        if seen is None or beyond is None or seen.buffer in self.frozen:
             return found, ()
         outer = variables("i", len(found.shape))
         shape, border = [ONE] * len(outer), [(ZERO, ZERO)] * len(outer)

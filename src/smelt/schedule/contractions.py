@@ -47,10 +47,9 @@ from smelt.schedule.operands import (
     turned,
 )
 from smelt.schedule.panels import Panels
-from smelt.schedule.tiles import panel_width, turned_cost, turned_width
+from smelt.schedule.tiles import panel_width, turned_panels
 from smelt.schedule.winograd import Results
 from smelt.symbolic import contiguous_strides, size_hint
-from smelt.symbolic.affine import linear
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
@@ -221,8 +220,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
         )
     if is_matrix_product(product):
         packed = columns * depth * (math.prod(batch) if rows < FEW_ROWS else 1)
-        pays = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
-        pays = pays or _turning_pays(product, graph, target.lanes)
+        packs = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
+        pays = packs or _turning_pays(product, graph, target.lanes)
         return pays and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     if product.shared:
         return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
@@ -254,16 +253,12 @@ def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
         return False
     if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
         return False
-    wide = turned_width(rows, lanes) // lanes
-    if turned_cost(rows, lanes, wide) * lanes > rows + SAVED_ROWS * lanes / 8:
+    cost, _ = turned_panels(rows, lanes)
+    if cost * lanes > rows + SAVED_ROWS * lanes / 8:
         return False
     other = turned(product)
-    body, terms = other.body, variables("r", len(other.body.reduce_shape))
-    place = lhs_place(body, graph)
-    order = None if place is None else memory_order(place[1], terms, body.reduce_shape)
-    if place is None or not order or linear(place[1], terms[order[-1]])[0] != 1:
-        return False
-    return lies_well(other, graph) and (_is_plain_rhs(body, graph) or box(other, graph, "rhs") is not None)
+    packs = _is_plain_rhs(other.body, graph) or box(other, graph, "rhs") is not None
+    return packs and lies_well(other, graph)
 
 
 class _Native:
@@ -329,9 +324,9 @@ class _Native:
         product = self.product
         large = self.target.large_tiles
         *_, rows, columns = product.extents
-        often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         if product.turned:
-            return turned_width(int(columns), self.lanes)
+            return self.lanes * turned_panels(int(columns), self.lanes)[1]
+        often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
     def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:

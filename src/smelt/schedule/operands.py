@@ -447,8 +447,10 @@ def lies_well(product: Product, graph: Graph) -> bool:
 def _rows_beside(product: Product, place: Expr, graph: Graph) -> bool:
     """Whether many rows of lhs lie side by side in memory, as those of a gradient do in a weight's gradient:
     the numbers of a tile's rows are neighbours then, term after term. Of a large lhs these are on their way
-    for too long, it is laid out anew.
+    for too long, it is laid out anew; and a weight that lies so is packed faster than it is read here.
     """
+    if product.turned:
+        return False
     outer = variables("i", len(product.body.shape))
     sizes = (*product.sizes(product.rows), *product.body.reduce_shape)
     beside = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]

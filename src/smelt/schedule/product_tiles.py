@@ -363,46 +363,36 @@ class ProductTiles:
             return self._finish_turned(at, start, height)
         row = self.writer.variable(height)
         column = self.writer.variable()
-        element = self._element(at, start + row, row, column, ("tile", (row, column)))
+        element = self._element(at, start + row, column, ("tile", (row, column)))
         inner = _along_lanes(For(column, ZERO, at.columns, element, independent=True), self.lanes)
         kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
         return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
 
     def _finish_turned(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
-        """`_finish` where rows of the tile lie side by side in the result: as many as a vector has lanes are
-        turned at a time.
-        """
+        """`_finish` where rows of the tile, as many as a vector has lanes, lie side by side in the result."""
         writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
+        row, across, column, beside = (writer.variable(size) for size in (lanes, summed, None, height))
+        copy = (
+            Let("e", torch.float32, "load", ("tile", (row, across))),
+            Store("turned", (across, row), "e"),
+        )
+        turn = Block((For(row, ZERO, lanes, Block(copy)),))
+        element = self._element(at, start + beside, column, ("turned", (column, beside)))
+        along = _along_lanes(For(beside, ZERO, height, element, independent=True), self.lanes)
+        return [
+            Alloc("turned", torch.float32, (sympy.Integer(self.width), lanes)),
+            For(across, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
+            For(column, ZERO, at.columns, Block((along,)), independent=True),
+        ]
 
-        def some(block: Expr, rows: Expr) -> list[Stmt]:
-            first = block * self.lanes
-            row, turned, column, beside = (writer.variable(size) for size in (lanes, summed, None, rows))
-            copy = (
-                Let("e", torch.float32, "load", ("tile", (first + row, turned))),
-                Store("turned", (turned, row), "e"),
-            )
-            turn = Block((For(row, ZERO, lanes, Block(copy)),))
-            there = ("turned", (column, beside))
-            element = self._element(at, start + first + beside, first + beside, column, there)
-            across = Block((_along_lanes(For(beside, ZERO, rows, element, independent=True), self.lanes),))
-            return [
-                For(turned, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
-                For(column, ZERO, at.columns, across, independent=True),
-            ]
-
-        room = Alloc("turned", torch.float32, (sympy.Integer(self.width), lanes))
-        return [room, *self._pieces(height, self.lanes, ZERO, ceiling(height, self.lanes), some)]
-
-    def _element(
-        self, at: Panel, there: Expr, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]
-    ) -> Block:
-        """What is done with the element in ``row`` of the tile, which is in row ``there`` of its line;
-        ``tile``: the buffer that has it, and where.
+    def _element(self, at: Panel, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]) -> Block:
+        """What is done with the tile's element in a row of its line and a column of the panel; ``tile``: the
+        buffer that has it, and where.
         """
         beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
         across = beside + at.panel * self.width + column
-        number, where = self._numbered(there)
+        number, where = self._numbered(row)
         place = self._coordinates(pieces, at.batch, number, across)
         if self.epilogue is not None:
             return substitute(self._on_tile(self.epilogue, place, tile), where)
@@ -420,7 +410,7 @@ class ProductTiles:
         if self.epilogue is not None and len(chain_of(self.epilogue.kernel)[-1].body.stmts) != 2:
             return None
         row, column = self.writer.variable(self.line), self.writer.variable()
-        load, store = self._element(at, row, row, column, ("tile", (row, column))).stmts
+        load, store = self._element(at, row, column, ("tile", (row, column))).stmts
         if not (isinstance(load, Let) and load.args[0] == "tile" and isinstance(store, Store)):
             return None
         if load.op != "load" or store.mode is not None or store.value != load.name:

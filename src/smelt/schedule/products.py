@@ -262,13 +262,9 @@ class ProductBuilder(ProductTiles):
             start = number * self.height
             if count.is_Integer:
                 firsts = range(0, int(count), self.at_once)
+                parts = [(sympy.Integer(first), min(self.at_once, int(count) - first)) for first in firsts]
                 return rows(
-                    start,
-                    count,
-                    lambda some: [
-                        some(start + first, min(self.at_once, int(count) - first), sympy.Integer(first))
-                        for first in firsts
-                    ],
+                    start, count, lambda some: [some(start + first, many, first) for first, many in parts]
                 )
             return rows(start, count, lambda some: self._by_fewer(start, count, some))
 

@@ -92,24 +92,19 @@ def panel_width(
     return lanes * min(widest, key=cost)
 
 
-def turned_width(columns: int, lanes: int) -> int:
-    """Columns of a panel of a product that is turned.
-
-    >>> [turned_width(columns, 16) for columns in (128, 49, 197, 32)]
-    [48, 32, 48, 32]
-    """
-    return lanes * min(TURNED_COSTS, key=lambda wide: (turned_cost(columns, lanes, wide), wide))
-
-
-def turned_cost(columns: int, lanes: int, wide: int) -> float:
-    """What all panels of a product that is turned cost, in registers side by side, if so many are a panel's:
+def turned_panels(columns: int, lanes: int) -> tuple[float, int]:
+    """What all panels of a product that is turned cost, in registers side by side, and registers of a panel:
     no more columns of the last one are summed than are used.
 
-    >>> [turned_cost(columns, 16, 3) for columns in (128, 48)]
-    [8.15, 3.0]
+    >>> [turned_panels(columns, 16) for columns in (128, 48, 49, 32)]
+    [(8.15, 3), (3.0, 3), (4.3, 2), (2.15, 2)]
     """
-    full, rest = divmod(-(-columns // lanes), wide)
-    return full * TURNED_COSTS[wide] + TURNED_COSTS.get(rest, 0.0)
+
+    def cost(wide: int) -> float:
+        full, rest = divmod(-(-columns // lanes), wide)
+        return full * TURNED_COSTS[wide] + TURNED_COSTS.get(rest, 0.0)
+
+    return min((cost(wide), wide) for wide in TURNED_COSTS)
 
 
 def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
