@@ -24,7 +24,7 @@ from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.symbolic import FloorDiv, Mod, as_expr
-from smelt.symbolic.affine import remainder, times, total
+from smelt.symbolic.affine import divided, remainder, times, total
 
 aten = torch.ops.aten
 ZERO = sympy.Integer(0)
@@ -248,8 +248,8 @@ def _seen_by(
         if stride > 1 or (most - end).is_negative is not True:
             tests.append(("lt", numerator, end))
         if stride > 1:
-            tests.append(("eq", remainder(numerator, as_expr(stride)), ZERO))
-        at.append(FloorDiv(numerator, as_expr(stride)) if stride > 1 else numerator)
+            tests.append(("eq", remainder(numerator, stride), ZERO))
+        at.append(divided(numerator, stride))
     return _where(tests, lambda: _load(x, [batch, channel, *at], dtype), dtype)
 
 

@@ -20,6 +20,7 @@ from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.records import dataclass
 from smelt.symbolic import FloorDiv, as_expr, numel
+from smelt.symbolic.affine import divided
 
 UNROLLED = 25
 """Largest number of candidates that becomes straight-line code."""
@@ -116,7 +117,7 @@ def covering(out: Expr, kernel: int, stride: int, padding: int, dilation: int) -
     count = -(-span // stride)
 
     def position(i: Expr, k: Expr) -> Expr:
-        return FloorDiv(i + padding, stride) - (count - 1 - k)
+        return divided(i + padding, stride) - (count - 1 - k)
 
     def tests(i: Expr, k: Expr) -> list[Test]:
         o = position(i, k)
@@ -132,7 +133,7 @@ def covering_adaptive(size: Expr, out: Expr) -> Window:
     """Outputs whose adaptive window holds input ``i``."""
     if size.is_Integer and out.is_Integer and out > 0 and size % out == 0:
         kernel = size / out
-        return Window(as_expr(1), lambda i, k: FloorDiv(i, kernel) if kernel != 1 else i, lambda i, k: [])
+        return Window(as_expr(1), lambda i, k: divided(i, kernel), lambda i, k: [])
     if out == 1:
         return Window(as_expr(1), lambda i, k: as_expr(0), lambda i, k: [])
 

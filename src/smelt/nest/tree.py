@@ -10,7 +10,7 @@ from sympy import Expr, Symbol
 
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, SortRow, Stmt, Store, Update
 from smelt.records import replace
-from smelt.symbolic.affine import expand, replaced
+from smelt.symbolic.affine import difference, expand, replaced
 
 S = TypeVar("S", bound=Stmt)
 
@@ -143,4 +143,4 @@ def with_body(kernel: Kernel, body: Block) -> Kernel:
 
 def trip_count(loop: For) -> Expr:
     """How often the body runs (for a vector loop: how many elements it covers)."""
-    return loop.end if loop.begin == 0 else expand(loop.end - loop.begin)
+    return expand(difference(loop.end, loop.begin))

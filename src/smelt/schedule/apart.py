@@ -35,7 +35,7 @@ from smelt.schedule.operands import (
 )
 from smelt.schedule.panels import Panels
 from smelt.symbolic import FloorDiv, Mod, least, loop_var, simplify
-from smelt.symbolic.affine import expand
+from smelt.symbolic.affine import divided, expand, remainder
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _TAP = loop_var("tap")
@@ -91,7 +91,7 @@ def _take_apart(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contract
     shape: list[Expr] = []
     for size, step in zip(body.shape, steps):
         shape += (
-            [size] if step is None else [FloorDiv(size + step - 1, sympy.Integer(step)), sympy.Integer(step)]
+            [size] if step is None else [divided(size + step - 1, step), sympy.Integer(step)]
         )
     terms = list(body.reduce_shape)
     for each in strided.values():
@@ -128,9 +128,9 @@ def _groups(left: Sequence[Recordable], right: Sequence[Recordable], body: Contr
     found: dict[int, set[Expr]] = {}
     for expr in (*expressions(left), *expressions(right)) if symbols else ():
         for division in expr.atoms(FloorDiv, Mod):
-            divided, divisor = division.args
-            if divided in symbols and divisor.is_Integer:
-                found.setdefault(symbols[divided], set()).add(divisor)
+            position, divisor = division.args
+            if position in symbols and divisor.is_Integer:
+                found.setdefault(symbols[position], set()).add(divisor)
     return {
         dim: int(min(divisors))
         for dim, divisors in found.items()
@@ -165,22 +165,22 @@ class _Strided:
     def first(self, phase: Expr) -> Expr:
         """The first tap that counts, where any does."""
         inverse = pow(-self.factor // self.common, -1, self.turn)
-        share = _quotient(phase + self.offset % self.stride, self.common)
-        return self._known(_remainder(inverse * share, self.turn), phase)
+        share = divided(phase + self.offset % self.stride, self.common)
+        return self._known(remainder(inverse * share, self.turn), phase)
 
     def seen(self, phase: Expr) -> Expr:
         if self.factor == -1:
-            return self._known(_quotient(phase + self.offset, self.stride), phase)
+            return self._known(divided(phase + self.offset, self.stride), phase)
         return self._known(
-            _quotient(phase + self.offset + self.factor * self.first(phase), self.stride), phase
+            divided(phase + self.offset + self.factor * self.first(phase), self.stride), phase
         )
 
     def count(self, phase: Expr) -> Expr:
         """How many taps count."""
-        count = _quotient(self.taps - 1 + self.turn - self.first(phase), self.turn)
+        count = divided(self.taps - 1 + self.turn - self.first(phase), self.turn)
         if self.common > 1:
-            rest = _remainder(phase + self.offset % self.stride, self.common)
-            count = count * _quotient(self.common - rest, self.common)
+            rest = remainder(phase + self.offset % self.stride, self.common)
+            count = count * divided(self.common - rest, self.common)
         return self._known(count, phase)
 
     def phase(self, dim: int, symbol: Symbol) -> Phase:
@@ -190,7 +190,7 @@ class _Strided:
         shift = self._known(self.seen(symbol) - self.least, symbol)
         if self.factor == -1:
             shift = self._known(
-                _quotient(symbol + self.offset - self.stride * self.least, self.stride), symbol
+                divided(symbol + self.offset - self.stride * self.least, self.stride), symbol
             )
         every = counts == {sympy.Integer(-(-self.taps // self.turn))}
         return Phase(dim, shift, max(seen) - self.least, self.term, None if every else self.count(symbol))
@@ -202,14 +202,6 @@ class _Strided:
 
     def _known(self, expr: Expr, phase: Expr) -> Expr:
         return simplify(expr, {phase: sympy.Integer(self.stride)} if isinstance(phase, Symbol) else {})
-
-
-def _quotient(expr: Expr, by: int) -> Expr:
-    return expr if by == 1 else FloorDiv(expr, sympy.Integer(by))
-
-
-def _remainder(expr: Expr, by: int) -> Expr:
-    return ZERO if by == 1 else Mod(expr, sympy.Integer(by))
 
 
 def _strided(left: Sequence[Recordable], body: Contraction) -> dict[int, _Strided]:

@@ -14,7 +14,7 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from smelt.symbolic.affine import expand, times, total
+from smelt.symbolic.affine import divided, expand, remainder, replaced, times, total
 from smelt.symbolic.bounds import Extents, bounds, is_nonnegative, known_extents, less_than
 from smelt.symbolic.expr import same, usual_form
 
@@ -138,7 +138,7 @@ def _reshape_index(
             result.append(flat)
             continue
         found = unflatten(flat, old_sizes, extents)
-        result += [expr.xreplace(opaque) for expr in found] if opaque else found
+        result += [replaced(expr, opaque) for expr in found]
     return tuple(result)
 
 
@@ -347,7 +347,7 @@ def _floor_div(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]
         return quotient
     carry, dividend = _lift(rest, divisor, extents)
     if dividend is None:
-        return FloorDiv(expr, divisor)
+        return divided(expr, divisor)
     if less_than(dividend, divisor, extents):
         return quotient - carry
     reduced = _common_factor(dividend, divisor, extents)
@@ -383,7 +383,7 @@ def _modulo(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -
         return rest
     _, dividend = _lift(rest, divisor, extents)
     if dividend is None:
-        return Mod(expr, divisor) if not expr.is_Integer else expr % divisor
+        return remainder(expr, divisor)
     if less_than(dividend, divisor, extents):
         return dividend
     for factor in _factors(dividend, divisor):

@@ -16,6 +16,7 @@ from smelt.errors import SmeltError
 from smelt.records import dataclass
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, order_text, symbols_in
+from smelt.symbolic.bounds import never_negative
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
@@ -163,7 +164,7 @@ def _function(expr: Expr, names: Mapping[Symbol, str]) -> tuple[str, int]:
         return f"int64_t({_ROUND[kind]}({_double(expr.args[0], names)}))", _ATOM
     if kind == "Identity":
         return _wrapped(expr.args[0], names, _PRODUCT), _ATOM
-    if kind in _QUOTIENTS and all(arg.is_nonnegative for arg in expr.args):
+    if kind in _QUOTIENTS and all(map(never_negative, expr.args)):
         number, *divisors = expr.args
         args = [_wrapped(number, names, _PRODUCT), *(_divisor(each, number, names) for each in divisors)]
         return _QUOTIENTS[kind][0].format(*args), _ATOM

@@ -44,10 +44,10 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import without_jams
-from smelt.nest.tree import loops, walk
+from smelt.nest.tree import loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field, replace
-from smelt.symbolic import FloorDiv, contiguous_strides, numel
+from smelt.symbolic import contiguous_strides, numel
 from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
@@ -217,7 +217,7 @@ class KernelPrinter:
     @contextmanager
     def turns(self, loop: For, var: str) -> Iterator[None]:
         """A loop, or where it has one turn a block."""
-        once = loop.end - loop.begin == loop.step and (self.known or loop.step == 1)
+        once = trip_count(loop) == loop.step and (self.known or loop.step == 1)
         with self.block("" if once else self.loop_head(loop, var)):
             if once:
                 self.line(f"const i64 {var} = {self.index(loop.begin)};")
@@ -261,8 +261,8 @@ class KernelPrinter:
     def shared_out(self, nested: list[tuple[For, str]]) -> Iterator[None]:
         """These loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
         self.needs.add("parallel")
-        counts = [FloorDiv(loop.end - loop.begin + loop.step - 1, loop.step) for loop, _ in nested]
-        iterations = self.index(sympy.Mul(*counts))
+        counts = [divided(trip_count(loop) + (loop.step - 1), loop.step) for loop, _ in nested]
+        iterations = self.index(numel(counts))
         opening: list[str] = []
         self.lines.append(opening)
         around, self.computes = self.computes, False
@@ -289,7 +289,7 @@ class KernelPrinter:
         for position, (loop, name) in enumerate(nested):
             number = ZERO
             if counts[position] != 1:
-                number = divided(ITERATION, sympy.Mul(*counts[position + 1 :]))
+                number = divided(ITERATION, numel(counts[position + 1 :]))
                 number = remainder(number, counts[position]) if position else number
             self.line(f"const i64 {name} = {self.index(loop.begin + loop.step * number)};")
 

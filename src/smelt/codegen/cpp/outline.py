@@ -27,6 +27,7 @@ from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import loop_var, numel
+from smelt.symbolic.affine import times, total
 
 ONE = sympy.Integer(1)
 
@@ -253,7 +254,7 @@ class _Outliner:
             terms.append(self.row(key, access.number))
         elif away:
             terms.append(sympy.Integer(away))
-        return name, sympy.Add(*terms)
+        return name, total(terms)
 
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
         """By how much a turn of a loop moves an access."""
@@ -262,7 +263,7 @@ class _Outliner:
         form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))
         number = step.number
         if form and number is not None:
-            return self.renamed[var] * number
+            return times(self.renamed[var], sympy.Integer(number))
         return self.renamed[var] * self.number(("step", buffer, wide, var, step), step)
 
     def row(self, key: _Key, number: int) -> Expr:
