@@ -21,7 +21,7 @@ from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, least, numel, same, simplify, size_hint
-from smelt.symbolic.affine import expand, linear, replaced, times, total
+from smelt.symbolic.affine import difference, divided, expand, linear, replaced, times, total
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -541,8 +541,8 @@ def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxe
         body, function, tuple((side.variable, side.origin, side.step, side.factor) for side in sides)
     )
     shifts = {outer[phase.dim]: phase.shift for phase in phases}
-    moved = (replaced(expand((places[n] - boxed[n].least) / boxed[n].step), shifts) for n in order)
-    return Boxed(sizes, fill, tuple(moved), symbols)
+    seen = (divided(difference(places[n], boxed[n].least), boxed[n].step) for n in order)
+    return Boxed(sizes, fill, tuple(replaced(place, shifts) for place in seen), symbols)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Sizes and indices: SymPy expressions, how they come from PyTorch, and the rules that simplify them."""
 
-from smelt.symbolic.affine import least
 from smelt.symbolic.expr import (
     Expr,
     FloorDiv,
@@ -18,6 +17,7 @@ from smelt.symbolic.expr import (
     size_hint,
 )
 from smelt.symbolic.index import contiguous_strides, flatten, refine, reshape_index, simplify, span, unflatten
+from smelt.symbolic.signs import least
 
 __all__ = [
     "Expr",

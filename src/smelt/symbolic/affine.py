@@ -15,8 +15,7 @@ from sympy import Add, Basic, Expr, Mul, Pow, Symbol
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
 ZERO, ONE, MINUS_ONE = sympy.Integer(0), sympy.Integer(1), sympy.Integer(-1)
-_DIVISIONS = (FloorDiv, Mod)
-_PARTED = (*_DIVISIONS, Max, Min)
+_PARTED = (FloorDiv, Mod, Max, Min)
 _SYMPYS_ORDER = cmp_to_key(Basic.compare)
 
 
@@ -169,7 +168,7 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
     >>> divided(6 * i - j + 5, sympy.Integer(2)), divided(divided(j, sympy.Integer(2)), sympy.Integer(3))
     (3*i + (((5 - j)//2)), (j//6))
     """
-    divisor = sympy.Integer(divisor) if isinstance(divisor, int) else divisor
+    divisor = as_integer(divisor)
     if divisor.is_Integer and divisor > 0:
         return _divided(base, int(divisor))
     for factor in Mul.make_args(divisor):
@@ -190,8 +189,14 @@ def _divided(base: Expr, divisor: int) -> Expr:
     if all(rest == 1 for _, rest in parts):
         return total([*whole, *(sympy.Integer(n // divisor) for n, _ in parts)])
     common = math.gcd(divisor, *(n for n, _ in parts))
-    base = total(times(rest, sympy.Integer(n // common)) for n, rest in parts)
-    return total([*whole, FloorDiv(base, sympy.Integer(divisor // common), evaluate=False)])
+    above, below = total(times(rest, sympy.Integer(n // common)) for n, rest in parts), divisor // common
+    if isinstance(above, FloorDiv):
+        return total([*whole, _divided(above, below)])
+    return total([*whole, FloorDiv(above, sympy.Integer(below), evaluate=False)])
+
+
+def as_integer(number: Expr | int) -> Expr:
+    return sympy.Integer(number) if isinstance(number, int) else number
 
 
 def _parts(expr: Expr) -> list[tuple[int, Expr]] | None:
@@ -212,24 +217,13 @@ def remainder(base: Expr, divisor: Expr | int) -> Expr:
     >>> remainder(2 * i + 3, sympy.Integer(2))
     1
     """
-    divisor = sympy.Integer(divisor) if isinstance(divisor, int) else divisor
+    divisor = as_integer(divisor)
     parts = _parts(base) if divisor.is_Integer and divisor > 0 else None
     if parts is None:
         return Mod(base, divisor)
     if all(n % int(divisor) == 0 or rest == 1 for n, rest in parts):
         return sympy.Integer(sum(n for n, rest in parts if rest == 1) % int(divisor))
     return Mod(base, divisor, evaluate=False)
-
-
-@lru_cache(maxsize=4096)
-def least(left: Expr, right: Expr) -> Expr:
-    """``Min(left, right)``, worked out once: PyTorch asks much about which one it is.
-
-    >>> i = sympy.Symbol("i", integer=True, nonnegative=True)
-    >>> least(sympy.Integer(40), 16 * i + 16), least(sympy.Integer(16), sympy.Integer(40))
-    (Min(40, 16*i + 16), 16)
-    """
-    return Min(left, right)
 
 
 def plus(expr: Expr, number: Expr) -> Expr:
@@ -299,9 +293,11 @@ def total(terms: Iterable[Expr]) -> Expr:
             number += int(term)
             continue
         count, variable = 1, term
-        if term.is_Mul and len(term.args) == 2 and term.args[0].is_Integer:
-            count, variable = int(term.args[0]), term.args[1]
-        if not _is_variable(variable):
+        if term.is_Mul:
+            count = int(term.args[0]) if term.args[0].is_Integer else 1
+            variables = term.args[1:] if term.args[0].is_Integer else term.args
+            variable = variables[0] if len(variables) == 1 else _of(Mul, variables)
+        if not all(map(_is_variable, Mul.make_args(variable))):
             return Add(*given)
         factors[variable] = factors.get(variable, 0) + count
     found = [times(variable, sympy.Integer(count)) for variable, count in factors.items() if count]
@@ -317,7 +313,7 @@ def _of(kind: type[Add] | type[Mul], args: Sequence[Expr]) -> Expr:
 
 
 def _is_variable(expr: Expr) -> bool:
-    return bool(expr.is_Symbol) or isinstance(expr, _DIVISIONS)
+    return bool(expr.is_Symbol) or isinstance(expr, _PARTED)
 
 
 def _in_order(terms: Sequence[Expr]) -> Expr:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
@@ -10,8 +9,9 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from smelt.symbolic.affine import expand, symbols_in, times, total
+from smelt.symbolic.affine import expand, times, total
 from smelt.symbolic.expr import free_symbols
+from smelt.symbolic.signs import plainly_nonnegative
 
 Extents = Mapping[Symbol, Expr]
 Known = tuple[tuple[Symbol, Expr], ...]
@@ -19,7 +19,6 @@ Bounds = tuple[Expr | None, Expr | None]
 
 ZERO = sympy.Integer(0)
 UNKNOWN: Bounds = (None, None)
-MUCH = 2**40
 
 
 def known_extents(exprs: Iterable[Expr], extents: Extents | None) -> Known:
@@ -119,69 +118,13 @@ def _product(expr: sympy.Mul, extents: Extents) -> Bounds:
 
 
 def _never_negative(expr: Expr) -> bool:
-    known = _plainly_nonnegative(expr)
+    known = plainly_nonnegative(expr)
     if known is not None:
         return known
     if expr.is_nonnegative or (expr := expand(expr)).is_nonnegative:
         return True
     least = sympy.Add(*map(_at_least, sympy.Add.make_args(expr)))
     return least != expr and _never_negative(least)
-
-
-@lru_cache(maxsize=16384)
-def never_negative(expr: Expr) -> bool:
-    """Whether an expression is not negative whatever its symbols, as far as they are known to be: what SymPy
-    finds in milliseconds.
-
-    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
-    >>> never_negative(2 * i + FloorDiv(j, 2)), never_negative(2 * i - 1), never_negative(i - j)
-    (True, False, False)
-    """
-    known = _plainly_nonnegative(expr)
-    return bool(expr.is_nonnegative) if known is None else known
-
-
-def _plainly_nonnegative(expr: Expr) -> bool | None:
-    """Whether an expression is never negative; None where SymPy may know."""
-    if expr.is_Integer:
-        return bool(expr >= 0)
-    if _grows(expr):
-        return True
-    symbols = symbols_in(expr)
-    if not all(symbol.is_nonnegative for symbol in symbols):
-        return None
-    least = {symbol: int(bool(symbol.is_positive)) for symbol in symbols}
-    for at in (least, *({**least, symbol: MUCH} for symbol in symbols)):
-        value = _value(expr, at)
-        if value is None or value < 0:
-            return None if value is None else False
-    return None
-
-
-def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:
-    """The value of an expression where its symbols are so much; None where it is of another kind, or none."""
-    if expr.is_Integer:
-        return int(expr)
-    if isinstance(expr, Symbol):
-        return at[expr]
-    args = [_value(arg, at) for arg in expr.args]
-    values = [arg for arg in args if arg is not None]
-    if len(values) < len(args):
-        return None
-    if expr.is_Add or expr.is_Mul:
-        return sum(values) if expr.is_Add else math.prod(values)
-    if isinstance(expr, (FloorDiv, Mod)) and values[1] > 0:
-        return values[0] // values[1] if isinstance(expr, FloorDiv) else values[0] % values[1]
-    return None
-
-
-def _grows(expr: Expr) -> bool:
-    """Whether it is made of sums, products, quotients and rests of what is never negative: so much SymPy need
-    not be asked.
-    """
-    if expr.is_Add or expr.is_Mul or isinstance(expr, (FloorDiv, Mod)):
-        return all(map(_grows, expr.args))
-    return bool(expr.is_Atom and expr.is_nonnegative)
 
 
 def _at_least(term: Expr) -> Expr:

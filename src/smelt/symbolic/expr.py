@@ -16,6 +16,7 @@ from torch.utils._sympy.functions import Mod as Mod
 from torch.utils._sympy.functions import ModularIndexing, PythonMod
 
 from smelt.symbolic.affine import expand, symbols_in
+from smelt.symbolic.signs import never_negative
 
 Shape = tuple[Expr, ...]
 
@@ -83,7 +84,7 @@ def usual_form(expr: Expr) -> Expr:
         return expr
     dividend, divisor = expr.args
     whole = 0
-    while dividend.as_coeff_Add()[0] > 0 and (dividend - divisor).is_nonnegative:
+    while dividend.as_coeff_Add()[0] > 0 and never_negative(dividend - divisor):
         dividend, whole = dividend - divisor, whole + 1
     return FloorDiv(dividend, divisor) + whole if whole else expr
 

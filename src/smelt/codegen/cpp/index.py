@@ -16,8 +16,8 @@ from smelt.errors import SmeltError
 from smelt.records import dataclass
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, order_text, symbols_in
-from smelt.symbolic.bounds import never_negative
 from smelt.symbolic.floating import DIVISIONS, ROUNDINGS, is_floating
+from smelt.symbolic.signs import never_negative
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
 
