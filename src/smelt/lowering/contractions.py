@@ -23,7 +23,7 @@ from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.windows import Test, holds
 from smelt.ops import ops
 from smelt.records import dataclass, replace
-from smelt.symbolic import FloorDiv, Mod, as_expr
+from smelt.symbolic import as_expr
 from smelt.symbolic.affine import divided, remainder, times, total
 
 aten = torch.ops.aten
@@ -274,23 +274,23 @@ def convolution(
     taps = weight.shape[2:]
     start = None if bias is None else (lambda index: _load(bias, (index[1],), dtype))
     if transposed:
-        into, out, sizes = FloorDiv(weight.shape[0], as_expr(groups)), weight.shape[1], ctx.shape[2:]
+        into, out, sizes = divided(weight.shape[0], groups), weight.shape[1], ctx.shape[2:]
 
         def channels(index: Index, rindex: Index) -> Expr:
-            return FloorDiv(index[1], out) * into + rindex[0] if groups > 1 else rindex[0]
+            return divided(index[1], out) * into + rindex[0] if groups > 1 else rindex[0]
 
         return Sum(
             (into, *taps),
             lambda i, r: _seen_by(x, i[0], channels(i, r), i[2:], sizes, r[1:], taps, lie, dtype),
             lambda i, r: _load(
-                weight, [channels(i, r), Mod(i[1], out) if groups > 1 else i[1], *r[1:]], dtype
+                weight, [channels(i, r), remainder(i[1], out) if groups > 1 else i[1], *r[1:]], dtype
             ),
             start,
         )
-    each = FloorDiv(weight.shape[0], as_expr(groups))
+    each = divided(weight.shape[0], groups)
 
     def channel(index: Index, rindex: Index) -> Expr:
-        return FloorDiv(index[1], each) * weight.shape[1] + rindex[0] if groups > 1 else rindex[0]
+        return divided(index[1], each) * weight.shape[1] + rindex[0] if groups > 1 else rindex[0]
 
     return Sum(
         (weight.shape[1], *taps),
@@ -351,7 +351,7 @@ def _input_gradient(
     """What a convolution takes apart, its gradient puts together: transposed and plain change places."""
     dtype = grad.dtype
     taps = weight.shape[2:]
-    inner = FloorDiv(weight.shape[0], as_expr(groups))
+    inner = divided(weight.shape[0], groups)
 
     def weights(own: Expr, other: Expr, at: Index) -> Any:
         return _load(weight, [own, other, *at], dtype)
@@ -360,7 +360,7 @@ def _input_gradient(
         each = weight.shape[1]
 
         def seen(index: Index, rindex: Index) -> Expr:
-            return FloorDiv(index[1], inner) * each + rindex[0] if groups > 1 else rindex[0]
+            return divided(index[1], inner) * each + rindex[0] if groups > 1 else rindex[0]
 
         return Sum(
             (each, *taps),
@@ -370,12 +370,12 @@ def _input_gradient(
     into = weight.shape[1]
 
     def channel(index: Index, rindex: Index) -> Expr:
-        return FloorDiv(index[1], into) * inner + rindex[0] if groups > 1 else rindex[0]
+        return divided(index[1], into) * inner + rindex[0] if groups > 1 else rindex[0]
 
     return Sum(
         (inner, *taps),
         lambda i, r: _seen_by(grad, i[0], channel(i, r), i[2:], x.shape[2:], r[1:], taps, lie, dtype),
-        lambda i, r: weights(channel(i, r), Mod(i[1], into) if groups > 1 else i[1], r[1:]),
+        lambda i, r: weights(channel(i, r), remainder(i[1], into) if groups > 1 else i[1], r[1:]),
     )
 
 
@@ -385,10 +385,10 @@ def _weight_gradient(
     """Over the batch and all windows: what the window's side of the weight has, times what its tap sees."""
     dtype = grad.dtype
     seen, windows = (grad, x) if transposed else (x, grad)
-    inner = FloorDiv(weight.shape[0], as_expr(groups))
+    inner = divided(weight.shape[0], groups)
 
     def channel(index: Index) -> Expr:
-        return FloorDiv(index[0], inner) * weight.shape[1] + index[1] if groups > 1 else index[1]
+        return divided(index[0], inner) * weight.shape[1] + index[1] if groups > 1 else index[1]
 
     return Sum(
         (windows.shape[0], *windows.shape[2:]),

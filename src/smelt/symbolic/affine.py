@@ -268,12 +268,14 @@ def times(expr: Expr, number: Expr) -> Expr:
         return _of(Mul, (number, expr))
     if expr.is_Add:
         return total([times(term, number) for term in expr.args])
-    if not (expr.is_Mul and expr.args[0].is_Integer and all(map(_is_variable, expr.args[1:]))):
+    coefficient, factors = ONE, expr.args
+    if factors and factors[0].is_Integer:
+        coefficient, factors = factors[0], factors[1:]
+    if not (expr.is_Mul and all(map(_is_variable, factors))):
         return expr * number
-    coefficient, *factors = expr.args
     coefficient *= number
     if coefficient != 1:
-        factors.insert(0, coefficient)
+        factors = (coefficient, *factors)
     return factors[0] if len(factors) == 1 else _of(Mul, factors)
 
 
@@ -285,9 +287,14 @@ def total(terms: Iterable[Expr]) -> Expr:
     >>> total([j + 3, 2 * i, sympy.Integer(4), -i])
     i + j + 7
     """
+    return _total(tuple(terms))
+
+
+@lru_cache(maxsize=16384)
+def _total(sums: tuple[Expr, ...]) -> Expr:
     number = 0
     factors: dict[Expr, int] = {}
-    given = [each for term in terms for each in _terms(term)]
+    given = [term for each in sums for term in _terms(each)]
     for term in given:
         if term.is_Integer:
             number += int(term)
