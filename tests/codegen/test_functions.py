@@ -1,4 +1,4 @@
-"""Kernels as C++ functions: copies and sums of several sizes are one, what has memory of its own is not."""
+"""Kernels as C++ functions: copies and sums of several sizes are one, what hands values on is not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from smelt.codegen.cpp import print_unit
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
     Alloc,
     Argument,
     Call,
+    Carry,
     For,
     Kernel,
     Let,
@@ -64,6 +66,16 @@ def kept(rows: int, columns: int) -> Kernel:
     loop = For(ROW, number(0), number(rows), block(Alloc("row", F32, (number(columns),)), *loops))
     params = (param("x", F32, [rows, columns]), param("y", F32, [rows, columns], written=True))
     return Kernel("kept", params, (), block(loop))
+
+
+def handed(rows: int, columns: int) -> Kernel:
+    """``out[i, j] = x[i, j]``, each number by way of what the turns of a row hand on."""
+    value = (Let("v", F32, "load", ("x", (ROW, COLUMN))), Advance("c", "v"))
+    back = (Let("w", F32, "read", ("c", 0)), Store("y", (ROW, COLUMN), "w"))
+    inner = For(COLUMN, number(0), number(columns), block(*value, *back))
+    loop = For(ROW, number(0), number(rows), block(Carry("c", F32, 0.0), inner))
+    params = (param("x", F32, [rows, columns]), param("y", F32, [rows, columns], written=True))
+    return Kernel("handed", params, (), block(loop))
 
 
 def scaled(rows: int, factor: float) -> Kernel:
@@ -140,13 +152,14 @@ def test_a_loop_with_a_rest_is_another_function_than_one_without() -> None:
     assert len(functions(print_unit([single(turned(48, n), f"run{n}") for n in (64, 65)]).text)) == 2
 
 
-@pytest.mark.parametrize("make", [kept, divided])
-def test_what_has_memory_of_its_own_and_what_divides_keep_their_numbers(make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [handed, kept, divided])
+def test_what_hands_on_its_memory_and_what_divides_keep_their_numbers(make, tmp_path: Path) -> None:
+    """All of them do where values are handed on; else those of memory, and those that divide."""
     library = Library(tmp_path, [single(make(*size), f"run{k}") for k, size in enumerate(SIZES)])
-    assert len(functions(library.unit.text)) == len({size[1] for size in SIZES} if make is divided else SIZES)
+    assert len(functions(library.unit.text)) == len(SIZES if make is handed else {size[1] for size in SIZES})
     for position, size in enumerate(SIZES):
         x = torch.rand(size)
-        want = x if make is kept else x[0].repeat(size[0])
+        want = x[0].repeat(size[0]) if make is divided else x
         y = torch.empty_like(want)
         library(f"run{position}", x, y)
         assert torch.equal(y, want)

@@ -25,7 +25,7 @@ from smelt.runtime.library import Library, Objects, compile_unit
 from smelt.runtime.toolchain import find
 from smelt.schedule import Target, schedule
 from tests.codegen.support import SIZE, pointwise
-from tests.codegen.test_functions import kept
+from tests.codegen.test_functions import handed
 from tests.lowering.harness import lowered
 
 NAMES = ("exp", "sin", "cos", "tanh", "sqrt")
@@ -102,7 +102,7 @@ def test_a_part_that_is_refused_is_told_of_the_whole(tmp_path: Path) -> None:
 
 def rows() -> list[Run]:
     """Three kernels whose text is known as soon as they are, and a copy, whose is not."""
-    kernels = [kept(5, size) for size in (40, 48, 56)]
+    kernels = [handed(5, size) for size in (40, 48, 56)]
     copy = pointwise("exp", [torch.float32], torch.float32, lanes=8)
     calls = (
         *(Call(kernel, (Argument(0), Argument(k + 1))) for k, kernel in enumerate(kernels)),
@@ -158,7 +158,7 @@ def test_no_more_compilers_run_early_than_there_are_processors_besides_pythons(t
     objects = Objects(replace(find(), command=(str(slow),)), Cache(tmp_path))
     unit = printed_early(objects, wait=False)
     assert len(objects.files) == 2 and not objects.free()
-    assert "void kernel_kept_3(" in unit.parts[0]
+    assert "void kernel_handed_3(" in unit.parts[0]
     running, folder = list(objects._running), Path(objects.files[0]).parent
     del objects
     assert all(run.returncode is not None for run in running) and not folder.exists()

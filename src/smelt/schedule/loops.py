@@ -58,6 +58,8 @@ COLUMN_TERMS = 32
 """Terms of one accumulator where its lanes are results: rounding errors pile up sooner than in sums over
 lanes.
 """
+FEWEST_COLUMN_TERMS = 8
+"""Terms from which on they are summed in two levels."""
 BLOCK = 8192
 GATHER_COST = 1.0
 SCANNED_GATHER_COST = 3.0
@@ -67,6 +69,9 @@ SORT_COST = 20.0
 """Of one element of a row that is sorted."""
 TAIL_TURNS = 4
 """Turns of a vector loop that the tail behind whole vectors costs at most: a mask, and a body of its own."""
+FEW_TURNS = 16
+WORTH_DIVIDING = 512
+"""Cost of a turn from which on a division more does not matter."""
 LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
@@ -143,8 +148,8 @@ class _Arranger:
             if not self._sums_over(loop):
                 continue
             outer = self._enclosing(loop.var)
-            if self.trips(loop) > 2 * COLUMN_TERMS and self._goes_down(loop):
-                self.kernel, _ = split(self.kernel, loop.var, COLUMN_TERMS)
+            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
+                self.kernel, _ = split(self.kernel, loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
                 self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
@@ -212,7 +217,7 @@ class _Arranger:
         if not_parallel(loop) is None:
             self.kernel = parallelize(self.kernel, var)
             inner = inner_loop(loop)
-            if inner is not None and self.trips(loop) < 16 and inner.kind is LoopKind.SERIAL:
+            if inner is not None and inner.kind is LoopKind.SERIAL and self._shared_as_one(loop, inner):
                 independent = not inner.begin.has(var) and not inner.end.has(var)
                 if independent and not_parallel(inner) is None:
                     self.kernel = parallelize(self.kernel, inner.var)
@@ -220,6 +225,12 @@ class _Arranger:
         for stmt in loop.body.stmts:
             if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
                 self._parallelize_from(stmt.var)
+
+    def _shared_as_one(self, loop: For, inner: For) -> bool:
+        """Whether threads share a loop and the one inside it as one: there are few turns, or one does so much
+        that to find its place in both costs nothing. Kernels of many sizes are one then.
+        """
+        return self.trips(loop) < FEW_TURNS or self._work(inner) >= WORTH_DIVIDING * self.trips(inner)
 
     def _fits_one_block(self, loop: For) -> bool:
         """Whether one thread would do all of it, though there are loops inside that many could share."""
@@ -472,6 +483,14 @@ class _Arranger:
 
     def _work(self, loop: For) -> float:
         return self._scalar_cost(loop)
+
+
+def _column_block(terms: int) -> int:
+    """Terms of a column that are summed first: never all, nor a number that divides all, so that kernels of
+    many sizes are one.
+    """
+    block = min(COLUMN_TERMS, -(-terms // 2))
+    return block + (terms % block == 0)
 
 
 def _only_store(block: Block) -> Store | None:

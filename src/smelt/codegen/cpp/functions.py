@@ -5,8 +5,8 @@
         →  for (i64 d0 = 0; d0 < n0; d0 += 1) … in0[d0*n1]
 
 Compilers take as long for a copy as for a product. A model packs a weight of each size, updates it, and sums
-over each size of its values. What sums products in registers keeps its numbers: there what the compiler knows
-is speed.
+over each size of its values. What a turn of a loop hands on in registers, as sums of products are, keeps its
+numbers: there what the compiler knows is speed. Memory of its own keeps its size, and what divides is known.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Functions:
         if printed is not None:
             self._met[id(kernel)] = kernel, *printed
             return ()
-        any_size = _serves_any_size(kernel)
-        text = print_kernel(kernel, _marked, known=not any_size)
-        any_size |= not text.computes
+        kinds = {type(stmt) for stmt in walk(kernel.body)}
+        text = print_kernel(kernel, _marked, known=not kinds.isdisjoint((Alloc, Advance, SortRow)))
+        any_size = not text.carries and SortRow not in kinds
         if not any_size:
             text = replace(text, body=_MARKED.sub(r"\1", text.body))
         skeleton = (text.parameters, _MARKED.sub("⟨⟩", text.body))
@@ -119,13 +119,6 @@ def _type(number: str) -> str:
     if number.lstrip("-").isdecimal():
         return "i64"
     return "f32" if number.endswith("f") else "f64"
-
-
-def _serves_any_size(kernel: Kernel) -> bool:
-    """Whether it neither sums products in registers nor keeps anything in memory of its own: numbers that the
-    compiler does not know cost nothing then. What divides it does know.
-    """
-    return not any(isinstance(stmt, (Alloc, Advance, SortRow)) for stmt in walk(kernel.body))
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:

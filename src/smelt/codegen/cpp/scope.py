@@ -72,7 +72,7 @@ class Head:
 class Function:
     """A printed kernel, or what is outlined of one, and what it ``needs`` of the header. ``checked``: it
     returns an error number. ``before``: comments or attributes. ``computes``: it does more than call
-    functions. ``calls``: those.
+    functions. ``carries``: a turn of a loop hands values to the next, in registers. ``calls``: the functions.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Function:
     needs: frozenset[str]
     before: str = ""
     computes: bool = True
+    carries: bool = False
     calls: tuple[Function, ...] = ()
 
     @property
