@@ -90,9 +90,7 @@ def _take_apart(body: Contraction, graph: Graph, codes: Codes) -> tuple[Contract
     apart = Apart(body, steps)
     shape: list[Expr] = []
     for size, step in zip(body.shape, steps):
-        shape += (
-            [size] if step is None else [divided(size + step - 1, step), sympy.Integer(step)]
-        )
+        shape += [size] if step is None else [divided(size + step - 1, step), sympy.Integer(step)]
     terms = list(body.reduce_shape)
     for each in strided.values():
         if each.factor != 0:
@@ -171,9 +169,7 @@ class _Strided:
     def seen(self, phase: Expr) -> Expr:
         if self.factor == -1:
             return self._known(divided(phase + self.offset, self.stride), phase)
-        return self._known(
-            divided(phase + self.offset + self.factor * self.first(phase), self.stride), phase
-        )
+        return self._known(divided(phase + self.offset + self.factor * self.first(phase), self.stride), phase)
 
     def count(self, phase: Expr) -> Expr:
         """How many taps count."""
@@ -189,9 +185,7 @@ class _Strided:
         counts = {self.count(phase) for phase in phases}
         shift = self._known(self.seen(symbol) - self.least, symbol)
         if self.factor == -1:
-            shift = self._known(
-                divided(symbol + self.offset - self.stride * self.least, self.stride), symbol
-            )
+            shift = self._known(divided(symbol + self.offset - self.stride * self.least, self.stride), symbol)
         every = counts == {sympy.Integer(-(-self.taps // self.turn))}
         return Phase(dim, shift, max(seen) - self.least, self.term, None if every else self.count(symbol))
 
