@@ -4,12 +4,14 @@ reference one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 from sympy import Expr, Integer, Symbol
 
+import smelt
 from smelt.config import Config
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Graph
@@ -169,3 +171,18 @@ def test_a_number_waits_for_the_sizes_that_it_is_made_of() -> None:
         fast = torch.compile(function, backend="smelt", fullgraph=True)
         for each in (x, x * (x > 1)):
             torch.testing.assert_close(fast(count, each), function(count, each))
+
+
+def test_columns_of_few_and_many_terms_are_summed_by_one_function() -> None:
+    """In two levels, and never in equal parts: 14 terms, a multiple of 32 of them, and a prime number."""
+    shapes = [(16, terms, 64) for terms in (14, 56, 64, 112, 113)]
+
+    def sums(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [each.sum(1) for each in tensors]
+
+    compiled = smelt.compile(sums, keep_text=True)
+    tensors = [torch.rand(shape) for shape in shapes]
+    for found, wanted in zip(compiled(*tensors), sums(*(each.double() for each in tensors)), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=0)
+    text = smelt.reports()[-1].text("cpp")
+    assert len(re.findall(r"^static void kernel_\w+\(", text, re.MULTILINE)) == 1
