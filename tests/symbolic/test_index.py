@@ -121,6 +121,7 @@ def test_symbolic_divisors() -> None:
     extents = {A: S1, B: S0, C: sympy.Integer(128)}
     assert floor_div(S0 * A + B, S0, extents) == A
     assert modulo(S0 * A + B, S0, extents) == B
+    assert modulo(sympy.Integer(-1), S0, extents) == S0 - 1
     assert floor_div(128 * S0 * A + 128 * B + C, 128 * S0, extents) == A
     assert modulo(128 * S0 * A + 128 * B + C, 128 * S0, extents) == 128 * B + C
     lines = FloorDiv(S0 - 1, 4) + 1

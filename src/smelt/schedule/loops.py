@@ -70,6 +70,7 @@ SORT_COST = 20.0
 TAIL_TURNS = 4
 """Turns of a vector loop that the tail behind whole vectors costs at most: a mask, and a body of its own."""
 FEW_TURNS = 16
+"""Turns of a parallel loop that threads could not share evenly."""
 WORTH_DIVIDING = 512
 """Cost of a turn from which on a division more does not matter."""
 LINE_BYTES = 64

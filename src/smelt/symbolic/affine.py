@@ -169,12 +169,12 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
     (3*i + (((5 - j)//2)), (j//6))
     """
     divisor = as_integer(divisor)
-    if divisor.is_Integer and divisor > 0:
-        return _divided(base, int(divisor))
     for factor in Mul.make_args(divisor):
         terms = Add.make_args(base)
         if not factor.is_Number and all(factor in Mul.make_args(term) for term in terms):
             base, divisor = Add(*(term / factor for term in terms)), divisor / factor
+    if divisor.is_Integer and divisor > 0:
+        return _divided(base, int(divisor))
     return FloorDiv(base, divisor)
 
 
@@ -196,6 +196,7 @@ def _divided(base: Expr, divisor: int) -> Expr:
 
 
 def as_integer(number: Expr | int) -> Expr:
+    """A number of Python's as one of SymPy's; an expression as it is."""
     return sympy.Integer(number) if isinstance(number, int) else number
 
 

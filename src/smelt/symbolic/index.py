@@ -383,7 +383,7 @@ def _modulo(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -
         return rest
     _, dividend = _lift(rest, divisor, extents)
     if dividend is None:
-        return remainder(expr, divisor)
+        return remainder(expr, divisor) if not expr.is_Integer else expr % divisor
     if less_than(dividend, divisor, extents):
         return dividend
     for factor in _factors(dividend, divisor):

@@ -37,11 +37,9 @@ def plainly_nonnegative(expr: Expr) -> bool | None:
     if not all(symbol.is_nonnegative for symbol in symbols):
         return None
     least = {symbol: int(bool(symbol.is_positive)) for symbol in symbols}
-    for at in (least, *({**least, symbol: MUCH} for symbol in symbols)):
-        value = _value(expr, at)
-        if value is None or value < 0:
-            return None if value is None else False
-    return None
+    points = (least, *({**least, symbol: MUCH} for symbol in symbols))
+    values = (_value(expr, at) for at in points)
+    return False if any(value is not None and value < 0 for value in values) else None
 
 
 def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:

@@ -53,6 +53,7 @@ from smelt.symbolic.affine import divided, remainder
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 ZERO = sympy.Integer(0)
 _STACK_BYTES = 64 * 1024
+
 ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
 """What the check of an indirect index says → the error number (``smelt.h``)."""
 
