@@ -32,12 +32,15 @@ CLOCKS = "smelt_clocks"
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
 
-PER_FUNCTION = 3_500
+PER_FUNCTION = 750
 """Characters that a compiler goes through while it does what each function costs, however short."""
 
-CALLS_ARE_FASTER = 2
-"""How much less of a compiler's time declarations and calls of kernels take than kernels as long: they are
-not optimized (``SMELT_ENTRY``)."""
+CALLS_ARE_FASTER = 8
+"""How much less of a compiler's time declarations and calls take than kernels as long: they are not optimized
+(``SMELT_PLAIN``)."""
+
+TILES_ARE_FASTER = 5
+"""The same of a register tile and of rows that kernels call: one line for each vector, and hardly a loop."""
 
 LEAST_EARLY = LEAST_PART // 2
 """The same while Python is at work: a processor that has nothing to do may as well parse the header again."""
@@ -138,7 +141,9 @@ class UnitPrinter:
         declared = "\n".join(f"{function.head};" for function in functions)
         sizes = [0] * len(files)
         sizes[-1] = sum(map(len, [declared, *entries])) // CALLS_ARE_FASTER
-        for work, function in sorted(((_work(each), each) for each in rest), key=lambda pair: -pair[0]):
+        called = {each.name for function in functions for each in function.calls}
+        works = ((_work(each, each.name in called), each) for each in rest)
+        for work, function in sorted(works, key=lambda pair: -pair[0]):
             shortest = sizes.index(min(sizes))
             files[shortest].append(function)
             sizes[shortest] += work
@@ -159,10 +164,15 @@ def print_unit(runs: Sequence[Run], compilers: int = 1, clocks: bool = False) ->
     return UnitPrinter().finish(runs, compilers, clocks)
 
 
-def _work(function: Function) -> int:
-    """How long a compiler takes for a function, in characters: it copies assembly as it is."""
+def _work(function: Function, called: bool) -> int:
+    """How long a compiler takes for a function, which kernels call or which is one, in characters of kernels:
+    it copies assembly as it is.
+    """
     assembly = sum(map(len, re.findall(r'^ *"[^"]*"$', function.body, re.MULTILINE)))
-    return PER_FUNCTION + len(function.body) - assembly
+    written = len(function.body) - assembly
+    if not function.computes:
+        return written // CALLS_ARE_FASTER
+    return PER_FUNCTION + written // (TILES_ARE_FASTER if called else 1)
 
 
 def _part(functions: Sequence[Function], header: str | None) -> str:
