@@ -15,7 +15,7 @@ import torch
 from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
-from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text
+from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
 from smelt.config import Config
 from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
@@ -112,7 +112,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
     found = _from_cache(store, key, program, config, report)
     if found is not None:
         return found
-    header = precompiled(header_text(), tools, store)
+    header = precompiled(header_text(once=False), once_text(), tools, store)
     with report.phase("lowering"):
         graph = _lowered(program, config, target)
         if config.verify:

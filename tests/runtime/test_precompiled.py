@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 from tests.codegen.support import SIZE, pointwise
+from tests.lowering.harness import lowered
 
 import smelt
-from smelt.codegen.cpp import UnitPrinter, header_text
+from smelt.codegen.cpp import UnitPrinter, header_text, once_text, printer
+from smelt.config import Config
 from smelt.nest.ir import Argument, Call, Run
 from smelt.runtime import library
 from smelt.runtime import precompiled as module
 from smelt.runtime.cache import Cache
 from smelt.runtime.library import Objects, compile_unit
-from smelt.runtime.precompiled import BINARY, HEADER, Precompiled, precompiled
+from smelt.runtime.precompiled import BINARY, HEADER, OBJECT, Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain, find
+from smelt.schedule import Target, schedule
 
 pytestmark = pytest.mark.skipif(find().family != "gcc", reason="GCC keeps it beside the header")
 
@@ -32,8 +35,12 @@ def _nothing_known() -> Iterator[None]:
         yield
 
 
+def begun(cache: Cache, toolchain: Toolchain, text: str | None = None) -> Precompiled | None:
+    return precompiled(text or header_text(once=False), once_text(), toolchain, cache)
+
+
 def ready(cache: Cache, toolchain: Toolchain | None = None, text: str | None = None) -> Precompiled:
-    found = precompiled(text or header_text(), toolchain or find(), cache)
+    found = begun(cache, toolchain or find(), text)
     assert found is not None
     found.thread.join()
     return found
@@ -75,7 +82,7 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(module, "start_compiler", refused)
     assert ready(Cache(tmp_path)).include is not None
-    other = ready(cache, text=header_text() + "\n// another smelt's")
+    other = ready(cache, text=header_text(once=False) + "\n// another smelt's")
     assert other.include is None
 
 
@@ -95,7 +102,8 @@ def test_a_binary_that_is_no_such_thing_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "damaged"
     folder.mkdir()
     assert header.path is not None
-    shutil.copy(header.path, folder / HEADER)
+    for name in (HEADER, OBJECT):
+        shutil.copy(header.path.with_name(name), folder / name)
     (folder / BINARY).write_bytes(b"no header at all")
     header.path = folder / HEADER
     parts, y = computed(cache, header)
@@ -116,6 +124,32 @@ def test_a_header_that_vanishes_leaves_the_text(tmp_path: Path) -> None:
     assert not list((tmp_path / "v1" / "failed").glob("*"))
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_what_a_program_has_once_is_in_no_part_or_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    monkeypatch.setattr(printer, "LEAST_PART", 100)
+    cache, tools = Cache(tmp_path), find()
+    graph = lowered(
+        lambda x, y: (x.t().contiguous(), x.exp(), y.t().contiguous()),
+        torch.randn(512, 384),
+        torch.randn(96, 640),
+    )
+    runs = schedule(graph, Config(fusion=False), Target(tools.vector_bytes)).runs
+    objects = Objects(tools, cache, ready(cache) if is_ready else None)
+    unit = UnitPrinter(objects).finish(runs, compilers=2)
+    assert len(unit.parts) == 2
+    for used, defined in (
+        ("in_parallel(", "__attribute__((noinline, weak)) void share_out("),
+        ("copy_turned<", "\ntemplate void copy_turned<SMELT_VECTOR_BYTES"),
+    ):
+        assert used in unit.text and unit.text.count(defined) == 1
+        assert sum(part.count(defined) for part in unit.parts) == (0 if is_ready else 1)
+    binary = tmp_path / "made.so"
+    assert objects.link(unit.parts, binary)
+    library.ctypes.CDLL(str(binary), mode=os.RTLD_NOW)  # all that it calls is there
+
+
 @pytest.mark.parametrize("command", ["/bin/false", "/nonexistent/g++"])
 def test_a_compiler_that_refuses_is_asked_once(tmp_path: Path, command: str) -> None:
     toolchain = replace(find(), command=(command,))
@@ -126,7 +160,7 @@ def test_a_compiler_that_refuses_is_asked_once(tmp_path: Path, command: str) -> 
 
 
 def test_other_compilers_have_the_text(tmp_path: Path) -> None:
-    assert precompiled(header_text(), replace(find(), family="clang"), Cache(tmp_path)) is None
+    assert begun(Cache(tmp_path), replace(find(), family="clang")) is None
 
 
 def test_a_fork_begins_anew_where_it_was_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +169,13 @@ def test_a_fork_begins_anew_where_it_was_not_ready(tmp_path: Path, monkeypatch: 
     slow.write_text("#!/bin/sh\nsleep 1\nexit 1\n")
     slow.chmod(0o755)
     toolchain = replace(find(), command=(str(slow),))
-    parents = precompiled(header_text(), toolchain, cache)
+    parents = begun(cache, toolchain)
     child = os.fork()
     if child == 0:
-        again = precompiled(header_text(), toolchain, cache)
+        again = begun(cache, toolchain)
         os._exit(0 if again is not parents else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert parents is precompiled(header_text(), toolchain, cache)
+    assert parents is begun(cache, toolchain)
     parents.thread.join()
 
 

@@ -309,6 +309,10 @@ class Include(Protocol):
     def include(self) -> str | None:
         """The line that includes it; None where it is not there, or not yet."""
 
+    @property
+    def objects(self) -> Sequence[str]:
+        """The object files that what includes it is linked with; none where it is not there, or not yet."""
+
 
 class Objects:
     """Object files of parts of a unit, which compilers make while Python is still at the rest.
@@ -365,7 +369,8 @@ class Objects:
         if any(run.wait() for run in self._running) or self._failed:
             return False
         try:
-            command = self.toolchain.link_command(self.files, str(binary))
+            shared = () if self.precompiled is None else self.precompiled.objects
+            command = self.toolchain.link_command([*self.files, *shared], str(binary))
             return start_compiler(command, binary.parent).wait() == 0 and binary.exists()
         except OSError:
             return False

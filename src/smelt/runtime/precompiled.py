@@ -1,7 +1,8 @@
 """smelt's C++ header, parsed once for all units: compilers then read it in a third of the time.
 
 GCC takes ``smelt.h.gch`` where a file begins by including the ``smelt.h`` beside it, and where compiler and
-flags are those that made it; otherwise it reads ``smelt.h`` itself.
+flags are those that made it; otherwise it reads ``smelt.h`` itself. What a program has once, and no file
+changes, is compiled with it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from smelt.runtime.toolchain import Toolchain
 
 HEADER = "smelt.h"
 BINARY = f"{HEADER}.gch"
+OBJECT = "smelt.o"
 
 _known: dict[str, Precompiled] = {}
 
 
-def precompiled(text: str, toolchain: Toolchain, cache: Cache) -> Precompiled | None:
-    """The header ``text``, begun to be looked up or compiled once in a process; None for a compiler that
-    keeps none beside the file.
+def precompiled(text: str, once: str, toolchain: Toolchain, cache: Cache) -> Precompiled | None:
+    """The header ``text``, and ``once`` as what follows it in a file of its own, begun to be looked up or
+    compiled once in a process; None for a compiler that keeps none beside the file.
     """
     if toolchain.family != "gcc":
         return None
-    key = key_of("header", text, toolchain.identity)
+    key = key_of("header", text, once, toolchain.identity)
     found = _known.get(key)
     if found is None or found.is_lost():
-        found = _known[key] = Precompiled(key, text, toolchain, cache)
+        found = _known[key] = Precompiled(key, text, once, toolchain, cache)
     return found
 
 
@@ -41,8 +43,8 @@ class Precompiled:
     ``path``: the file to include; None where the compiler is not ready (``done``), or refused.
     """
 
-    def __init__(self, key: str, text: str, toolchain: Toolchain, cache: Cache) -> None:
-        self.key, self.text, self.toolchain, self.cache = key, text, toolchain, cache
+    def __init__(self, key: str, text: str, once: str, toolchain: Toolchain, cache: Cache) -> None:
+        self.key, self.text, self.once, self.toolchain, self.cache = key, text, once, toolchain, cache
         self.path: Path | None = None
         self.done = False
         self.thread = threading.Thread(target=self._run, name="smelt-header", daemon=True)
@@ -60,6 +62,11 @@ class Precompiled:
             return None
         return f'#include "{path}"'
 
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The object file of what is compiled with it, as soon as it is there."""
+        return () if self.path is None else (str(self.path.with_name(OBJECT)),)
+
     def _run(self) -> None:
         with suppress(CacheError, OSError):  # units have the header's text then
             entry = self.cache.get(self.key) or self._compiled()
@@ -69,11 +76,15 @@ class Precompiled:
     def _compiled(self) -> Entry | None:
         folder = self.cache.scratch()
         try:
-            source, binary = folder / HEADER, folder / BINARY
+            source, binary, once, made = (folder / name for name in (HEADER, BINARY, "smelt.cpp", OBJECT))
             source.write_text(self.text)
-            command = self.toolchain.header_command(str(source), str(binary))
-            if start_compiler(command, folder).wait() != 0:
-                return None
-            return self.cache.put(self.key, {HEADER: self.text.encode(), BINARY: binary})
+            once.write_text(f'#include "{HEADER}"\n{self.once}')
+            for command in (
+                self.toolchain.header_command(str(source), str(binary)),
+                self.toolchain.object_command(str(once), str(made)),
+            ):
+                if start_compiler(command, folder).wait() != 0:
+                    return None
+            return self.cache.put(self.key, {HEADER: self.text.encode(), BINARY: binary, OBJECT: made})
         finally:
             shutil.rmtree(folder, ignore_errors=True)

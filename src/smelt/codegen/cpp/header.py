@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,9 +73,24 @@ of softmax, the random number generator, sorting, vectors turned in registers, s
 iterations among threads, rows of one number, clocks."""
 
 
-@lru_cache(maxsize=8)
-def header_text(needs: frozenset[str] = frozenset(PARTS)) -> str:
-    """The header: the core, with the `PARTS` that are wanted."""
+ONCE = {"parallel": "smelt_team.h", "transpose": "smelt_turned.h"}
+"""Part of the header → what a program that needs it has once, in whichever of its files."""
+
+
+@lru_cache(maxsize=16)
+def header_text(needs: frozenset[str] = frozenset(PARTS), once: bool = True) -> str:
+    """The header: the core, with the `PARTS` that are wanted. ``once``: and with what a program has once, or
+    else another of its files must have it.
+    """
     wanted = needs.union(*(PARTS[name] for name in needs))
-    names = [*CORE, *(f"smelt_{name}.h" for name in PARTS if name in wanted)]
+    text = _joined([*CORE, *(f"smelt_{name}.h" for name in PARTS if name in wanted)])
+    return f"{text}\n{once_text(wanted)}" if once and not wanted.isdisjoint(ONCE) else text
+
+
+def once_text(wanted: Set[str] = frozenset(ONCE)) -> str:
+    """What follows the header in one file of a program."""
+    return _joined([file for name, file in ONCE.items() if name in wanted])
+
+
+def _joined(names: Iterable[str]) -> str:
     return "\n".join((_FOLDER / name).read_text() for name in names)

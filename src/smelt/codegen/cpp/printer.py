@@ -11,7 +11,7 @@ from typing import Protocol
 from sympy import Expr, Symbol
 
 from smelt.codegen.cpp.functions import Functions
-from smelt.codegen.cpp.header import header_text
+from smelt.codegen.cpp.header import ONCE, header_text
 from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
@@ -69,7 +69,9 @@ class Compilers(Protocol):
 
     @property
     def header(self) -> str | None:
-        """A line that may stand for all of the header in a part; None: its text."""
+        """A line that may stand for all of the header in a part, and what a program has of it once is there;
+        None: the text of both.
+        """
 
     def free(self) -> bool:
         """Whether another part can be begun now."""
@@ -148,6 +150,8 @@ class UnitPrinter:
             files[shortest].append(function)
             sizes[shortest] += work
         kernels = [function.text() for function in files[-1]]
+        if header is None:
+            extra = {*extra, *ONCE}  # whatever other files need of it is here
         first = _file(files[-1], [declared, *kernels, *entries], extra, header)
         return first, *(_part(file, header) for file in files[:-1])
 
@@ -178,7 +182,8 @@ def _work(function: Function, called: bool) -> int:
 def _part(functions: Sequence[Function], header: str | None) -> str:
     """A file of functions; it declares what they call. ``header``: see `Compilers`."""
     called = {f"{each.head};": None for function in functions for each in function.calls}
-    return _file(functions, [*called, *(function.text() for function in functions)], header=header)
+    texts = [*called, *(function.text() for function in functions)]
+    return _file(functions, texts, header=header, once=False)
 
 
 def _file(
@@ -186,10 +191,13 @@ def _file(
     pieces: Sequence[str],
     extra: Set[str] = frozenset(),
     header: str | None = None,
+    once: bool = True,
 ) -> str:
-    """A file of these functions, and entry points that need ``extra`` of the header."""
+    """A file of these functions, and entry points that need ``extra`` of the header; ``once``: see
+    `header_text`.
+    """
     if header is None:
-        header = header_text(frozenset(extra).union(*(function.needs for function in functions)))
+        header = header_text(frozenset(extra).union(*(function.needs for function in functions)), once)
     body = "\n\n".join(pieces)
     return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
 

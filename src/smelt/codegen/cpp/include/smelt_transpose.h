@@ -38,14 +38,15 @@ template <class T, class B, int N>
 __attribute__((noinline)) static void store_turned(B* p, i64 step, vec<T, N, false> (&rows)[N]) {
   turn_into(p, step, rows);
 }
-// p[lane * step + k] = q[lane + k * other]
+// p[lane * step + k] = q[lane + k * other]. Of a full vector of float32 a program has it once (smelt_turned.h).
 template <int N, class B>
-__attribute__((noinline)) static void copy_turned(B* p, i64 step, const B* q, i64 other) {
+__attribute__((noinline)) void copy_turned(B* p, i64 step, const B* q, i64 other) {
   decltype(load<N>(q)) rows[N];
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) rows[k] = load<N>(q + k * other);
   turn_into(p, step, rows);
 }
+extern template void copy_turned<SMELT_VECTOR_BYTES / 4>(f32_buffer* p, i64 step, const f32_buffer* q, i64 other);
 
 // Vector J of those that hold lane 0 of all rows, then lane 1 of all rows, ...
 template <int J, int R, class T, int N, int C, int... K>
