@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -87,7 +87,8 @@ def header_text(needs: frozenset[str] = frozenset(PARTS), once: bool = True) -> 
     return f"{text}\n{once_text(wanted)}" if once and not wanted.isdisjoint(ONCE) else text
 
 
-def once_text(wanted: Set[str] = frozenset(ONCE)) -> str:
+@lru_cache(maxsize=16)
+def once_text(wanted: frozenset[str] = frozenset(ONCE)) -> str:
     """What follows the header in one file of a program."""
     return _joined([file for name, file in ONCE.items() if name in wanted])
 

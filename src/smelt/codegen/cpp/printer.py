@@ -32,6 +32,12 @@ CLOCKS = "smelt_clocks"
 LEAST_PART = 12_000
 """Characters of kernels (some 0.15 s of the compiler's) below which a file of their own does not pay."""
 
+LEAST_EARLY = LEAST_PART // 2
+"""The same while Python is at work: a processor that has nothing to do may as well parse the header again."""
+
+MOST_EARLY = 3 * LEAST_PART
+"""Characters of a file that is compiled before the rest is there: no compiler has much left in the end."""
+
 PER_FUNCTION = 750
 """Characters that a compiler goes through while it does what each function costs, however short."""
 
@@ -41,12 +47,6 @@ CALLS_ARE_FASTER = 8
 
 TILES_ARE_FASTER = 5
 """The same of a register tile and of rows that kernels call: one line for each vector, and hardly a loop."""
-
-LEAST_EARLY = LEAST_PART // 2
-"""The same while Python is at work: a processor that has nothing to do may as well parse the header again."""
-
-MOST_EARLY = 3 * LEAST_PART
-"""Characters of a file that is compiled before the rest is there: no compiler has much left in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,9 @@ def _work(function: Function, called: bool) -> int:
 def _part(functions: Sequence[Function], header: str | None) -> str:
     """A file of functions; it declares what they call. ``header``: see `Compilers`."""
     called = {f"{each.head};": None for function in functions for each in function.calls}
-    texts = [*called, *(function.text() for function in functions)]
-    return _file(functions, texts, header=header, once=False)
+    if header is None:
+        header = header_text(frozenset().union(*(function.needs for function in functions)), once=False)
+    return _file(functions, [*called, *(function.text() for function in functions)], header=header)
 
 
 def _file(
@@ -191,13 +192,10 @@ def _file(
     pieces: Sequence[str],
     extra: Set[str] = frozenset(),
     header: str | None = None,
-    once: bool = True,
 ) -> str:
-    """A file of these functions, and entry points that need ``extra`` of the header; ``once``: see
-    `header_text`.
-    """
+    """A file of these functions, and entry points that need ``extra`` of the header."""
     if header is None:
-        header = header_text(frozenset(extra).union(*(function.needs for function in functions)), once)
+        header = header_text(frozenset(extra).union(*(function.needs for function in functions)))
     body = "\n\n".join(pieces)
     return f"{header}\nnamespace smelt {{\n\n{body}\n\n}}  // namespace smelt\n"
 
