@@ -11,7 +11,15 @@ from torch.fx import GraphModule
 
 from smelt import config as configuration
 from smelt import logs
-from smelt.capture import Compiled, CompileProgram, Program, ask_modules_at_once, capture_aot, mark_whole
+from smelt.capture import (
+    Compiled,
+    CompileProgram,
+    Program,
+    ask_modules_at_once,
+    capture_aot,
+    floats_settled,
+    mark_whole,
+)
 from smelt.config import Config
 from smelt.contract import decompositions, whole_attention
 from smelt.errors import ToolchainError, Unsupported
@@ -66,10 +74,11 @@ def compile_graph(
     """`smelt` with the pipeline as an argument."""
     name = f"graph {next(_numbers)}"
     try:
-        with whole_attention(graph_module.graph, config):
-            call = capture_aot(
-                graph_module, example_inputs, _guarded(compile_program, config), decompositions(), name
-            )
+        with (
+            floats_settled(graph_module, example_inputs) as left,
+            whole_attention(graph_module.graph, config),
+        ):
+            call = capture_aot(graph_module, left, _guarded(compile_program, config), decompositions(), name)
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)

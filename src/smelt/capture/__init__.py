@@ -3,6 +3,7 @@
 from smelt.capture.aot import Compiled, CompileProgram, capture_aot, tell_orders
 from smelt.capture.direct import mark_whole, past_dynamo
 from smelt.capture.export import capture_export, export
+from smelt.capture.floats import floats_settled
 from smelt.capture.function import capture_function
 from smelt.capture.guards import ask_modules_at_once
 from smelt.capture.program import Input, Program, shape_env_of
@@ -17,6 +18,7 @@ __all__ = [
     "capture_export",
     "capture_function",
     "export",
+    "floats_settled",
     "mark_whole",
     "past_dynamo",
     "shape_env_of",
