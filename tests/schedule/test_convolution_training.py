@@ -95,6 +95,21 @@ def test_any_batch() -> None:
     assert [report.kind for report in smelt.reports()] == ["forward", "backward"]
 
 
+def test_one_image_of_any_size() -> None:
+    """A batch of one is no loop: what is fetched for the next panel has no place for it."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(96, 64, 1)
+    trained = copy.deepcopy(model)
+    torch._dynamo.reset()
+    smelt.reset()
+    fast = torch.compile(trained, backend="smelt", dynamic=True)
+    for shape in ((1, 96, 9, 8), (1, 96, 12, 7), (1, 96, 14, 13)):
+        check(model, fast, trained, draw(*shape))
+    forward, backward = smelt.reports()
+    assert (forward.kind, backward.kind) == ("forward", "backward")
+    assert any(choice.what.endswith("result 1") and choice.kernel == "native" for choice in backward.choices)
+
+
 def test_saved_layouts_come_from_the_cache_too() -> None:
     """A second compile of the same model finds its code on disk, and the layouts with it."""
     model = in_a_network(lambda: nn.Conv2d(32, 48, 3, padding=1), 32)

@@ -418,7 +418,7 @@ def columns_in_a_row(
     split = affine(flat, symbols)
     if split is None or len(together(flat, symbols, sizes, own)) != 1 or split[0][own[-1]] != 1:
         return None
-    return buffer, replaced(flat, {symbols[dim]: ZERO for dim in order})
+    return buffer, replaced(flat, dict.fromkeys((*(outer[dim] for dim in columns), *summed), ZERO))
 
 
 def lies_well(product: Product, graph: Graph) -> bool:
