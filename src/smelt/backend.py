@@ -75,10 +75,12 @@ def compile_graph(
     name = f"graph {next(_numbers)}"
     try:
         with (
-            floats_settled(graph_module, example_inputs) as left,
+            floats_settled(graph_module, example_inputs) as inputs,
             whole_attention(graph_module.graph, config),
         ):
-            call = capture_aot(graph_module, left, _guarded(compile_program, config), decompositions(), name)
+            call = capture_aot(
+                graph_module, inputs, _guarded(compile_program, config), decompositions(), name
+            )
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
