@@ -1,7 +1,7 @@
 # smelt: `make` lists what there is.
 
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
-	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.10 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' \
 	2>/dev/null && echo $$p && break; done)
 TORCH ?= torch~=2.13.0
 N ?= 200
@@ -13,10 +13,10 @@ STAMP := $(VENV)/.smelt-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit opinfo fuzz bench clean
+.PHONY: help setup demo test check lint types layers unit unit-fast opinfo fuzz bench figures docs dist clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
 demo: setup ## embed real sentences with MiniLM under eager and under smelt
 	@HF_HUB_OFFLINE=1 $(BIN)/python demo/sentences.py
@@ -27,7 +27,7 @@ setup: $(STAMP) ## make .venv with all that development needs (quick when it is 
 	@$(BIN)/python -m compileall -q src  # pip makes byte code of what it installs, but for an editable install
 
 $(STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.13; set PYTHON=/path/to/python" >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo "smelt needs Python 3.10 to 3.14; set PYTHON=/path/to/python" >&2; exit 2; }
 	@command -v $${CXX:-g++} >/dev/null || command -v clang++ >/dev/null || \
 		echo "note: no C++ compiler found; smelt needs g++ (apt install g++)" >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -61,5 +61,17 @@ fuzz: setup ## N random programs against eager, then N/10 of them under ten size
 bench: setup ## the zoo against eager, Inductor, OpenVINO, ONNX Runtime: bench-results/ (ARGS="--seconds 5 …")
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(ARGS)
 
+figures: setup ## the table and pictures of the README, from docs/figures (FROM=bench-results/results.json: those of a run)
+	$(BIN)/python benchmarks/figures.py $(if $(FROM),--from $(FROM))
+
+docs: setup ## the documentation as a site: build/docs/index.html; a warning is an error
+	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || $(PIP) -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs -d build/doctrees docs build/docs
+
+dist: setup ## sdist and wheel, checked, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
 clean: ## remove .venv, caches and results
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results conformance-results
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench-results conformance-results build dist

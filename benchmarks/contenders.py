@@ -41,7 +41,7 @@ class Contender:
             return self.why_not_train
         missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
         if missing:
-            return f"not installed: {', '.join(missing)} (pip install 'smelt[bench]')"
+            return f"not installed: {', '.join(missing)} (pip install 'torch-smelt[bench]')"
         return None
 
 

@@ -56,7 +56,7 @@ def test_bad_arguments_are_refused_with_one_line(arguments, says, capsys):
 
 def test_a_contender_that_is_not_installed_says_what_to_install():
     absent = Contender("absent", lambda program, setup: program.call, ("no_such_module",))
-    assert "no_such_module (pip install 'smelt[bench]')" in str(absent.reason_to_sit_out(train=False))
+    assert "no_such_module (pip install 'torch-smelt[bench]')" in str(absent.reason_to_sit_out(train=False))
 
 
 def test_who_cannot_train_says_so():

@@ -73,6 +73,13 @@ def test_doctor_without_a_compiler_says_how_to_get_one(smelt_command, monkeypatc
     assert "not ready: compiler" in out
 
 
+def test_doctor_notices_the_other_projects_distribution(monkeypatch):
+    monkeypatch.setattr(doctor, "version", {"smelt": "0.7.5"}.__getitem__)
+    (finding,) = doctor._namesake()
+    assert finding.state == "warn" and "0.7.5" in finding.text
+    assert finding.remedy.endswith("torch-smelt")
+
+
 def test_doctor_survives_a_check_that_breaks(smelt_command, monkeypatch):
     def _weather() -> list[doctor.Finding]:
         raise OSError("rain")

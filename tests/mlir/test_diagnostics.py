@@ -180,4 +180,4 @@ def test_missing_bindings_are_asked_for_by_name(monkeypatch):
         bindings.new_context()
     bindings._load.cache_clear()
     assert caught.value.code == "SM0710"
-    assert "smelt[mlir]" in str(caught.value)
+    assert "torch-smelt[mlir]" in str(caught.value)

@@ -82,8 +82,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
+        from smelt import __version__
+
         python = ".".join(map(str, sys.version_info[:3]))
-        typer.echo(f"smelt {version('smelt')} (torch {version('torch')}, Python {python})")
+        typer.echo(f"smelt {__version__} (torch {version('torch')}, Python {python})")
         raise typer.Exit
 
 

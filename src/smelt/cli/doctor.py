@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from smelt import __version__
 from smelt.cli.cache import size
 from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import progress
 from smelt.cli.spec import describe
 from smelt.errors import SmeltError
 
+DISTRIBUTION = "torch-smelt"
+"""The project's name on PyPI, where smelt is another project."""
 _MARKS = {"ok": ("ok", "green"), "warn": ("note", "yellow"), "bad": ("missing", "bold red")}
 
 
@@ -65,8 +68,8 @@ def _safely(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _python() -> list[Finding]:
-    good = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    remedy = "" if good else "use Python 3.10 to 3.13"
+    good = sys.version_info[:2] >= (3, 10)
+    remedy = "" if good else "use Python 3.10 or newer"
     return [
         Finding("python", "ok" if good else "bad", f"{platform.python_version()} ({sys.executable})", remedy)
     ]
@@ -84,16 +87,27 @@ def _torch() -> list[Finding]:
 def _smelt() -> list[Finding]:
     found = [point for point in entry_points(group="torch_dynamo_backends") if point.name == "smelt"]
     if not found:
-        text = f"{version('smelt')}, not registered with torch.compile"
-        return [
-            Finding(
-                "smelt", "bad", text, "install the package again: pip install -e . (or pip install smelt)"
-            )
-        ]
+        text = f"{__version__}, not registered with torch.compile"
+        remedy = f"install the package again: pip install -e . (or pip install {DISTRIBUTION})"
+        return [Finding("smelt", "bad", text, remedy)]
     found[0].load()
+    text = f'{__version__}, torch.compile(model, backend="smelt") → {found[0].value}'
+    return [Finding("smelt", "ok", text), *_namesake()]
+
+
+def _namesake() -> list[Finding]:
+    """The distribution smelt is another project's with the same import name: one overwrites the other."""
+    try:
+        found = version("smelt")
+    except PackageNotFoundError:
+        return []
+    remedy = f"pip uninstall smelt; pip install --force-reinstall --no-deps {DISTRIBUTION}"
     return [
         Finding(
-            "smelt", "ok", f'{version("smelt")}, torch.compile(model, backend="smelt") → {found[0].value}'
+            "smelt",
+            "warn",
+            f"also installed: the distribution smelt {found}, which is another project",
+            remedy,
         )
     ]
 

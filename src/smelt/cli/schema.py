@@ -84,7 +84,7 @@ def _overload(name: str) -> torch._ops.OpOverload:
 def _tell(console: Console, overload: torch._ops.OpOverload) -> None:
     console.print(str(overload._schema), markup=False, soft_wrap=True)
     if not bindings.available():
-        console.print("  (the dialects need the MLIR bindings: pip install 'smelt\\[mlir]')")
+        console.print("  (the dialects need the MLIR bindings: pip install 'torch-smelt\\[mlir]')")
         return
     found = coverage.coverage_of(overload)
     needs = found.needs

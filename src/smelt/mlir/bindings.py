@@ -45,7 +45,7 @@ def _load() -> None:
             "SM0710",
             "the MLIR bindings are not installed",
             why="smelt.export and smelt.mlir print MLIR through the torch-mlir wheel",
-            remedy="pip install 'smelt[mlir]'",
+            remedy="pip install 'torch-smelt[mlir]'",
         )
     from torch_mlir._mlir_libs import _stablehlo
     from torch_mlir.dialects import torch as _registers_passes  # noqa: F401
