@@ -43,7 +43,7 @@ def results(*programs, kernels=(), peaks=None):
     return {**head, "programs": list(programs), "kernels": list(kernels)}
 
 
-@pytest.mark.parametrize("name", ["tables", "plot", "kernels", "run"])
+@pytest.mark.parametrize("name", ["tables", "plot", "kernels", "run", "figures"])
 def test_examples_in_the_docstrings_hold(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
