@@ -73,8 +73,8 @@ def test_commands_in_the_documents_exist(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_make_targets_in_the_documents_exist(document):
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for target in re.findall(r"(?:^|`)make ([a-z]+)", document.read_text(), re.MULTILINE):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", document.read_text(), re.MULTILINE):
         assert target in targets, target
 
 
@@ -98,16 +98,57 @@ def test_configuration_is_small():
     assert len(dataclasses.fields(Config)) <= 40
 
 
-def test_the_readmes_program_runs(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
-    text = (ROOT / "README.md").read_text()
-    program = next(
-        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import smelt" in block
-    )
+def _examples(document: Path) -> str:
+    """The document's Python blocks as one program, whose lines have the numbers that they have there."""
+    lines, inside = [], False
+    for line in document.read_text().splitlines():
+        marked = line.startswith("```")
+        lines.append(line if inside and not marked else "")
+        inside = line == "```python" or (inside and not marked)
+    return "\n".join(lines) + "\n"
+
+
+EXAMPLES = [each for each in DOCUMENTS if each.name != "README.md" and _examples(each).strip()]
+
+
+@pytest.mark.parametrize("document", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_run(document, tmp_path, monkeypatch):
+    program = compile(_examples(document), str(document), "exec")
+    if document.name == "CONTRIBUTING.md":
+        return  # it shows a row of the lowering table, which has that row
+    if "smelt.export(" in _examples(document):
+        pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+    import smelt
+
+    monkeypatch.chdir(tmp_path)
+    smelt.reset()
+    exec(program, {"__name__": "example"})
+
+
+def test_the_examples_are_the_blocks_in_place(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n```python\nx = 1\n```\nb\n```sh\nls\n```\n```python\nassert x == 1\n```\n")
+    assert _examples(page).splitlines() == ["", "", "x = 1", "", "", "", "", "", "", "assert x == 1", ""]
+
+
+def test_the_readmes_program_compiles_kernels(capsys):
     import smelt
 
     smelt.reset()
-    exec(compile(program, "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "inference" in printed
+    exec(compile(_examples(ROOT / "README.md"), "README.md", "exec"), {})
+    assert "inference" in capsys.readouterr().out
     assert smelt.reports()[0].kernels >= 1
+
+
+def test_each_page_is_in_the_sites_contents():
+    contents = re.findall(r"^([a-z-]+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert sorted(contents) == sorted(pages)
+
+
+def test_the_readme_takes_a_minute_to_read():
+    text = (ROOT / "README.md").read_text()
+    paragraphs = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split("\n\n")
+    prose = [each for each in paragraphs if not each.startswith(("|", "- ", "<", "#"))]
+    assert all(len(each.strip().splitlines()) <= 5 for each in prose)
+    assert len(text.splitlines()) <= 120

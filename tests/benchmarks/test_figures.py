@@ -1,4 +1,4 @@
-"""The README's table and pictures are those of docs/figures/inference.json; a run of the zoo can replace these."""
+"""The README's table and pictures are those of docs/figures/inference.json; a run can replace these."""
 
 from __future__ import annotations
 
