@@ -1,6 +1,6 @@
-"""Architectures beyond the zoo, to find what smelt runs slower than eager: `--models architectures` of run.py.
+"""Architectures beyond the zoo, to find what is slower than eager: `--models architectures` of run.py.
 
-Each is a model of `transformers` (or `timm`, where that is installed), often with fewer layers than published,
+Each is a model of `transformers` (or `timm`, where that is installed), often with fewer layers than usual,
 with seeded random weights. Nothing is downloaded. Dropout is 0.
 """
 
