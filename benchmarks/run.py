@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+import architectures
 import plot
 import tables
 import zoo
@@ -35,7 +36,7 @@ from team import PACE, FailedError, Member, Turns, race
 
 SCHEMA = 3
 """Version of results.json: raised when a key changes its meaning."""
-PROGRAMS = (*zoo.MODELS, *zoo.MICRO)
+PROGRAMS = (*zoo.MODELS, *zoo.MICRO, *architectures.FACTORIES)
 VERSIONS = ("torch", "transformers", "openvino", "onnxruntime", "onnx", "apache-tvm")
 PEAK_SECONDS = INSIDE_SECONDS = 2.0
 TOLD = (
@@ -91,7 +92,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__.splitlines()[0], epilog="Lists are separated by commas; `none` is an empty one."
     )
     parser.add_argument(
-        "--models", default=",".join(zoo.MODELS), help=f"of {', '.join(PROGRAMS)} (default: the models)"
+        "--models",
+        default=",".join(zoo.MODELS),
+        help=f"of {', '.join(PROGRAMS)}, or `architectures` for all of architectures.py (default: the zoo's)",
     )
     parser.add_argument(
         "--kernels", default=",".join(KERNELS), help=f"for the roofline: of {', '.join(KERNELS)}"
@@ -118,7 +121,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     try:
-        options.models = chosen(options.models, PROGRAMS)
+        listed = options.models.replace("architectures", ",".join(architectures.installed()))
+        options.models = chosen(listed, PROGRAMS)
         options.kernels = chosen(options.kernels, tuple(KERNELS))
         options.contenders = chosen(options.contenders, tuple(CONTENDERS))
         options.threads = thread_counts(options.threads)

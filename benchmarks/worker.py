@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch._dynamo  # so that nobody's compile time has it
 
+import architectures
 import kernels
 import zoo
 from contenders import CONTENDERS, OURS
@@ -134,7 +135,10 @@ def _same_processor(threads: int) -> Iterator[None]:
 
 def _made(name: str, setup: Setup) -> Program:
     torch.manual_seed(workload.SEED)
-    factory = kernels.KERNELS[name].program if name in kernels.KERNELS else getattr(zoo, name)
+    if name in kernels.KERNELS:
+        factory = kernels.KERNELS[name].program
+    else:
+        factory = architectures.FACTORIES.get(name) or getattr(zoo, name)
     program = Program(*factory())
     workload.prepare(program, setup)
     return program

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from tests.lowering.harness import FLOATS, check
+from smelt.loops.ir import Reduction
+from tests.lowering.harness import FLOATS, check, lowered
 
 aten = torch.ops.aten
 
@@ -24,6 +26,8 @@ MAX_POOLS: list[list[Any]] = [
     [[3, 3], [1, 1], [1, 1], [2, 2], False],
     [[2, 2], [3, 3], [0, 0], [1, 1], True],
     [[6, 6], [3, 3], [3, 3], [1, 1], False],  # more than is unrolled
+    [[40, 3], [40, 2], [0, 1], [1, 1], True],  # larger than the inputs
+    [[11, 12], [2, 2], [3, 3], [1, 1], True],
 ]
 
 
@@ -88,6 +92,9 @@ AVERAGE_POOLS: list[list[Any]] = [
     [[3, 2], [2, 2], [1, 1], True, False, None],
     [[2, 2], [2, 2], [0, 0], True, False, 7],
     [[7, 7], [2, 1], [3, 0], False, False, None],  # more than is unrolled
+    [[1280, 1280], [], [0, 0], True, True, None],  # larger than the inputs
+    [[3, 40], [2, 40], [1, 20], True, False, None],
+    [[12, 11], [2, 1], [3, 3], True, True, None],
 ]
 
 
@@ -162,6 +169,27 @@ def test_dynamic_sizes() -> None:
     others = [
         [sample(torch.float32, n, c, h, w)] for n, c, h, w in ((2, 3, 7, 9), (3, 5, 12, 6), (4, 2, 13, 13))
     ]
+    check(function, sample(torch.float32, 2, 3, 8, 10), symbolic=True, others=others, slack=4)
+
+
+def test_a_window_much_larger_than_its_inputs_visits_the_inputs_alone() -> None:
+    """Pooling over all of a plane, written as a window of some thousand: EfficientNet of transformers."""
+    x = torch.randn(1, 2, 7, 6)
+    for pool in (
+        lambda x: F.avg_pool2d(x, 1280, ceil_mode=True),
+        lambda x: F.max_pool2d(x, 90, ceil_mode=True),
+    ):
+        bodies = [node.body for node in lowered(pool, x).nodes]
+        assert {body.reduce_shape for body in bodies if isinstance(body, Reduction)} == {(7, 6)}
+
+
+def test_windows_larger_than_dynamic_inputs() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.avg_pool2d(x, 90, ceil_mode=True), *aten.max_pool2d_with_indices.default(
+            x, [90, 90], [], [0, 0], [1, 1], True
+        )
+
+    others = [[sample(torch.float32, 2, 3, h, w)] for h, w in ((7, 9), (12, 6), (88, 89))]
     check(function, sample(torch.float32, 2, 3, 8, 10), symbolic=True, others=others, slack=4)
 
 

@@ -21,6 +21,7 @@ from smelt.ops import ops
 from smelt.records import dataclass
 from smelt.symbolic import FloorDiv, as_expr, numel
 from smelt.symbolic.affine import divided
+from smelt.symbolic.signs import least
 
 UNROLLED = 25
 """Largest number of candidates that becomes straight-line code."""
@@ -53,8 +54,15 @@ def holds(tests: Sequence[Test]) -> Any:
 def sliding(
     size: Expr, out: Expr, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
 ) -> Window:
-    """Inputs ``o*stride - padding + k*dilation`` within ``[0, size)``; needless tests are left out."""
+    """Inputs ``o*stride - padding + k*dilation`` within ``[0, size)``; needless tests are left out.
+
+    Candidates beyond the last input even in the first window are left out: with ``ceil_mode`` or padding a
+    window may be larger than the inputs.
+    """
     top = _furthest_start(size, out, kernel, stride, padding, dilation, ceil_mode)
+    count = as_expr(kernel)
+    if size.is_Integer or (ceil_mode and kernel > UNROLLED):
+        count = least(count, FloorDiv(size - 1 + padding, dilation) + 1)
 
     def position(o: Expr, k: Expr) -> Expr:
         return o * stride - padding + k * dilation
@@ -64,12 +72,12 @@ def sliding(
         known = k.is_Integer
         if padding > 0 and not (known and int(k) * dilation >= padding):
             found.append(("ge", position(o, k), as_expr(0)))
-        reach = top + (k if known else kernel - 1) * dilation if top is not None else None
+        reach = top + (k if known else count - 1) * dilation if top is not None else None
         if reach is None or (reach - size + 1).is_nonpositive is not True:
             found.append(("lt", position(o, k), size))
         return found
 
-    return Window(as_expr(kernel), position, tests)
+    return Window(count, position, tests)
 
 
 def _furthest_start(
@@ -115,6 +123,13 @@ def covering(out: Expr, kernel: int, stride: int, padding: int, dilation: int) -
     """Outputs whose sliding window may hold input ``i``: from the last one backwards."""
     span = (kernel - 1) * dilation + 1
     count = -(-span // stride)
+    if out.is_Integer and out < count:  # windows larger than the inputs: each output is a candidate
+
+        def reaches(i: Expr, k: Expr) -> list[Test]:
+            offset = i + padding - k * stride
+            return [("ge", offset, as_expr(0)), ("lt", offset, as_expr(span))]
+
+        return Window(out, lambda i, k: k, reaches)
 
     def position(i: Expr, k: Expr) -> Expr:
         return divided(i + padding, stride) - (count - 1 - k)
