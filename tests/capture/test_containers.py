@@ -48,8 +48,8 @@ class Gathering(OrderedDict[str, Any]):
     """A subclass that looks at what it gives, as sharded parameters are gathered."""
 
     def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        return found
+        assert isinstance(name, str)
+        return super().__getitem__(name)
 
 
 CONTAINERS = ("_modules", "_parameters", "_buffers")

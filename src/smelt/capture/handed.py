@@ -8,7 +8,6 @@ no change (`smelt.capture.guards`), and got by name again after that.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -131,7 +130,7 @@ class Handed:
         known = self._known.get(id(module))
         if known is not None and known.tensors is not None:
             return known.tensors
-        found = tuple(functools.reduce(lambda value, part: part.of(value), way, module) for way in self._ways)
+        found = tuple(_reached(module, way) for way in self._ways)
         if known is not None:
             known.tensors = found
         return found
@@ -143,6 +142,12 @@ class _Known:
 
     alive: weakref.ref[nn.Module]
     tensors: tuple[torch.Tensor, ...] | None = None
+
+
+def _reached(value: Any, way: tuple[Part, ...]) -> Any:
+    for part in way:
+        value = part.of(value)
+    return value
 
 
 class _Nothing(GraphArg):

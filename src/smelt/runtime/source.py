@@ -101,8 +101,10 @@ def names_in(expr: Size) -> set[str]:
     Raises:
         ValueError: the text is something else than arithmetic.
     """
-    if isinstance(expr, int) or expr.isidentifier():
-        return set() if isinstance(expr, int) else {expr}
+    if isinstance(expr, int) or expr in ("True", "False"):
+        return set()
+    if expr.isidentifier():
+        return {expr}
     try:
         tree = ast.parse(expr, mode="eval")
     except SyntaxError as error:
