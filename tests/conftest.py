@@ -26,6 +26,14 @@ def _own_cache() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _bugs_are_raised() -> Iterator[None]:
+    """None is left to PyTorch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMELT_STRICT", "1")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _eager_is_warm() -> None:
     """Eager's first ``exp`` in a process, where two threads share it, is wrong by 1e-4 now and then: what
     tests compare with has to have been called before.

@@ -40,7 +40,7 @@ def compiled(
     function: Any, compile_program: Callable[[Program, Config], Compiled] = by_aten, **options: Any
 ) -> Any:
     def call(graph_module: Any, inputs: Any) -> Any:
-        return backend.compile_graph(graph_module, inputs, Config(), compile_program)
+        return backend.compile_graph(graph_module, inputs, Config(strict=True), compile_program)
 
     return torch.compile(function, backend=call, **options)
 
@@ -225,7 +225,8 @@ def test_index_errors_at_run_time() -> None:
 
 
 def test_mode_and_options_reach_the_configuration() -> None:
-    assert backend.config_from("max", {"fusion": False}) == Config(mode="max", fusion=False, freezing=True)
+    expected = Config(mode="max", fusion=False, freezing=True, strict=True)  # as all tests are
+    assert backend.config_from("max", {"fusion": False}) == expected
     assert backend.config_from(None, {}).mode == "default"
 
 

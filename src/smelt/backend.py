@@ -20,9 +20,10 @@ from smelt.capture import (
     floats_settled,
     mark_whole,
 )
+from smelt.capture.bugs import bug_of_graph, bug_of_program, is_bug, is_bug_of_run, or_by_pytorch
 from smelt.config import Config
 from smelt.contract import decompositions, whole_attention
-from smelt.errors import ToolchainError, Unsupported
+from smelt.errors import InternalError, ToolchainError, Unsupported
 from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
@@ -47,10 +48,11 @@ def smelt(
     smelt can compile (another device …), PyTorch runs the graph: that is logged once and stands in
     `smelt.reports()`.
 
+    So it is where smelt itself has a bug, of which a file stays then (`smelt.capture.bugs`).
+
     Raises:
-        SmeltError: SM0101, SM0102 a wrong option, SM0103 a wrong ``SMELT_LOG``; whatever the compiler itself
-        raises:
-            its bugs are not hidden.
+        SmeltError: SM0101, SM0102 a wrong option, SM0103 a wrong ``SMELT_LOG``, SM0202, SM0203, SM0301 to
+            SM0303 a compiler or a cache that cannot be used; with ``SMELT_STRICT=1`` SM0505, SM0506 a bug.
     """
     config = config_from(mode, {**(options or {}), **more})
     trampoline.start()  # the first time on a machine these compile while AOTAutograd traces
@@ -85,7 +87,18 @@ def compile_graph(
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
         return graph_module.forward
-    call = ask_modules_at_once(graph_module, call)
+    except InternalError:
+        raise
+    except Exception as error:
+        if not is_bug_of_run(error):
+            raise  # PyTorch's, or what eager raises too
+        found = bug_of_graph(error, graph_module, example_inputs, config)
+        _record_eager(Program(graph_module, "inference", (), (), name), str(found))
+        return graph_module.forward
+    try:
+        call = ask_modules_at_once(graph_module, call)
+    except Exception as error:  # Dynamo asks one by one then
+        _say_once(str(bug_of_graph(error, graph_module, example_inputs, config)), "its guards are PyTorch's")
     mark_whole(graph_module, call)
     return call
 
@@ -99,13 +112,19 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
 def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Config) -> CompileProgram:
     def compile_or_leave(program: Program) -> Compiled:
         try:
-            return compile_program(program, config)
+            compiled = compile_program(program, config)
         except Unsupported as error:
             reason = error.reason
-        except ToolchainError as error:
-            if error.code != NO_TOOLCHAIN:
+        except Exception as error:
+            if isinstance(error, ToolchainError) and error.code == NO_TOOLCHAIN:
+                reason = str(error)
+            elif is_bug(error):
+                reason = str(bug_of_program(error, program, config))
+            else:
                 raise
-            reason = str(error)
+        else:
+            record = partial(_record_eager, program)
+            return or_by_pytorch(compiled, program, config, run_with_pytorch(program), record)
         if program.kind != "backward":
             raise _RunEagerly(program, reason)
         # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
@@ -137,6 +156,10 @@ def _record_eager(program: Program, reason: str) -> None:
     report.add_fallback("graph", first_line)
     if "fx" not in report.stages():
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
-    if LOG.first_time(first_line):
-        text = reason if reason.startswith("SM") else f"SM0602: smelt cannot compile this graph: {reason}"
-        logs.logger.warning("smelt: %s\n  PyTorch runs it instead (said once; see smelt.reports())", text)
+    text = reason if reason.startswith("SM") else f"SM0602: smelt cannot compile this graph: {reason}"
+    _say_once(text, "PyTorch runs it instead")
+
+
+def _say_once(text: str, instead: str) -> None:
+    if LOG.first_time(text.splitlines()[0]):
+        logs.logger.warning("smelt: %s\n  %s (said once; see smelt.reports())", text, instead)

@@ -51,6 +51,9 @@ class Config:
     verify: bool = False  # not in the key: verifiers change nothing
     """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""
 
+    strict: bool = False
+    """Whether a bug of smelt is raised (``SMELT_STRICT=1``), instead of leaving the graph to PyTorch."""
+
     keep_text: bool = True  # not in the key: reports only
     """Keep what the report needs to print the stages later."""
 
@@ -69,7 +72,10 @@ def from_options(options: dict[str, object]) -> Config:
         SmeltError: SM0101 unknown option, SM0102 a value of the wrong type or out of range.
     """
     fields = {f.name: f for f in dataclasses.fields(Config)}
-    values: dict[str, object] = {"verify": os.environ.get("SMELT_VERIFY", "0") not in ("", "0")}
+    variables = {"verify": "SMELT_VERIFY", "strict": "SMELT_STRICT"}
+    values: dict[str, object] = {
+        name: os.environ.get(variable, "0") not in ("", "0") for name, variable in variables.items()
+    }
     for name, value in options.items():
         if name not in fields:
             raise SmeltError(

@@ -30,6 +30,26 @@ class SmeltError(Exception):
         super().__init__("\n".join(lines))
 
 
+INPUT_ERRORS = (
+    *("SM01", "SM0201", "SM0202", "SM0203", "SM03", "SM0601", "SM0602"),
+    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09"),
+)
+"""How the codes begin of what is the user's or the machine's doing: the others are bugs of smelt."""
+
+
+def is_input(error: SmeltError) -> bool:
+    """Whether an error is about what was given, and not a bug.
+
+    >>> is_input(SmeltError("SM0201", "no C++ compiler found"))
+    True
+    """
+    return error.code.startswith(INPUT_ERRORS)
+
+
+class InternalError(SmeltError):
+    """A bug of smelt: an exception that nobody expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One finding of a verifier; verifiers collect all of them before they raise."""

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from smelt import logs
 from smelt.capture import Program, tell_orders
+from smelt.capture.bugs import bug_of_program
 from smelt.capture.sizes import explain_sizes
 from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
 from smelt.config import Config
@@ -233,8 +234,17 @@ def _lowered(program: Program, config: Config, target: Target) -> Graph:
     if frozen:
         program = join_siblings(program)
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
-    graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases))
+    on_bug = None if config.strict else partial(_row_bug, program, config)
+    graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases, on_bug))
     return with_winograd(graph, target) if config.winograd and config.contractions else graph
+
+
+def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:
+    """What a report says of a lowering row's bug: ATen runs the one call."""
+    found = bug_of_program(error, program, config)
+    if LOG.first_time(found.what):
+        logs.logger.warning("smelt: %s\n  ATen runs %s instead (said once)", found, node.target)
+    return f"{found.code}: {found.what}"
 
 
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -95,15 +95,15 @@ class Tuning:
             *(str(torch.get_num_threads()), str(library.compilers())),
         )
         self.known: dict[str, Timing] = {}
-        self.unknown: dict[str, _Trial] = {}
-        """What is to be measured, once the program is compiled as the rule says."""
+        self.trials: dict[str, _Trial] = {}
+        """What nobody had measured; it is, once the program is compiled as the rule says."""
         self._frozen: tuple[Graph, frozenset[str]] | None = None
 
     def look_up(self, graph: Graph) -> None:
         """Which contractions and attentions of the graph, for which there is a choice, are known."""
         for node, body, own in contractions(graph):
             key = described(body, own, self.frozen(own))
-            if key in self.known or key in self.unknown:
+            if key in self.known or key in self.trials:
                 continue
             found = self._remembered(key)
             if found is not None:
@@ -111,7 +111,12 @@ class Tuning:
                 continue
             product = body if isinstance(body, Attentions) else product_of(body, own, self.frozen(own))
             if product is not None and has_nest(product, own, self.target) and _worth_measuring(product, own):
-                self.unknown[key] = _Trial(node, body, own, product, self.frozen(own))
+                self.trials[key] = _Trial(node, body, own, product, self.frozen(own))
+
+    @property
+    def unknown(self) -> dict[str, _Trial]:
+        """What is still to be measured."""
+        return {key: trial for key, trial in self.trials.items() if key not in self.known}
 
     @property
     def alone(self) -> list[Contractions]:
@@ -119,11 +124,21 @@ class Tuning:
         return [trial.body for trial in self.unknown.values()]
 
     def measure(self, scheduled: Scheduled, job: CompileJob | None) -> bool:
-        """Know all that is unknown; whether any of it should be scheduled otherwise than it was.
+        """Know all that is unknown; whether any of the trials should be scheduled otherwise than it was.
 
-        ``scheduled``: as the rule says, with all of `alone`, compiled by ``job``.
+        ``scheduled``: as the rule says, with all of `alone`, compiled by ``job``. Where something is raised
+        meanwhile (Ctrl-C), the next call measures what is left.
         """
-        trials, self.unknown = self.unknown, {}
+        trials = self.unknown
+        if trials:
+            self._measure(trials, scheduled, job)
+        return any(
+            self.choose(trial.product, trial.whole, self.target)
+            != worth_it(trial.product, trial.whole, self.target)
+            for trial in self.trials.values()
+        )
+
+    def _measure(self, trials: Mapping[str, _Trial], scheduled: Scheduled, job: CompileJob | None) -> None:
         count = f"{len(trials)} product{'s' if len(trials) > 1 else ''}"
         line = f"smelt: measuring {count}, our kernels against ATen (mode max; remembered in the cache)"
         late = threading.Timer(PATIENCE_SECONDS, logs.logger.warning, (line,))
@@ -138,13 +153,8 @@ class Tuning:
         finally:
             late.cancel()
         for key, timing in found.items():
-            self.known[key] = timing
             self._remember(key, timing)
-        return any(
-            self.choose(trial.product, trial.whole, self.target)
-            != worth_it(trial.product, trial.whole, self.target)
-            for trial in trials.values()
-        )
+            self.known[key] = timing
 
     def choose(self, product: Product | Attentions, graph: Graph, target: Target) -> bool:
         """Whether a product or an attention runs in a kernel of our own: where that was faster, else as the
@@ -198,8 +208,10 @@ class Tuning:
         arena.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(0))
         keys, prepared = [], []
         for run, body in scheduled.alone:
-            key, trial = next((key, trial) for key, trial in trials.items() if trial.body is body)
-            graph = trial.graph(False)
+            key = next((key for key, trial in trials.items() if trial.body is body), None)
+            if key is None:
+                continue  # measured before somebody interrupted the rest
+            graph = trials[key].graph(False)
             theirs = schedule(graph, self.config, self.target, choose=_always(False))
             if theirs.runs or not _takes_any_numbers(run):
                 continue

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import smelt
 from smelt.capture import guards
 from smelt.capture.guards import KNOWN
-from smelt.capture.handed import Handed
+from smelt.capture.handed import Handed, Part
 from smelt.runtime import unchanged
 
 pytestmark = pytest.mark.usefixtures("watching")
@@ -272,7 +272,7 @@ def test_who_tries_a_graph_out_gives_tensors() -> None:
 
 def test_what_is_handed_over_is_remembered_while_somebody_watches() -> None:
     layer = nn.Linear(2, 2)
-    handed = Handed([("_parameters", "bias"), ("weight",)])
+    handed = Handed([(Part("_parameters", False), Part("bias", True)), (Part("weight", False),)])
     first = layer.bias
     assert handed.of(layer)[0] is first and handed.of(layer)[1] is layer.weight
     layer.bias = nn.Parameter(torch.ones(2))

@@ -6,28 +6,15 @@ from collections.abc import Callable
 
 import torch
 
+from smelt.cli.minimize import smallest
 from tests.conformance.programs import Input, Program, Step
 
 Fails = Callable[[Program], bool]
 
 
 def minimize(program: Program, fails: Fails, tries: int = 80) -> Program:
-    """A smaller program that fails too, found in at most ``tries`` runs of ``fails``.
-
-    Every step has been tried without: what is left is needed for the failure.
-    """
-    left = tries
-    changed = True
-    while changed and left > 0:
-        changed = False
-        for candidate in _smaller(program):
-            if left == 0:
-                break
-            left -= 1
-            if fails(candidate):
-                program, changed = candidate, True
-                break
-    return program
+    """A smaller program that fails too, found in at most ``tries`` runs of ``fails``."""
+    return smallest(program, _smaller, fails, tries)
 
 
 def _smaller(program: Program) -> list[Program]:

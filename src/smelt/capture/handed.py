@@ -71,23 +71,45 @@ def path_of(source: Any) -> tuple[str | None, Path] | None:
     return source.local_name, tuple(reversed(steps))
 
 
-def _module_of(source: Any) -> LocalSource | GlobalSource | None:
-    """The variable with the module that a source is reached from by attributes and items of dicts alone."""
-    while type(source) in (AttrSource, UnspecializedParamBufferSource, DictGetItemSource) or isinstance(
-        source, NNModuleSource
-    ):
-        if isinstance(source, NNModuleSource) and isinstance(source.base, (LocalSource, GlobalSource)):
-            return source.base
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A step from an object to another one: an attribute, or a dict's item. Dicts may be of any class."""
+
+    name: Any
+    is_item: bool
+
+    def of(self, value: Any) -> Any:
+        return value[self.name] if self.is_item else getattr(value, self.name)
+
+
+def _module_of(source: Any) -> tuple[LocalSource | GlobalSource, tuple[Part, ...]] | None:
+    """The variable with the module that a source is reached from by attributes and items of dicts alone, and
+    the way from there.
+    """
+    parts: list[Part] = []
+    while True:
+        if type(source) in (AttrSource, UnspecializedParamBufferSource):
+            parts.append(Part(source.member, False))
+        elif type(source) is DictGetItemSource and not isinstance(source.index, Source):
+            parts.append(Part(source.index, True))
+        elif not isinstance(source, NNModuleSource):
+            return None
+        elif isinstance(source.base, (LocalSource, GlobalSource)):
+            return source.base, tuple(reversed(parts))
         source = source.base
-    return None
 
 
 class Handed:
-    """The tensors at ``paths`` below a module, by module."""
+    """The tensors below a module at the ends of these ways, by module."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
+    def __init__(self, ways: Sequence[tuple[Part, ...]]) -> None:
+        self._ways = tuple(ways)
         self._known: dict[int, _Known] = {}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The ways as a `smelt.runtime.unchanged.Tree` has them."""
+        return tuple(tuple(part.name for part in way) for way in self._ways)
 
     def remember(self, module: nn.Module) -> None:
         """From now on somebody sees when ``module`` changes, and calls `forget`."""
@@ -108,7 +130,7 @@ class Handed:
         known = self._known.get(id(module))
         if known is not None and known.tensors is not None:
             return known.tensors
-        found = tuple(_reached(module, path) for path in self.paths)
+        found = tuple(_reached(module, way) for way in self._ways)
         if known is not None:
             known.tensors = found
         return found
@@ -122,9 +144,9 @@ class _Known:
     tensors: tuple[torch.Tensor, ...] | None = None
 
 
-def _reached(value: Any, path: Path) -> Any:
-    for name in path:
-        value = value[name] if type(value) is dict else getattr(value, name)
+def _reached(value: Any, way: tuple[Part, ...]) -> Any:
+    for part in way:
+        value = part.of(value)
     return value
 
 
@@ -145,18 +167,18 @@ def hand_modules_over(
     ``call``, which takes the graph's inputs, for such arguments, and what is handed over by module.
     """
     nodes = graph_module.graph.find_nodes(op="placeholder")
-    found: dict[LocalSource | GlobalSource, list[tuple[int, Path]]] = {}
+    found: dict[LocalSource | GlobalSource, list[tuple[int, tuple[Part, ...]]]] = {}
     for position, node in enumerate(nodes):
         arg = node.meta.get("grapharg")
         if type(arg) is not GraphArg or arg.pass_arg_as_tensor:
             continue
-        module, reached = _module_of(arg.source), path_of(arg.source)
-        if module is not None and reached is not None:
-            below = reached[1][type(module) is GlobalSource :]
-            found.setdefault(module, []).append((position, below))
+        reached = _module_of(arg.source)
+        if reached is not None:
+            module, way = reached
+            found.setdefault(module, []).append((position, way))
     if not found:
         return call, {}
-    handed = {root: Handed([path for _, path in places]) for root, places in found.items()}
+    handed = {root: Handed([way for _, way in places]) for root, places in found.items()}
     taken = [position for places in found.values() for position, _ in places]
     for position in taken:
         nodes[position].meta["grapharg"] = _Nothing(None, None, False, None, False)

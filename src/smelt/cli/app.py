@@ -10,14 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from smelt.cli.console import err, inner_error, is_input, one_line, out
-from smelt.errors import SmeltError
+from smelt.cli.console import err, inner_error, one_line, out
+from smelt.errors import SmeltError, is_input
 
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
 _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o tiny.mlir --dynamic x=0:batch"
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
+_REPRO_EXAMPLE = "Example: smelt repro, then smelt repro ~/.cache/smelt/repros/SM0505-1a2b3c4d.py -o small.py"
 _DOCTOR_EXAMPLE = "Example: smelt doctor"
 _CACHE_EXAMPLE = "Example: smelt cache, or smelt cache clear --yes"
 
@@ -231,6 +232,34 @@ def schema(
         )
     else:
         run(out(), name)
+
+
+@app.command(epilog=_REPRO_EXAMPLE)
+def repro(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A repro file; unset: list those that are kept.")
+    ] = None,
+    minimize: Annotated[
+        bool, typer.Option("--minimize/--no-minimize", help="Where it fails, look for less that fails alike.")
+    ] = True,
+    tries: Annotated[
+        int, typer.Option("--tries", min=1, help="How many smaller programs to compile at most.")
+    ] = 80,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where the smaller one goes; unset: beside the others."
+        ),
+    ] = None,
+) -> None:
+    """Run a program that smelt failed on: compile it, compare it with eager, and make it smaller.
+
+    Where smelt has a bug, it keeps the graph as a file, with inputs of the same shapes, and names the file.
+    The exit code is 1 as long as the program fails.
+    """
+    from smelt.cli.repro import repro as run
+
+    raise typer.Exit(run(out(), file, minimize=minimize, tries=tries, output=output))
 
 
 @app.command(epilog=_DOCTOR_EXAMPLE)

@@ -30,7 +30,7 @@ def cache_in(folder: str) -> Iterator[None]:
     It ends when smelt's compilations have ended, those beside the program too (of smelt's own helper library,
     once per process): who removes the folder then takes it from nobody.
     """
-    from smelt.runtime import library
+    from smelt.runtime import library, precompiled
 
     before = {name: os.environ.get(name) for name in CACHE_VARIABLES.values()}
     os.environ.update(cache_variables(folder))
@@ -38,6 +38,7 @@ def cache_in(folder: str) -> Iterator[None]:
         yield
     finally:
         library.wait_for_all()
+        precompiled.wait_for_all()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

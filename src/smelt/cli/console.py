@@ -48,22 +48,6 @@ def inner_error(error: BaseException) -> BaseException:
     return inner if isinstance(inner, SmeltError) else error
 
 
-INPUT_ERRORS = (
-    *("SM01", "SM0201", "SM0202", "SM0203", "SM03", "SM0601", "SM0602"),
-    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09"),
-)
-"""How the codes begin of what is the user's or the machine's doing: the others are bugs of smelt."""
-
-
-def is_input(error: SmeltError) -> bool:
-    """Whether an error is about what was given, and not a bug.
-
-    >>> is_input(SmeltError("SM0201", "no C++ compiler found"))
-    True
-    """
-    return error.code.startswith(INPUT_ERRORS)
-
-
 def one_line(error: SmeltError) -> str:
     """An error on one line (verifiers' errors, which list several problems, keep their lines).
 

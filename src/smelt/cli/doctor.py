@@ -157,7 +157,7 @@ def _cache() -> list[Finding]:
 
 
 def _environment() -> list[Finding]:
-    names = ("CXX", "OMP_NUM_THREADS", "SMELT_CACHE_DIR", "SMELT_LOG", "SMELT_VERIFY")
+    names = ("CXX", "OMP_NUM_THREADS", "SMELT_CACHE_DIR", "SMELT_LOG", "SMELT_STRICT", "SMELT_VERIFY")
     found = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return [Finding("environment", "ok", ", ".join(found) or "nothing set that matters")]
 

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from smelt.cli.console import is_input
-from smelt.errors import SmeltError
+from smelt.errors import SmeltError, is_input
 
 
 class WorkerError(RuntimeError):

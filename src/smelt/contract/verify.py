@@ -31,6 +31,8 @@ CODES = {
 
 _SYMBOLIC_MODULES = ("operator", "_operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node")
 _RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
+_INFERENCE_ONLY = ("aten.mkldnn_rnn_layer.default",)
+"""Operators (by name: not every PyTorch has them) that look at the gradient mode, and leave results out."""
 
 
 def verify(program: Program) -> None:
@@ -134,6 +136,8 @@ class _Finder:
         elif not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
             self._problem("SM0421", node, f"call of {_name(target)}, which is not an ATen overload")
             return
+        if str(target) in _INFERENCE_ONLY and self.program.kind == "forward":
+            self._unsupported(node, f"{target} gives what its backward needs only where ATen records it")
         if is_mutating(target):
             self._mutation(node)
         elif self.ended:

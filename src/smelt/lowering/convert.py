@@ -10,6 +10,7 @@ from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, load_as
 from smelt.lowering.dtypes import supported
+from smelt.lowering.promotion import Operand, filled
 from smelt.lowering.registry import lowers, lowers_named
 from smelt.lowering.tensor import Tensor
 from smelt.ops import ops
@@ -29,8 +30,9 @@ def copy_strided(ctx: Builder, x: Tensor, stride: Any) -> Tensor:
 
 
 @lowers(aten._to_copy.default)
-def to_copy(ctx: Builder, x: Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-    return to_dtype(ctx, x, dtype or x.dtype)
+def to_copy(ctx: Builder, x: Operand, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+    """``x`` in another dtype. ATen takes a number for a tensor here, as ``vmap`` gives it one."""
+    return to_dtype(ctx, x, dtype or x.dtype) if isinstance(x, Tensor) else filled(ctx, x)
 
 
 @lowers(prims.convert_element_type.default, aten.to.dtype)
@@ -41,8 +43,10 @@ def to_dtype(ctx: Builder, x: Tensor, dtype: torch.dtype, *args: Any, **kwargs: 
 
 
 @lowers(aten.copy.default)
-def copy(ctx: Builder, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+def copy(ctx: Builder, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
     """``source`` broadcast to ``x``'s shape, in its dtype."""
+    if not isinstance(source, Tensor):
+        return filled(ctx, source)
     return ctx.pointwise(
         lambda index: load_as(source, broadcast_index(index, source.shape), x.dtype),
         shape=x.shape,

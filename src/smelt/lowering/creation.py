@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import compute_dtype, convert, load_as
-from smelt.lowering.promotion import Number, Operand, loader
+from smelt.lowering.promotion import Number, Operand, filled, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
 from smelt.lowering.tensor import Index, Tensor
@@ -23,23 +23,19 @@ aten, prims = torch.ops.aten, torch.ops.prims
 # -- one number everywhere ---------------------------------------------------------------------------------
 
 
-def _filled(ctx: Builder, value: Operand) -> Tensor:
-    return ctx.pointwise(loader(value, ctx.dtype, ctx.dtype))
-
-
 @lowers(aten.full.default, aten.full_like.default, prims.full.default, prims.full_like.default)
 def full(ctx: Builder, like: Any, value: Operand, **kwargs: Any) -> Tensor:
-    return _filled(ctx, value)
+    return filled(ctx, value)
 
 
 @lowers(aten.new_full.default)
 def new_full(ctx: Builder, x: Tensor, size: Any, value: Operand, **kwargs: Any) -> Tensor:
-    return _filled(ctx, value)
+    return filled(ctx, value)
 
 
 @lowers(aten.scalar_tensor.default, prims.scalar_tensor.default)
 def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
-    return _filled(ctx, value)
+    return filled(ctx, value)
 
 
 @lowers(
@@ -50,12 +46,12 @@ def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
 )
 def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
     """Zeros; also for ``empty``, whose content nobody may rely on, so that a run is the same each time."""
-    return _filled(ctx, 0)
+    return filled(ctx, 0)
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 def ones(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    return _filled(ctx, 1)
+    return filled(ctx, 1)
 
 
 @lowers(aten.eye.default, aten.eye.m)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -37,6 +37,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONALIZE = "functionalize the graph first"
 _ROW_MAJOR = torch.contiguous_format
 _MOST_HINTED = 1 << 20
+OnBug = Callable[[Exception, FxNode], str]
 _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
 
@@ -46,6 +47,7 @@ def lower(
     frozen: Collection[str] = (),
     saved: Collection[int] = (),
     aliases: Collection[int] = (),
+    on_bug: OnBug | None = None,
 ) -> Graph:
     """The loop graph of a contract graph.
 
@@ -58,6 +60,8 @@ def lower(
         saved: positions of outputs that are there for the backward alone: where one is a whole buffer, and
             nobody else gets that, it becomes one of `Graph.saved`.
         aliases: positions of outputs of which only sizes, strides and offset count.
+        on_bug: gets what a row raised that it should not have, and the call; its text is the reason why ATen
+            runs the call. None: it is raised.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -70,7 +74,7 @@ def lower(
     [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
-    lowered = _Lowering(graph, fallback_random, frozen=frozen, aliases=aliases).run()
+    lowered = _Lowering(graph, fallback_random, "", frozen, aliases, on_bug).run()
     lowered.saved = _saved(lowered, saved)
     return lowered
 
@@ -85,8 +89,10 @@ class _Lowering:
         path: str = "",
         frozen: Collection[str] = (),
         aliases: Collection[int] = (),
+        on_bug: OnBug | None = None,
     ) -> None:
         self.program, self.path, self.frozen, self.aliases = program, path, frozen, aliases
+        self.on_bug = on_bug
         self.fallback_random = fallback_random
         self.graph = Graph()
         self.builder = Builder(self.graph)
@@ -196,7 +202,7 @@ class _Lowering:
 
     def _body(self, name: str, module: GraphModule) -> Graph:
         """The loop graph of a branch or loop body. What it returns is memory of its own."""
-        inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.")
+        inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.", on_bug=self.on_bug)
         return inner.run()
 
     def _output(self, node: FxNode) -> None:
@@ -222,13 +228,13 @@ class _Lowering:
             decided.way, decided.reason = self._way(node, target, row, args, kwargs)
         if decided.way is Way.ROW:
             assert row is not None
-            value, reason = self._attempt(row, args, kwargs)
+            value, reason = self._attempt(node, row, args, kwargs)
             if reason is None:
                 return value
             decided.way, decided.reason = Way.ATEN, reason
         elif decided.way is Way.VIEW:
             assert row is not None
-            value = self._foreign_view(row, args, kwargs)
+            value = self._foreign_view(node, row, args, kwargs)
             if value is not None:
                 return value
         value = self._extern(node, target, decided.reason)
@@ -252,23 +258,35 @@ class _Lowering:
         reason = foreign or (self._random(target) if is_random(target) else None)
         return Way.ATEN if reason else Way.ROW, reason
 
-    def _attempt(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
+    def _attempt(
+        self, node: FxNode, row: Row, args: list[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, str | None]:
         """What a row makes of its arguments; or why it refuses, and then the graph is as it was."""
         nodes, buffers, unbound = len(self.graph.nodes), len(self.graph.buffers), dict(self.builder.unbound)
         try:
             value = row(self.builder, *args, **kwargs)
             self.builder.require_bound()
             return value, None
-        except (Unsupported, TypeError) as error:
-            refusal = error if isinstance(error, Unsupported) else _of_sizes(error, [args, kwargs])
+        except Exception as error:
+            reason = self._refusal(error, node, [args, kwargs])
             self.builder.unbound = unbound
             self.builder.memo.clear()
             del self.graph.nodes[nodes:]
             for added in list(self.graph.buffers)[buffers:]:
                 del self.graph.buffers[added]
-            return None, refusal.reason
+            return None, reason
 
-    def _foreign_view(self, row: Row, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _refusal(self, error: Exception, node: FxNode, arguments: Any) -> str:
+        """Why a row did not do its work."""
+        if isinstance(error, Unsupported):
+            return error.reason
+        if isinstance(error, TypeError) and (of_sizes := _of_sizes(arguments)) is not None:
+            return of_sizes
+        if self.on_bug is None:
+            raise error
+        return self.on_bug(error, node)
+
+    def _foreign_view(self, node: FxNode, row: Row, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A view of a tensor that loop functions cannot compute on; None unless it is a strided view too."""
 
         def viewed(builder: Builder, *args: Any, **kwargs: Any) -> Any:
@@ -279,7 +297,7 @@ class _Lowering:
                 raise Unsupported("a copy")
             return value
 
-        return self._attempt(viewed, args, kwargs)[0]
+        return self._attempt(node, viewed, args, kwargs)[0]
 
     def _random(self, target: OpOverload) -> str | None:
         """Why the row of a random operator is not to be used; where it is, the run gets a seed."""
@@ -473,12 +491,10 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _of_sizes(error: TypeError, arguments: Any) -> Unsupported:
-    """Why a row failed that asks Python for a number where it was given floating arithmetic on sizes."""
+def _of_sizes(arguments: Any) -> str | None:
+    """Why a row failed that asks Python for a number, where it was given floating arithmetic on sizes."""
     floating = [each for each in tree_leaves(arguments) if isinstance(each, Expr) and not each.is_integer]
-    if not floating:
-        raise error
-    return Unsupported(f"the number {floating[0]}, which depends on sizes")
+    return f"the number {floating[0]}, which depends on sizes" if floating else None
 
 
 def _no_row(target: OpOverload) -> str:

@@ -9,6 +9,7 @@ import sympy
 import torch
 from sympy import Expr
 
+from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import broadcast_index, load_as
 from smelt.lowering.dtypes import is_low
@@ -75,7 +76,7 @@ for _name in ("floor", "ceil", "trunc", "round"):
 def round_decimals(ctx: Builder, x: Tensor, *, decimals: int = 0) -> Tensor:
     """Scaled by a power of ten, rounded half to even, scaled back."""
     if not x.dtype.is_floating_point:
-        return _copy(ctx, x)
+        raise Unsupported(f"eager has no kernel for {x.dtype}")
     scale = 10.0 ** abs(decimals)
     there, back = (ops_div, ops_mul) if decimals < 0 else (ops_mul, ops_div)
     return elementwise(ctx, lambda c, v: back(ops.round(there(v, c(scale))), c(scale)), x)

@@ -156,6 +156,11 @@ def loader(
     return constant
 
 
+def filled(ctx: Builder, value: Operand) -> Tensor:
+    """The current node's result with the same number everywhere."""
+    return ctx.pointwise(loader(value, ctx.dtype, ctx.dtype))
+
+
 def _wrapped(value: Number, dtype: torch.dtype) -> Number:
     """A number as an integer dtype holds it: 300 is 44 in int8."""
     if dtype is torch.bool:

@@ -231,7 +231,8 @@ def amin(ctx: Builder, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tens
 
 
 def _require_elements(ctx: Builder, x: Tensor, name: str) -> None:
-    message = f"{name}(): Expected reduction dim to be specified for input.numel() == 0."
+    message = f"{name}(): Expected reduction dim to be specified for input.numel() == 0. "
+    message += "Specify the reduction dim with the 'dim' argument."
     ctx.check(sympy.Gt(numel(x.shape), 0), message)
 
 

@@ -189,9 +189,21 @@ _view: Callable[..., torch.Tensor] = getattr(_guards, "_reinterpret_tensor", _pl
 
 
 def _laid_out(
-    tensor: torch.Tensor, shape: Sequence[int], strides: Strides, dtype: torch.dtype, target: str
+    tensor: torch.Tensor | None, shape: Sequence[int], strides: Strides, dtype: torch.dtype, target: str
 ) -> torch.Tensor:
-    """The tensor in the layout that the steps to come rely on; a copy where ATen chose another one."""
+    """The tensor in the layout that the steps to come rely on; a copy where ATen chose another one.
+
+    One of several results may be missing where tracing had an empty one (oneDNN's workspaces).
+    """
+    if tensor is None and 0 in shape:
+        return _plain_empty(shape, strides, dtype)
+    if tensor is None:
+        raise SmeltError(
+            "SM0406",
+            f"{target} gave None, and {tuple(shape)} {dtype} was expected",
+            why="its fake kernel promises a tensor that its kernel does not give",
+            remedy="mend the fake kernel; report this as a bug of smelt where the operator is PyTorch's",
+        )
     if tuple(tensor.shape) != tuple(shape) or tensor.dtype is not dtype:
         raise SmeltError(
             "SM0406",

@@ -37,6 +37,9 @@ if hasattr(os, "register_at_fork"):
         before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
     )
 
+_running: set[CompileJob] = set()
+"""The jobs of this process, and of those it was forked from, that have not ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Library:
@@ -117,35 +120,44 @@ class CompileJob:
         self.on_ready: Callable[[CompileJob], None] | None = None
         self._library: Library | None = None
         self._error: BaseException | None = None
+        self._told = False
         self._start()
 
     def done(self) -> bool:
         """Whether ``result()`` would not wait."""
-        return not self._thread.is_alive() and self._process == os.getpid()
+        return self._ended.is_set() and self._process == os.getpid()
 
     def result(self) -> Library:
-        """The library.
+        """The library. Who is interrupted while waiting may wait again; what has failed is compiled again at
+        the next call.
 
         Raises:
             ToolchainError: SM0204 the compiler refused the source, SM0205 the library cannot be loaded.
         """
-        if self._library is None and self._process != os.getpid():
+        if self._library is None and (self._process != os.getpid() or self._told):
             self._start()  # we are in a fork: the thread stayed in the parent
         began = time.perf_counter()
-        self._thread.join()
+        self.wait()
         self.waited += time.perf_counter() - began
         ready, self.on_ready = self.on_ready, None
         if ready is not None:
             ready(self)
         if self._error is not None:
+            self._told = True
             raise self._error
         assert self._library is not None
         return self._library
 
+    def wait(self) -> None:
+        """Wait until it has ended, well or not."""
+        if self._process == os.getpid():
+            self._ended.wait()  # an interrupted Thread.join counts as done, up to Python 3.12
+
     def _start(self) -> None:
-        self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
-        self._thread.start()
+        self._process, self._ended = os.getpid(), threading.Event()
+        self._error, self._told = None, False
+        _running.add(self)
+        threading.Thread(target=self._run, name=_THREAD, daemon=True).start()
 
     def _run(self) -> None:
         began = time.perf_counter()
@@ -156,6 +168,8 @@ class CompileJob:
         finally:
             self.objects = None
             self.seconds = time.perf_counter() - began
+            _running.discard(self)
+            self._ended.set()
 
     def _from_cache(self) -> Library | None:
         entry = self.cache.get(self.key)
@@ -237,9 +251,8 @@ def helper(name: str, text: str) -> CompileJob | None:
 
 def wait_for_all() -> None:
     """Wait until no compilation of this process is running; what one raises comes from its ``result()``."""
-    for thread in threading.enumerate():
-        if thread.name == _THREAD:
-            thread.join()
+    for job in list(_running):
+        job.wait()
 
 
 def load_entry(entry: Entry) -> Library:
@@ -388,13 +401,17 @@ def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], process: i
 def start_compiler(
     command: Sequence[str], folder: Path, errors: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a compiler whose temporary files are in ``folder``; ``errors``: where what it says goes."""
+    """Start a compiler whose temporary files are in ``folder``; ``errors``: where what it says goes.
+
+    A session of its own: Ctrl-C, which goes to all processes of a terminal, is meant for Python.
+    """
     with _starting:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
+            start_new_session=True,
             env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
         )
 

@@ -37,6 +37,12 @@ def precompiled(text: str, once: str, toolchain: Toolchain, cache: Cache) -> Pre
     return found
 
 
+def wait_for_all() -> None:
+    """Wait until no header is being compiled."""
+    for each in list(_known.values()):
+        each.thread.join()
+
+
 class Precompiled:
     """A header that is being compiled, or has been.
 

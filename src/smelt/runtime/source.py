@@ -101,8 +101,10 @@ def names_in(expr: Size) -> set[str]:
     Raises:
         ValueError: the text is something else than arithmetic.
     """
-    if isinstance(expr, int) or expr.isidentifier():
-        return set() if isinstance(expr, int) else {expr}
+    if isinstance(expr, int) or expr in ("True", "False"):
+        return set()
+    if expr.isidentifier():
+        return {expr}
     try:
         tree = ast.parse(expr, mode="eval")
     except SyntaxError as error:
@@ -142,10 +144,13 @@ class _Writer:
         self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
         self.uses: dict[str, int] = {}
+        self.read = set(_referred(plan.outputs))
         for step in plan.steps:
             if isinstance(step, NativeStep):
                 for name in step.buffers:
                     self.uses[name] = self.uses.get(name, 0) + 1
+            elif isinstance(step, ExternStep):
+                self.read.update(_referred([step.args, step.kwargs]))
 
     # -- the whole
 
@@ -473,16 +478,18 @@ class _Writer:
             if dim is not None:
                 self.lines.append(f"{self.symbol(symbol)} = {names[output]}.shape[{dim}]")
         for name, spec in zip(step.outputs, step.specs):
-            if name is not None and spec is not None:
+            if name is not None and spec is not None and (name in self.read or name in self.uses):
                 self.specs[name] = spec
-                self.lay_out(replace(spec, name=name), step.target)
+                self.lay_out(replace(spec, name=name), step.target, returns == "many")
 
-    def lay_out(self, spec: TensorSpec, target: str) -> None:
+    def lay_out(self, spec: TensorSpec, target: str, may_be_missing: bool = False) -> None:
         """Copy the tensor into the layout that the steps to come rely on, unless it has it."""
         python, shape, strides = self.python(spec.name), self.shape(spec.shape), self.shape(spec.strides)
         dtype = self.literal(getattr(torch, spec.dtype))
         same = f"{python}.stride() == {strides} and {python}.shape == {shape}"
         same += f" and {python}.dtype is {dtype}"
+        if may_be_missing:
+            same = f"{python} is not None and {same}"
         self.lines.append(f"if not ({same}):")
         self.lines.append(f"    {python} = _laid_out({python}, {shape}, {strides}, {dtype}, {target!r})")
 
@@ -550,6 +557,15 @@ class _Writer:
 
 
 _ACQUIRE = "# acquire the arena"
+
+
+def _referred(value: Any) -> Iterator[str]:
+    """The tensors in the arguments of a call."""
+    if isinstance(value, (Ref, ViewRef)):
+        yield value.name
+    elif isinstance(value, (list, tuple, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _referred(each)
 
 
 def _indent(lines: Iterable[str]) -> Iterator[str]:

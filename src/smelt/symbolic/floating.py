@@ -10,7 +10,7 @@ DIVISIONS = frozenset({"FloatTrueDiv", "IntTrueDiv"})
 ROUNDINGS = frozenset({"CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt"})
 """From a floating number to an integer; RoundToInt takes the even one of two that are as near."""
 
-_FUNCTIONS = DIVISIONS | {"FloatPow", "OpaqueUnaryFn_sqrt", "ToFloat"}
+_FUNCTIONS = DIVISIONS | {"FloatPow", "OpaqueUnaryFn_sqrt", "RoundDecimal", "ToFloat"}
 
 
 def is_floating(expr: Any) -> bool:

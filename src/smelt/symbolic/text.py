@@ -26,6 +26,9 @@ def python_text(expr: Any) -> str:
     'max(i, j + 1)'
     >>> python_text(0.5 * i)
     '0.5*i'
+    >>> from torch.utils._sympy.functions import RoundDecimal
+    >>> python_text(2 * RoundDecimal(0.125 * i, sympy.Integer(2)))
+    '2*round(0.125*i, 2)'
 
     Raises:
         SmeltError: SM0510, a function that has no text.
@@ -88,6 +91,8 @@ def _floating(expr: Any) -> tuple[str, int]:
         return repr(float(expr)), _ATOM if expr >= 0 else _SUM
     if name == "ToFloat":
         return f"float({_write(expr.args[0])[0]})", _ATOM
+    if name == "RoundDecimal":
+        return f"round({_write(expr.args[0])[0]}, {_write(expr.args[1])[0]})", _ATOM
     if name in DIVISIONS:
         return _binary("/", *expr.args), _DIVISION
     if isinstance(expr, sympy.Add):
