@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,33 @@ def test_threads_lose_no_report() -> None:
     for thread in threads:
         thread.join()
     assert len(log.all()) == 4000
+
+
+def test_compiling_leaves_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports keep what prints their stages: whole graphs, of the newest and of programs that still run."""
+    import gc
+
+    import torch
+    from torch.fx import GraphModule
+
+    import smelt
+    from smelt import reporting
+
+    def compile_some(count: int) -> int:
+        for number in range(count):
+            scope: dict[str, Any] = {}
+            exec(f"def f(x): return x * 2 + {number}", scope)
+            torch.compile(scope["f"], backend="smelt")(torch.ones(3))
+        del scope
+        gc.collect()
+        return sum(isinstance(each, GraphModule) for each in gc.get_objects())
+
+    smelt.reset()
+    monkeypatch.setattr(reporting, "TEXTS_KEPT", 2)
+    first = compile_some(4)
+    kept = torch.compile(lambda x: x * 3, backend="smelt")
+    kept(torch.ones(3))
+    assert compile_some(8) <= first + 4  # those of `kept`
+    older, lives, newest = (smelt.reports()[each] for each in (3, 4, -1))
+    assert not older.stages() and "3" in lives.text("cpp") and "fx" in newest.stages()
+    smelt.reset()

@@ -93,13 +93,17 @@ def compile_program(
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
     with garbage_waits(), garbage_goes(traced=program.kind == "forward"):
-        return _compile(program, config, called_next, instead)
+        report = CompileReport(program.kind, program.name)
+        LOG.add(report)
+        otherwise = None if instead is None else partial(instead, program)
+        compiled = _compile(program, config, report, called_next, otherwise)
+        report.keep_texts_with(compiled)
+        return compiled
 
 
-def _compile(program: Program, config: Config, called_next: bool, instead: Instead | None) -> Compiled:
-    otherwise = None if instead is None else partial(instead, program)
-    report = CompileReport(program.kind, program.name)
-    LOG.add(report)
+def _compile(
+    program: Program, config: Config, report: CompileReport, called_next: bool, otherwise: Otherwise | None
+) -> Compiled:
     if config.keep_text:
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     with report.phase("contract"):
