@@ -19,7 +19,7 @@ from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_te
 from smelt.config import Config
 from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
-from smelt.errors import CacheError, SmeltError
+from smelt.errors import SmeltError
 from smelt.loops.dependencies import bound_symbols
 from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
@@ -356,25 +356,23 @@ def _from_cache(
     """The compiled program that an earlier process left, where there is one."""
     with report.phase("cache"):
         entry = store.get(key)
-        if entry is None:
+        if entry is None or _PLAN not in entry.digests:
             return None
-        try:
+    try:
+        with report.phase("cache"):
             plan = plan_json.from_json(entry.read(_PLAN))
             compiled = library.load_entry(entry)
             text = entry.read(library.SOURCE).decode()
-        except (CacheError, KeyError, ValueError):
-            return None
-    with report.phase("executor"):
-        try:
+        with report.phase("executor"):
             constants = {
                 name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
             }
             built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
-            _fill_report(replace(report), plan.notes)
-        except Exception:  # whatever is wrong with what was stored: it is compiled again
-            store.remove(key)
-            return None
-        report.keep_text("plan", lambda: executor.render(plan))
+            _fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+    except Exception:  # whatever is wrong with what was stored: it is compiled again
+        store.remove(key)
+        return None
+    report.keep_text("plan", lambda: executor.render(plan))
     report.cache_hit = True
     tell_orders(program, plan.orders)
     _fill_report(report, plan.notes)
