@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import platform
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +34,7 @@ from smelt.nest.verify import verify_run
 from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, process, toolchain
+from smelt.runtime.cache import key_of
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
@@ -483,6 +486,22 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
     report.keep_text("loops", lambda: print_graph(_lowered(program, config, target)))
     report.keep_text("nest", nest_text)
+
+
+def made_with() -> dict[str, str]:
+    """What the keys of stored programs depend on besides the program: elsewhere they are useless.
+
+    Raises:
+        ToolchainError: there is no compiler that could have made them.
+    """
+    tools = toolchain.find()
+    return {
+        "smelt": source_digest()[:16],
+        "torch": torch.__version__,
+        "system": f"{sys.platform} {platform.machine()}",
+        "cpu": f"{tools.isa} {tools.cpu}",
+        "compiler": f"{tools.family} {tools.version} {key_of(tools.identity)[:16]}",
+    }
 
 
 @lru_cache(maxsize=1)

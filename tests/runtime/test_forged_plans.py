@@ -33,7 +33,7 @@ EVIL = [
 ]
 FREE = {"notes", "errors", "error", "outputs"}
 """Fields that may hold any text: what a report says, what an error says, results that are literals."""
-VALUES = re.compile(r"'args'|'kwargs', \d+, 1")
+VALUES = re.compile(r"'args'|'kwargs', \d+, 1|'specs', \d+, 'name'")
 SCHEMA = "scaled(Tensor x, *, float factor) -> Tensor"
 
 

@@ -4,6 +4,7 @@
     root/v1/tmp/<who>-<random>/                         being written, or being thrown away
     root/v1/locks/<two letters>.lock                    one compile per key at a time
     root/v1/failed/<key>.cpp                            sources that the compiler refused
+    root/repros/…                                       files that show an error again, kept for people
 
 An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees
 half of it and its files always belong together (a plan with the library it was written for). A rename cannot
@@ -46,6 +47,7 @@ STALE_SECONDS = 24 * 3600.0
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}")
 _MANIFEST = "manifest.json"
+_REPROS = "repros"
 _KEEPERS = ("entries", "tmp", "locks", "failed")
 _T = TypeVar("_T")
 
@@ -165,7 +167,7 @@ class Cache:
         """
         _check_key(key)
         for name in files:
-            if not _NAME.fullmatch(name) or name == _MANIFEST:
+            if not is_file_name(name):
                 raise ValueError(f"not a file name for a cache entry: {name!r}")
         return self._where_new(lambda home: _put(home, key, files))
 
@@ -217,12 +219,12 @@ class Cache:
                 names = sorted(os.listdir(home / "entries"))
             except OSError:
                 continue
-            yield from (name for name in names if _KEY.fullmatch(name))
+            yield from (name for name in names if is_key(name))
 
     def size(self) -> int:
-        """How many bytes the stored files hold, temporary ones too."""
+        """How many bytes the stored files hold, temporary ones and those that show errors too."""
         total = 0
-        for home in self._homes():
+        for home in (*self._homes(), self.root / _REPROS):
             for folder, _, names in os.walk(home):
                 for name in names:
                     try:
@@ -232,7 +234,11 @@ class Cache:
         return total
 
     def clear(self) -> None:
-        """Remove all entries, and sources that failed. Libraries that are loaded stay usable."""
+        """Remove all entries, sources that failed and files that show errors. Libraries that are loaded stay
+        usable.
+        """
+        if self._is_safe(self._home):
+            _discard(self.root / _REPROS, self._home)
         for home in self._homes():
             for key in list(self.entries()):
                 _discard(home / "entries" / key, home)
@@ -349,8 +355,18 @@ def open_cache() -> Cache:
     return _open(str(cache_dir()))
 
 
+def is_key(text: str) -> bool:
+    """Whether an entry may have this key."""
+    return _KEY.fullmatch(text) is not None
+
+
+def is_file_name(text: str) -> bool:
+    """Whether an entry may have a file of this name."""
+    return _NAME.fullmatch(text) is not None and text != _MANIFEST
+
+
 def _check_key(key: str) -> None:
-    if not _KEY.fullmatch(key):
+    if not is_key(key):
         raise ValueError(f"not a cache key: {key!r}")
 
 
@@ -391,7 +407,7 @@ def _load(key: str, folder: Path) -> Entry | None:
         if manifest["key"] != key:
             return None
         for name, digest in digests.items():
-            if not _NAME.fullmatch(name) or _digest(folder / name) != digest:
+            if not is_file_name(name) or _digest(folder / name) != digest:
                 return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
