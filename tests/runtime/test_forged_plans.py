@@ -162,10 +162,7 @@ FORGERIES: dict[str, Callable[[Any], Any]] = {
     "a function": function,
     "an operator": operator,
     "constants": lambda plan: {**plan, "notes": {"$": "dict", "v": [["constants", RUNS]]}},
-    "notes": lambda plan: {**plan, "notes": RUNS},
     "nothing": lambda plan: [],
-    "a device": lambda plan: {**plan, "outputs": [{"$": "device", "v": "no device"}]},
-    "an old version": lambda plan: {**plan, "smelt_plan": 1},
 }
 
 

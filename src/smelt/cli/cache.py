@@ -59,7 +59,7 @@ def clear(console: Console, *, yes: bool) -> None:
     """Remove all entries, after asking."""
     cache = open_cache()
     count, taken = sum(1 for _ in cache.entries()), size(cache.size())
-    if count == 0:
+    if count == 0 and cache.size() == 0:
         console.print("the cache is empty")
         return
     if not yes:
