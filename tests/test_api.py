@@ -24,7 +24,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Config]]:
     """Compile by ATen, and keep the configurations that arrive."""
     seen: list[Config] = []
 
-    def by_aten(program: Program, config: Config, called_next: bool) -> Compiled:
+    def by_aten(program: Program, config: Config, **more: object) -> Compiled:
         seen.append(config)
         smelt.reporting.LOG.add(CompileReport(program.kind, program.name))
         return backend.run_with_pytorch(contract(program))

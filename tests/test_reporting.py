@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,36 @@ def test_threads_lose_no_report() -> None:
     for thread in threads:
         thread.join()
     assert len(log.all()) == 4000
+
+
+def test_compiling_leaves_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports keep what prints their stages: whole graphs, of the newest and of programs that still run."""
+    import gc
+
+    import torch
+    from torch.fx import GraphModule
+
+    import smelt
+    from smelt import reporting
+
+    def compile_some(count: int) -> None:
+        for number in range(count):
+            scope: dict[str, Any] = {}
+            exec(f"def f(x): return x * 2 + {number}", scope)
+            torch.compile(scope["f"], backend="smelt")(torch.ones(3))
+
+    def graphs() -> int:
+        torch._dynamo.reset()
+        gc.collect()
+        return sum(isinstance(each, GraphModule) for each in gc.get_objects())
+
+    smelt.reset()
+    monkeypatch.setattr(reporting, "TEXTS_KEPT", 2)
+    compile_some(4)
+    first = graphs()
+    compile_some(8)
+    assert graphs() <= first
+    compile_some(4)
+    older, lives, newest = (smelt.reports()[each] for each in (3, -4, -1))
+    assert not older.stages() and "smelt" in lives.text("cpp") and "fx" in newest.stages()
+    smelt.reset()

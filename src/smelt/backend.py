@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from smelt import config as configuration
@@ -23,13 +24,16 @@ from smelt.capture import (
 from smelt.capture.bugs import bug_of_graph, bug_of_program, is_bug, is_bug_of_run, or_by_pytorch
 from smelt.config import Config
 from smelt.contract import decompositions, whole_attention
-from smelt.errors import InternalError, ToolchainError, Unsupported
+from smelt.errors import InternalError, SmeltError, Unsupported
 from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
 
-NO_TOOLCHAIN = "SM0201"
+MACHINE = ("SM0201", "SM0205", "SM0507", "SM0508")
+"""Errors of the machine, not of a program: no compiler, or one that hangs, nowhere to write to, nothing that
+is written may be executed. PyTorch can run the program all the same.
+"""
 
 _numbers = itertools.count()
 
@@ -44,9 +48,9 @@ def smelt(
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph; returns what runs in its place.
 
-    Options are the fields of `smelt.config.Config`. Where there is no C++ compiler, or the graph is none that
-    smelt can compile (another device …), PyTorch runs the graph: that is logged once and stands in
-    `smelt.reports()`.
+    Options are the fields of `smelt.config.Config`. Where the machine lacks what it takes to compile
+    (`MACHINE`), or the graph is none that smelt can compile (another device …), PyTorch runs the graph: that
+    is logged once and stands in `smelt.reports()`.
 
     So it is where smelt itself has a bug, of which a file stays then (`smelt.capture.bugs`).
 
@@ -58,7 +62,8 @@ def smelt(
     trampoline.start()  # the first time on a machine these compile while AOTAutograd traces
     probe.start()
     with garbage_waits():
-        return compile_graph(graph_module, example_inputs, config, partial(compile_program, called_next=True))
+        compile_next = partial(compile_program, called_next=True, instead=_instead)
+        return compile_graph(graph_module, example_inputs, config, compile_next)
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:
@@ -116,7 +121,7 @@ def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Con
         except Unsupported as error:
             reason = error.reason
         except Exception as error:
-            if isinstance(error, ToolchainError) and error.code == NO_TOOLCHAIN:
+            if isinstance(error, SmeltError) and error.code in MACHINE:
                 reason = str(error)
             elif is_bug(error):
                 reason = str(bug_of_program(error, program, config))
@@ -134,12 +139,21 @@ def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Con
     return compile_or_leave
 
 
+def _instead(program: Program, error: SmeltError) -> Compiled:
+    """What runs a program whose compilation failed when it was first called: AOTAutograd has its graph."""
+    if error.code not in MACHINE:
+        raise error
+    _record_eager(program, str(error))
+    return run_with_pytorch(program)
+
+
 def run_with_pytorch(program: Program) -> Compiled:
     """The program as PyTorch runs it, operator by operator."""
     forward = program.graph_module.forward
 
     def call(args: list[Any]) -> Sequence[Any]:
-        results = forward(*args)
+        with torch.no_grad():  # AOTAutograd has made the derivative already
+            results = forward(*args)
         args.clear()
         return results
 

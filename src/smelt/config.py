@@ -48,6 +48,10 @@ class Config:
     clocks: bool = False
     """Whether kernels and ATen calls count their time (``smelt bench --profile``); off, nothing is read."""
 
+    compiler_seconds: int = 300  # not in the key: changes no result
+    """How long the C++ compiler may take for one file; then PyTorch runs the graph, and others that are not
+    compiled yet."""
+
     verify: bool = False  # not in the key: verifiers change nothing
     """Run the verifiers after every pass (``SMELT_VERIFY=1``)."""
 
@@ -59,7 +63,7 @@ class Config:
 
     def key(self) -> str:
         """The part of the cache key that this configuration is."""
-        skipped = {"verify", "keep_text"}
+        skipped = {"compiler_seconds", "verify", "keep_text"}
         return ",".join(
             f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in skipped
         )
@@ -89,6 +93,8 @@ def from_options(options: dict[str, object]) -> Config:
     config = Config(**values)  # type: ignore[arg-type]
     if config.mode not in MODES:
         raise SmeltError("SM0102", f"mode {config.mode!r}", remedy="modes: " + ", ".join(MODES))
+    if config.compiler_seconds <= 0:
+        raise SmeltError("SM0102", f"option 'compiler_seconds' is a time, not {config.compiler_seconds}")
     return config
 
 
@@ -97,4 +103,4 @@ def cache_dir() -> Path:
     import platformdirs
 
     chosen = os.environ.get("SMELT_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("smelt", appauthor=False))
+    return Path(os.path.abspath(chosen or platformdirs.user_cache_dir("smelt", appauthor=False)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import platform
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_te
 from smelt.config import Config
 from smelt.contract import contract, graph_key, join_siblings
 from smelt.contract.facts import data_sizes
-from smelt.errors import CacheError
+from smelt.errors import SmeltError
 from smelt.loops.dependencies import bound_symbols
 from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.loops.printer import print_graph
@@ -32,7 +34,8 @@ from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
 from smelt.nest.work import work
 from smelt.reporting import LOG, Choice, CompileReport
-from smelt.runtime import cache, executor, library, plan_json, toolchain
+from smelt.runtime import cache, executor, library, plan_json, process, toolchain
+from smelt.runtime.cache import key_of
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
@@ -49,6 +52,9 @@ from smelt.symbolic import size_hint
 from smelt.tuning import Tuning
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
+Instead = Callable[[Program, SmeltError], Compiled]
+"""What runs a program that turns out at its first call not to be compiled, and why; it may raise that error.
+"""
 
 PASSES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The passes in order, as they appear in ``CompileReport.phase_seconds``.
@@ -58,6 +64,9 @@ has measured it measures behind ``codegen``, or at the first call, waiting for t
 """
 
 _PLAN = "plan.json"
+
+Otherwise = Callable[[SmeltError], Compiled]
+"""`Instead` of one program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +81,33 @@ class Unit:
     objects: library.Objects
 
 
-def compile_program(program: Program, config: Config, *, called_next: bool = False) -> Compiled:
+def compile_program(
+    program: Program, config: Config, *, called_next: bool = False, instead: Instead | None = None
+) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
-    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says.
+    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says,
+    unless ``instead`` has something else to run.
     ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
     wait for it as well (and the report is complete after it).
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
-        ToolchainError: SM0201, there is no C++ compiler.
+        ToolchainError: SM0201 there is no C++ compiler, SM0202, SM0203, SM0507 it cannot be used.
         Unsupported: smelt cannot compile the program at all (its reason says why).
     """
     with garbage_waits(), garbage_goes(traced=program.kind == "forward"):
-        return _compile(program, config, called_next)
+        report = CompileReport(program.kind, program.name)
+        LOG.add(report)
+        otherwise = None if instead is None else partial(instead, program)
+        compiled = _compile(program, config, report, called_next, otherwise)
+        report.keep_texts_with(compiled)
+        return compiled
 
 
-def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
-    report = CompileReport(program.kind, program.name)
-    LOG.add(report)
+def _compile(
+    program: Program, config: Config, report: CompileReport, called_next: bool, otherwise: Otherwise | None
+) -> Compiled:
     if config.keep_text:
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     with report.phase("contract"):
@@ -99,7 +116,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
             report.dynamic_sizes, report.size_guards = explain_sizes(program)
             report.dynamic_sizes += data_sizes(program.graph_module.graph)
     with report.phase("key"):
-        tools = toolchain.find()
+        tools = replace(toolchain.find(), seconds=config.compiler_seconds)
         dotted = tuple(getattr(torch, name) for name in tools.dot_products)
         target = Target(tools.vector_bytes, dotted, tools.multiply_adds)
         store = cache.open_cache()
@@ -110,9 +127,10 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = _from_cache(store, key, program, config, report)
+    found = _from_cache(store, key, program, config, report, otherwise)
     if found is not None:
         return found
+    process.check(tools.command, tools.seconds)
     header = precompiled(header_text(once=False), once_text(), tools, store)
     with report.phase("lowering"):
         graph = _lowered(program, config, target)
@@ -123,7 +141,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    rest = _Rest(program, config, report, target, tools, store, key, header, graph, tuning)
+    rest = _Rest(program, config, report, target, tools, store, key, header, graph, tuning, otherwise)
     unit = rest.unit()
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
@@ -133,7 +151,7 @@ def _compile(program: Program, config: Config, called_next: bool) -> Compiled:
 
     def measured() -> Compiled:
         with garbage_waits(), garbage_goes(traced=False):
-            return rest.measured(tuning, unit, job)
+            return _or(otherwise, partial(rest.measured, tuning, unit, job))
 
     return at_first_call(measured)
 
@@ -152,6 +170,7 @@ class _Rest:
     header: Precompiled | None
     graph: Graph
     tuning: Tuning | None
+    otherwise: Otherwise | None
 
     def unit(self) -> Unit:
         """The graph as kernels and text; compilers begin with what there is of it."""
@@ -214,17 +233,66 @@ class _Rest:
         with report.phase("executor"):
             report.keep_text("plan", lambda: executor.render(plan))
             built = executor.build(plan, job, constants, _clocks(plan, job, report))
-            return _checked(built, plan, program, self.config)
+            checked = _checked(built, plan, program, self.config, self.otherwise)
+        return checked if job is None else _once_there(checked, job, plan, self.otherwise)
 
 
-def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config) -> Compiled:
+def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Otherwise | None) -> Compiled:
+    """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
+    if otherwise is None:
+        return compiled
+
+    def finish() -> Compiled:
+        try:
+            job.result()
+        except SmeltError as error:
+            return _in_orders(otherwise(error), plan.orders)
+        return compiled
+
+    return at_first_call(finish)
+
+
+def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
+    """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
+    try:
+        return make()
+    except SmeltError as error:
+        if otherwise is None:
+            raise
+        return otherwise(error)
+
+
+def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled:
+    """``compiled`` with outputs that lie as AOTAutograd was told (`tell_orders`)."""
+    if not orders:
+        return compiled
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        results = list(compiled(args))
+        for output, order in orders:
+            value, step = results[output], 1
+            strides = list(value.stride())
+            for dim in reversed(order):
+                strides[dim] = step
+                step *= value.shape[dim]
+            results[output] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+        return results
+
+    return call
+
+
+def _checked(
+    compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Otherwise | None
+) -> Compiled:
     """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
     if len(plan.outputs) == len(program.outputs):
         return compiled
 
     def compile_otherwise() -> Compiled:
         logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
-        return compile_program(program, replace(config, winograd=False))
+        again = None if otherwise is None else lambda _, error: otherwise(error)
+        without = replace(config, winograd=False)
+        return _or(otherwise, partial(compile_program, program, without, instead=again))
 
     return or_otherwise(compiled, compile_otherwise)
 
@@ -291,30 +359,38 @@ def _verify_kernels(scheduled: Scheduled) -> None:
 
 
 def _from_cache(
-    store: cache.Cache, key: str, program: Program, config: Config, report: CompileReport
+    store: cache.Cache,
+    key: str,
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    otherwise: Otherwise | None,
 ) -> Compiled | None:
     """The compiled program that an earlier process left, where there is one."""
     with report.phase("cache"):
         entry = store.get(key)
-        if entry is None:
+        if entry is None or _PLAN not in entry.digests:
             return None
-        try:
+    try:
+        with report.phase("cache"):
             plan = plan_json.from_json(entry.read(_PLAN))
             compiled = library.load_entry(entry)
             text = entry.read(library.SOURCE).decode()
-        except (CacheError, KeyError, ValueError):
-            return None
+        with report.phase("executor"):
+            constants = {
+                name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
+            }
+            built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
+            _fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+    except Exception:  # whatever is wrong with what was stored: it is compiled again
+        store.remove(key)
+        return None
+    report.keep_text("plan", lambda: executor.render(plan))
     report.cache_hit = True
     tell_orders(program, plan.orders)
     _fill_report(report, plan.notes)
     report.keep_text("cpp", text)
-    with report.phase("executor"):
-        report.keep_text("plan", lambda: executor.render(plan))
-        constants = {
-            name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
-        }
-        built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
-        return _checked(built, plan, program, config)
+    return _checked(built, plan, program, config, otherwise)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
@@ -420,6 +496,22 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
     report.keep_text("loops", lambda: print_graph(_lowered(program, config, target)))
     report.keep_text("nest", nest_text)
+
+
+def made_with() -> dict[str, str]:
+    """What the keys of stored programs depend on besides the program: elsewhere they are useless.
+
+    Raises:
+        ToolchainError: there is no compiler that could have made them.
+    """
+    tools = toolchain.find()
+    return {
+        "smelt": source_digest()[:16],
+        "torch": torch.__version__,
+        "system": f"{sys.platform} {platform.machine()}",
+        "cpu": f"{tools.isa} {tools.cpu}",
+        "compiler": f"{tools.family} {tools.version} {key_of(tools.identity)[:16]}",
+    }
 
 
 @lru_cache(maxsize=1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from smelt.errors import Problem, SmeltError
 
@@ -16,6 +18,9 @@ STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
 
 KEPT = 512
 """How many reports are kept; older ones are dropped."""
+TEXTS_KEPT = 8
+"""How many reports keep what prints their stages, whole graphs, in any case; older ones do as long as their
+program can be called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,10 @@ class PartTime:
     moved: int = 0
 
 
+class _Texts(dict[str, "str | Callable[[], str]"]):
+    """Stage → its text, or what prints it. A class of its own can be referred to weakly."""
+
+
 @dataclass(slots=True)
 class CompileReport:
     """One compiled graph.
@@ -166,7 +175,7 @@ class CompileReport:
     clocks: Callable[[], list[PartTime]] | None = field(default=None, repr=False)
     """With the option ``clocks``: how long each part ran so far."""
     _within: list[float] = field(default_factory=list, repr=False)
-    _texts: dict[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)
+    _texts: _Texts | weakref.ref[_Texts] = field(default_factory=_Texts, repr=False)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -202,28 +211,44 @@ class CompileReport:
         """Keep how to print a stage; a function is called when somebody asks, once."""
         if stage not in STAGES:
             raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
-        self._texts[stage] = text
+        self._known_texts()[stage] = text
+
+    def keep_texts_with(self, program: Callable[..., Any]) -> None:
+        """Have a function that runs the program keep the texts: they may take as much memory as it does."""
+        program.texts = self._known_texts()  # type: ignore[attr-defined]
+
+    def let_texts_go(self) -> None:
+        """Leave keeping the texts to the program."""
+        if isinstance(self._texts, _Texts):
+            self._texts = weakref.ref(self._texts)
+
+    def _known_texts(self) -> _Texts:
+        found = self._texts if isinstance(self._texts, _Texts) else self._texts()
+        return _Texts() if found is None else found
 
     def text(self, stage: str) -> str:
         """The text of one of `STAGES`.
 
         Raises:
-            SmeltError: SM0104 there is no such stage, or this graph did not get so far (or was cached).
+            SmeltError: SM0104 there is no such stage, or this graph did not get so far (or was cached), or it
+                is gone and others were compiled since.
         """
-        found = self._texts.get(stage)
+        texts = self._known_texts()
+        found = texts.get(stage)
         if found is None:
-            known = ", ".join(each for each in STAGES if each in self._texts) or "none"
+            known = ", ".join(each for each in STAGES if each in texts) or "none"
             why = f"{self.graph_name} has: {known}"
             raise SmeltError(
                 "SM0104", f"no text of stage {stage!r}", why=why, remedy="stages: " + ", ".join(STAGES)
             )
         if not isinstance(found, str):
-            found = self._texts[stage] = found()
+            found = texts[stage] = found()
         return found
 
     def stages(self) -> list[str]:
         """The stages that `text` knows, in order."""
-        return [stage for stage in STAGES if stage in self._texts]
+        texts = self._known_texts()
+        return [stage for stage in STAGES if stage in texts]
 
 
 class ReportLog:
@@ -237,6 +262,8 @@ class ReportLog:
     def add(self, report: CompileReport) -> None:
         with self._lock:
             self._reports.append(report)
+            if len(self._reports) > TEXTS_KEPT:
+                self._reports[-1 - TEXTS_KEPT].let_texts_go()
 
     def all(self) -> list[CompileReport]:
         with self._lock:

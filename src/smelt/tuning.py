@@ -16,6 +16,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -186,13 +187,14 @@ class Tuning:
             return None
         try:
             return read_timing(entry.read(FILE))[1]
-        except (CacheError, ValueError, KeyError):
+        except (CacheError, ValueError, KeyError, TypeError):
             return None
 
     def _remember(self, what: str, timing: Timing) -> None:
         threads = torch.get_num_threads()
         found = {"what": what, "native": timing.native, "aten": timing.aten, "threads": threads}
-        self.store.put(self._key(what), {FILE: json.dumps(found).encode()})
+        with suppress(CacheError):  # no room: it is measured again
+            self.store.put(self._key(what), {FILE: json.dumps(found).encode()})
 
     # -- measuring ------------------------------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ def remembered(store: Cache) -> list[tuple[str, Timing, int]]:
         if key.startswith(PREFIX) and (entry := store.get(key)) is not None:
             try:
                 found.append(read_timing(entry.read(FILE)))
-            except (CacheError, ValueError, KeyError):
+            except (CacheError, ValueError, KeyError, TypeError):
                 continue
     return sorted(found, key=lambda each: each[0])
 

@@ -184,6 +184,62 @@ def test_link_in_the_place_of_our_directory(tmp_path: Path) -> None:
         Cache(tmp_path / "root")
 
 
+@pytest.mark.parametrize("folder", [".", "v1", "v1/entries"])
+def test_owner_and_mode_are_checked_at_every_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Who can write to any of these could put another library there, also after the cache was opened."""
+    cache = Cache(tmp_path)
+    cache.put("k", FILES)
+    tmp_path.chmod(0o700)
+    (tmp_path / folder).chmod(0o777)
+    with pytest.raises(CacheError, match="SM0302"):
+        cache.get("k")
+    (tmp_path / folder).chmod(0o700)
+    assert cache.get("k") is not None
+    real, other = os.lstat, str(tmp_path / folder)
+
+    def lstat(path: str | Path) -> os.stat_result:
+        found = real(path)
+        return os.stat_result([*found[:4], os.getuid() + 1, *found[5:]]) if str(path) == other else found
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "stat", lstat)
+    with pytest.raises(CacheError, match="SM0301"):
+        cache.get("k")
+
+
+def test_entries_name_no_files_elsewhere(tmp_path: Path) -> None:
+    import hashlib
+    import json
+
+    cache = Cache(tmp_path)
+    entry = cache.put("k", FILES)
+    (tmp_path / "evil.so").write_bytes(b"evil")
+    files = {"../../../evil.so": hashlib.sha256(b"evil").hexdigest()}
+    body = json.dumps({"key": "k", "files": files}).encode()
+    (entry.folder / "manifest.json").write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert cache.get("k") is None
+
+
+def test_files_that_show_errors_count_and_are_cleared(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    (tmp_path / "repros").mkdir(mode=0o700)
+    (tmp_path / "repros" / "bug.py").write_bytes(b"x" * 1000)
+    assert cache.size() == 1000
+    cache.clear()
+    assert cache.size() == 0 and not (tmp_path / "repros").exists() and leftovers(tmp_path) == []
+
+
+def test_a_relative_root_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMELT_CACHE_DIR", "-here")
+    cache = open_cache()
+    cache.put("k", FILES)
+    monkeypatch.chdir("/")
+    assert cache.get("k") is not None and cache.root == tmp_path / "-here"
+
+
 def test_a_root_below_a_file_degrades_with_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(RuntimeWarning, match="SMELT_CACHE_DIR") as caught:

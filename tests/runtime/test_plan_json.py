@@ -30,6 +30,8 @@ from smelt.runtime.plan import (
 from smelt.runtime.plan_json import decode, encode, from_json, to_json
 
 names = some.text(min_size=1, max_size=8)
+identifiers = some.from_regex(r"[a-z_]\w{0,7}", fullmatch=True).filter(str.isidentifier)
+errors = some.tuples(some.sampled_from(["IndexError", "RuntimeError"]), names)
 sizes = some.integers(-(2**62), 2**62) | some.sampled_from(["s0", "s0*128", "(s0//2)", "max(s0, 1)"])
 shapes = some.lists(sizes, max_size=4).map(tuple)
 dtypes = some.sampled_from(["float32", "bfloat16", "int8", "bool"])
@@ -47,7 +49,7 @@ literals = some.recursive(
         [torch.preserve_format, torch.device("cpu"), torch.device("cuda", 1), torch.device("meta")]
     )
     | some.builds(Ref, names)
-    | some.builds(SizeRef, names)
+    | some.builds(SizeRef, some.sampled_from(["s0", "s0*128", "min(s0, s1) - 1"]))
     | some.builds(ViewRef, names, shapes, shapes, sizes),
     lambda inner: (
         some.lists(inner, max_size=3)
@@ -60,19 +62,19 @@ steps = some.one_of(
     some.builds(AllocStep, specs),
     some.builds(
         NativeStep,
-        names,
+        identifiers,
         some.lists(names, max_size=3).map(tuple),
         shapes,
-        some.lists(some.tuples(names, names), max_size=2).map(tuple),
+        some.lists(errors, max_size=2).map(tuple),
     ),
     some.builds(
         ExternStep,
-        names,
+        some.sampled_from(["aten.add.Tensor", "higher_order.cond", "mine.op"]),
         some.lists(literals, max_size=3).map(tuple),
-        some.dictionaries(names, literals, max_size=2),
+        some.dictionaries(identifiers, literals, max_size=2),
         some.lists(some.none() | names, max_size=2).map(tuple),
         some.booleans(),
-        some.none() | names,
+        some.none() | identifiers,
         some.lists(some.none() | specs, max_size=2).map(tuple),
     ),
     some.builds(FreeStep, some.lists(names, max_size=3).map(tuple)),
@@ -80,13 +82,13 @@ steps = some.one_of(
 plans = some.builds(
     Plan,
     some.lists(some.none() | names, max_size=3).map(tuple),
-    some.lists(names, max_size=3).map(tuple),
+    some.lists(identifiers, max_size=3).map(tuple),
     some.lists(names, max_size=3).map(tuple),
     sizes,
     some.lists(some.builds(ArenaTensor, specs, sizes), max_size=2).map(tuple),
     some.lists(steps, max_size=4).map(tuple),
     some.lists(literals, max_size=3).map(tuple),
-    some.lists(some.tuples(names, names, some.integers(0, 7)), max_size=2).map(tuple),
+    some.lists(some.tuples(identifiers, names, some.integers(0, 7)), max_size=2).map(tuple),
     some.dictionaries(names, literals, max_size=2),
 )
 uses = some.builds(FoldedUse, some.lists(some.integers(0, 9)).map(tuple), some.lists(names).map(tuple))
@@ -159,6 +161,24 @@ def good() -> dict[str, Any]:
         {"outputs": [{"$": "dtype", "v": "os.system"}]},
         {"outputs": [{"$": "view", "v": ["x", [True], [1], 0]}]},
         {"outputs": [{"odd": 1}]},
+        {"outputs": [{"$": "device", "v": "no device"}]},
+        {"outputs": [{"$": "complex", "v": ["1"]}]},
+        {"outputs": [{"$": "size", "v": "print(s0)"}]},
+        {"outputs": [{"$": "size", "v": "s0\n"}]},
+        {"outputs": [{"$": "size", "v": "s0 # "}]},
+        {"outputs": [{"$": "ref", "v": 1}]},
+        {"inputs": "x"},
+        {"symbols": ["s 0"]},
+        {"arena_bytes": None},
+        {"shape_symbols": [["s0", "x", "0"]]},
+        {"shape_symbols": [["s0", "x", True]]},
+        {"shape_symbols": [["s0", "x"]]},
+        {"orders": [[0, "1"]]},
+        {"notes": "text"},
+        {"layouts": [{"name": "x", "dtype": "load", "shape": [], "strides": []}]},
+        {"steps": [{"step": "native", "function": "f()", "buffers": [], "sizes": [], "errors": []}]},
+        {"steps": [{"step": "size", "symbol": "s0", "value": "__import__('os')"}]},
+        {"steps": [{"step": "check", "condition": "[].append", "error": ["ValueError", ""]}]},
     ],
 )
 def test_what_is_no_plan(change: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from torch.utils._sympy.functions import (
 )
 
 from smelt.errors import SmeltError
-from smelt.runtime.source import names_in
+from smelt.runtime.plan_schema import names_in
 from smelt.symbolic import evaluate, loop_var
 from smelt.symbolic.text import python_text
 

@@ -20,7 +20,7 @@ _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o t
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
 _REPRO_EXAMPLE = "Example: smelt repro, then smelt repro ~/.cache/smelt/repros/SM0505-1a2b3c4d.py -o small.py"
 _DOCTOR_EXAMPLE = "Example: smelt doctor"
-_CACHE_EXAMPLE = "Example: smelt cache, or smelt cache clear --yes"
+_CACHE_EXAMPLE = "Example: smelt cache, smelt cache clear --yes, or smelt cache save warm.smelt"
 
 
 class Stage(str, Enum):
@@ -298,6 +298,34 @@ def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] =
     from smelt.cli.cache import clear as run
 
     run(out(), yes=yes)
+
+
+@cache_app.command(epilog="Example: smelt cache save warm.smelt")
+def save(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write.")],
+) -> None:
+    """Write the cache to one archive, with which other machines of the same kind start warm (load).
+
+    It holds compiled programs and what mode max has measured; it is good for the same processor, compiler,
+    torch and smelt. What older versions have compiled is in it too: clear the cache first to leave that out.
+    """
+    from smelt.cli.cache import save as run
+
+    run(out(), file)
+
+
+@cache_app.command(epilog="Example: smelt cache load warm.smelt")
+def load(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What smelt cache save has written.")],
+) -> None:
+    """Put what an archive holds into the cache: the first call of a program that is in it compiles no C++.
+
+    An archive is machine code: load only those of people that you trust. One that is damaged, or was made
+    with another processor, compiler, torch or smelt is refused, and the cache stays as it was.
+    """
+    from smelt.cli.cache import load as run
+
+    run(out(), file)
 
 
 def _options(pairs: list[str] | None) -> dict[str, Any]:

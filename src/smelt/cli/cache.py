@@ -1,12 +1,16 @@
-"""``smelt cache``: where compiled programs are kept, how much they take, and clearing them."""
+"""``smelt cache``: where compiled programs are kept, how much they take; clearing, saving, loading them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from smelt.cli.console import progress
+from smelt.runtime import archive
 from smelt.runtime.cache import open_cache
 
 CHOICE = "choice-"
@@ -55,13 +59,55 @@ def clear(console: Console, *, yes: bool) -> None:
     """Remove all entries, after asking."""
     cache = open_cache()
     count, taken = sum(1 for _ in cache.entries()), size(cache.size())
-    if count == 0:
+    if count == 0 and cache.size() == 0:
         console.print("the cache is empty")
         return
     if not yes:
         typer.confirm(f"Remove {count} entries ({taken}) in {cache.root}?", abort=True)
     cache.clear()
     console.print(f"removed {count} entries ({taken})")
+
+
+def save(console: Console, path: Path) -> None:
+    """Write the cache to one archive, and print what is in it.
+
+    Raises:
+        CacheError: SM0525, the file cannot be written.
+        ToolchainError: there is no compiler.
+    """
+    from smelt.pipeline import made_with
+
+    cache = open_cache()
+    with progress(f"saving {cache.root}"):
+        contents = archive.save(cache, path, made_with())
+    console.print(
+        f"saved {told(contents)} to {path} ({size(path.stat().st_size)})", markup=False, soft_wrap=True
+    )
+
+
+def load(console: Console, path: Path) -> None:
+    """Put what an archive holds into the cache, and print what that is.
+
+    Raises:
+        CacheError: SM0521 to SM0525, see `smelt.runtime.archive.load`.
+        ToolchainError: there is no compiler.
+    """
+    from smelt.pipeline import made_with
+
+    cache = open_cache()
+    with progress(f"loading {path}"):
+        contents = archive.load(cache, path, made_with())
+    console.print(f"loaded {told(contents)} into {cache.root}", markup=False, soft_wrap=True)
+
+
+def told(contents: archive.Contents) -> str:
+    """What an archive holds, for people.
+
+    >>> told(archive.Contents(2, 0, 1, 2048))
+    '2 programs, 0 measurements and 1 other entries (2.0 KiB)'
+    """
+    listed = f"{contents.programs} programs, {contents.measurements} measurements and {contents.others} other"
+    return f"{listed} entries ({size(contents.size)})"
 
 
 def size(count: int) -> str:

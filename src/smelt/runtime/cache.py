@@ -4,6 +4,7 @@
     root/v1/tmp/<who>-<random>/                         being written, or being thrown away
     root/v1/locks/<two letters>.lock                    one compile per key at a time
     root/v1/failed/<key>.cpp                            sources that the compiler refused
+    root/repros/…                                       files that show an error again, kept for people
 
 An entry is a directory that appears by ONE rename of a finished, fsynced directory, so that nobody ever sees
 half of it and its files always belong together (a plan with the library it was written for). A rename cannot
@@ -26,9 +27,11 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +47,7 @@ STALE_SECONDS = 24 * 3600.0
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}")
 _MANIFEST = "manifest.json"
+_REPROS = "repros"
 _KEEPERS = ("entries", "tmp", "locks", "failed")
 _T = TypeVar("_T")
 
@@ -97,7 +101,8 @@ class Cache:
     """Entries by key under ``root``.
 
     A root that cannot be written (read-only, disk full) is still read; what is new then goes to a private
-    temporary directory that lives as long as the process, and one warning says so.
+    temporary directory that lives as long as the process, and one warning says so. Where that cannot be
+    written either the next of `private_places` is tried.
 
     >>> import tempfile
     >>> cache = Cache(tempfile.mkdtemp())
@@ -108,28 +113,36 @@ class Cache:
 
     Raises:
         CacheError: SM0301 the directory belongs to someone else, SM0302 others may write to it, SM0303 it is
-            no directory.
+            no directory (found out here, and at every read); SM0508 nothing can be written anywhere.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root = Path(os.path.abspath(root))  # a compiler takes "-x" for an option
         self._home = self.root / FORMAT
-        self._private: Path | None = None
+        self._private: list[Path] = []
+        self._places = private_places()
+        self._moving = threading.Lock()
         try:
             self._prepare()
             self._clean()
         except OSError as error:
-            self._degrade(error)
+            self._degrade(self._home, error)
 
     @property
     def degraded(self) -> bool:
         """Whether new entries go to a private temporary directory."""
-        return self._private is not None
+        return bool(self._private)
 
     def get(self, key: str) -> Entry | None:
-        """The entry, if there is one and every digest holds. A damaged one is removed."""
+        """The entry, if there is one and every digest holds. A damaged one is removed.
+
+        Raises:
+            CacheError: SM0301 to SM0303, since the cache was opened others have become able to write to it.
+        """
         _check_key(key)
         for home in self._homes():
+            if not self._is_safe(home):
+                continue
             folder = home / "entries" / key
             entry = _load(key, folder)
             if entry is None and folder.is_dir():
@@ -150,10 +163,11 @@ class Cache:
 
         Raises:
             ValueError: a key or a file name with odd characters.
+            CacheError: SM0508, nothing can be written anywhere.
         """
         _check_key(key)
         for name in files:
-            if not _NAME.fullmatch(name) or name == _MANIFEST:
+            if not is_file_name(name):
                 raise ValueError(f"not a file name for a cache entry: {name!r}")
         return self._where_new(lambda home: _put(home, key, files))
 
@@ -166,6 +180,22 @@ class Cache:
     def scratch(self) -> Path:
         """A fresh directory on the cache's file system, for a compiler to work in. The caller removes it."""
         return self._where_new(_temporary)
+
+    def work(self, act: Callable[[Path], _T]) -> _T:
+        """``act`` in a fresh directory, which is removed afterwards; in one elsewhere if it raises OSError.
+
+        Raises:
+            CacheError: SM0508, nothing can be written anywhere.
+        """
+
+        def inside(home: Path) -> _T:
+            folder = _temporary(home)
+            try:
+                return act(folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+        return self._where_new(inside)
 
     def lock(self, key: str) -> filelock.BaseFileLock:
         """A lock between processes and threads that vanishes with its holder; keys share 256 files."""
@@ -189,12 +219,12 @@ class Cache:
                 names = sorted(os.listdir(home / "entries"))
             except OSError:
                 continue
-            yield from (name for name in names if _KEY.fullmatch(name))
+            yield from (name for name in names if is_key(name))
 
     def size(self) -> int:
-        """How many bytes the stored files hold, temporary ones too."""
+        """How many bytes the stored files hold, temporary ones and those that show errors too."""
         total = 0
-        for home in self._homes():
+        for home in (*self._homes(), self.root / _REPROS):
             for folder, _, names in os.walk(home):
                 for name in names:
                     try:
@@ -204,7 +234,11 @@ class Cache:
         return total
 
     def clear(self) -> None:
-        """Remove all entries, and sources that failed. Libraries that are loaded stay usable."""
+        """Remove all entries, sources that failed and files that show errors. Libraries that are loaded stay
+        usable.
+        """
+        if self._is_safe(self._home):
+            _discard(self.root / _REPROS, self._home)
         for home in self._homes():
             for key in list(self.entries()):
                 _discard(home / "entries" / key, home)
@@ -212,20 +246,31 @@ class Cache:
                 path.unlink(missing_ok=True)
 
     def _homes(self) -> list[Path]:
-        return [self._home] if self._private is None else [self._home, self._private]
+        return [self._home, *self._private]
+
+    def _is_safe(self, home: Path) -> bool:
+        """Whether the directory is there, and nobody else can write to it."""
+        try:
+            if home == self._home:
+                _check_folder(self.root, ours=False)
+            for folder in (home, home / "entries"):
+                _check_folder(folder, ours=True)
+        except OSError:
+            return False
+        return True
 
     def _where_new(self, act: Callable[[Path], _T]) -> _T:
         """``act`` on the folder for what is new: made anew where somebody removed it, private where it cannot
         be written.
         """
-        if self._private is None:
+        while True:
+            home = self._homes()[-1]
             try:
-                self._prepare()
-                return act(self._home)
+                if home == self._home:
+                    self._prepare()
+                return act(home)
             except OSError as error:
-                self._degrade(error)
-        assert self._private is not None
-        return act(self._private)
+                self._degrade(home, error)
 
     def _prepare(self) -> None:
         if not self.root.is_dir():
@@ -252,20 +297,48 @@ class Cache:
             if old or (who == machine and process.isdigit() and not _alive(int(process))):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _degrade(self, error: OSError) -> None:
-        if self._private is not None:
-            return
-        self._private = Path(tempfile.mkdtemp(prefix="smelt-"))
-        for name in _KEEPERS:
-            os.mkdir(self._private / name, 0o700)
-        atexit.register(_remove_private, str(self._private), os.getpid())
+    def _degrade(self, home: Path, error: OSError) -> None:
+        """Go on elsewhere, since nothing can be written to ``home``; the first time a warning says so."""
         reason = error.strerror or str(error)
-        warnings.warn(
-            f"smelt: the cache {self.root} cannot be written ({reason}); this process keeps what it compiles "
-            "in a temporary directory. Set SMELT_CACHE_DIR to a directory of yours with free space.",
-            RuntimeWarning,
-            stacklevel=3,
+        with self._moving:
+            if self._homes()[-1] != home:
+                return  # another thread has noticed
+            first = not self._private
+            self._private.append(self._elsewhere(reason))
+        if first:
+            warnings.warn(
+                f"smelt: the cache {self.root} cannot be written ({reason}); this process keeps what it "
+                "compiles in a temporary directory. Set SMELT_CACHE_DIR to a directory of yours with free "
+                "space.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _elsewhere(self, reason: str) -> Path:
+        for place in self._places:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="smelt-", dir=place))
+                atexit.register(_remove_private, str(folder), os.getpid())
+                for name in _KEEPERS:
+                    os.mkdir(folder / name, 0o700)
+                return folder
+            except OSError:
+                continue
+        raise CacheError(
+            "SM0508",
+            f"nothing can be written, neither to the cache {self.root} nor to a temporary directory",
+            why=reason,
+            remedy="free space (or raise the limit), or set SMELT_CACHE_DIR to a directory that has some",
         )
+
+
+def private_places() -> Iterator[str]:
+    """Directories in which a process may make one of its own, the usual one for temporary files first."""
+    found = []
+    with suppress(OSError):  # there is none that can be written
+        found.append(tempfile.gettempdir())
+    found += [os.environ.get("XDG_RUNTIME_DIR", ""), "/var/tmp", "/dev/shm"]
+    yield from (place for place in dict.fromkeys(found) if os.path.isdir(place))
 
 
 @lru_cache(maxsize=16)
@@ -282,8 +355,18 @@ def open_cache() -> Cache:
     return _open(str(cache_dir()))
 
 
+def is_key(text: str) -> bool:
+    """Whether an entry may have this key."""
+    return _KEY.fullmatch(text) is not None
+
+
+def is_file_name(text: str) -> bool:
+    """Whether an entry may have a file of this name."""
+    return _NAME.fullmatch(text) is not None and text != _MANIFEST
+
+
 def _check_key(key: str) -> None:
-    if not _KEY.fullmatch(key):
+    if not is_key(key):
         raise ValueError(f"not a cache key: {key!r}")
 
 
@@ -324,7 +407,7 @@ def _load(key: str, folder: Path) -> Entry | None:
         if manifest["key"] != key:
             return None
         for name, digest in digests.items():
-            if _digest(folder / name) != digest:
+            if not is_file_name(name) or _digest(folder / name) != digest:
                 return None
     except (OSError, ValueError, KeyError, TypeError):
         return None

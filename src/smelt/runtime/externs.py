@@ -36,9 +36,12 @@ def resolve(target: str) -> torch._ops.OpOverload:
     parts = target.split(".")
     try:
         namespace, name = parts[0], parts[1]
-        return getattr(
+        found = getattr(
             getattr(getattr(torch.ops, namespace), name), parts[2] if len(parts) > 2 else "default"
         )
+        if not isinstance(found, torch._ops.OpOverload):
+            raise AttributeError(f"it is a {type(found).__name__}")
+        return found
     except (AttributeError, IndexError) as error:
         raise SmeltError("SM0403", f"this torch has no operator {target}", why=str(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import subprocess
@@ -19,12 +20,21 @@ from typing import Any, Protocol
 import filelock
 
 from smelt.errors import CacheError, SmeltError, ToolchainError
-from smelt.runtime.cache import Cache, Entry, key_of, open_cache
+from smelt.runtime import process
+from smelt.runtime.cache import Cache, Entry, key_of, open_cache, private_places
 from smelt.runtime.toolchain import Toolchain, find
 
 SOURCE = "unit.cpp"
 LOCK_SECONDS = 300.0
 """How long to wait for another process that compiles the same key, before compiling it here as well."""
+FULL = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File size limit exceeded",
+    "File too large",
+    "Read-only file system",
+)
+"""What a compiler says (in English, `start_compiler`) that could not write its output."""
 
 _SHOWN_LINES = 8
 _THREAD = "smelt-compile"
@@ -78,19 +88,19 @@ def load(path: Path) -> Library:
         return Library(path, ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
     except OSError as error:
         refusal = error
-    with tempfile.TemporaryDirectory(
-        prefix="smelt-"
-    ) as folder:  # the cache may lie where nothing may be executed
+    for place in private_places():  # the cache may lie where nothing may be executed
         try:
-            copy = shutil.copy(path, folder)
-            return Library(path, ctypes.CDLL(copy, mode=os.RTLD_NOW | os.RTLD_LOCAL))
+            with tempfile.TemporaryDirectory(prefix="smelt-", dir=place) as folder:
+                copy = shutil.copy(path, folder)
+                return Library(path, ctypes.CDLL(copy, mode=os.RTLD_NOW | os.RTLD_LOCAL))
         except OSError:
-            raise ToolchainError(
-                "SM0205",
-                "a compiled library cannot be loaded",
-                why=str(refusal),
-                remedy="if the cache lies on a file system mounted noexec, set SMELT_CACHE_DIR elsewhere",
-            ) from refusal
+            continue
+    raise ToolchainError(
+        "SM0205",
+        "a compiled library cannot be loaded",
+        why=str(refusal),
+        remedy="if the cache lies on a file system mounted noexec, set SMELT_CACHE_DIR elsewhere",
+    ) from refusal
 
 
 class CompileJob:
@@ -132,7 +142,9 @@ class CompileJob:
         the next call.
 
         Raises:
-            ToolchainError: SM0204 the compiler refused the source, SM0205 the library cannot be loaded.
+            ToolchainError: SM0204 the compiler refused the source, SM0205 the library cannot be loaded,
+                SM0507 the compiler did not end.
+            CacheError: SM0508, there is no room for what it writes.
         """
         if self._library is None and (self._process != os.getpid() or self._told):
             self._start()  # we are in a fork: the thread stayed in the parent
@@ -179,7 +191,8 @@ class CompileJob:
             if entry.read(SOURCE) != self.text.encode():
                 return None  # the key was too short a description: what we were given now is right
             if not set(self.extra) <= set(entry.digests):
-                entry = self._stored(entry.path(self.binary))
+                with suppress(CacheError):  # no room: the library is there all the same
+                    entry = self._stored(entry.path(self.binary))
             library = load(entry.path(self.binary))
         except (CacheError, KeyError, ToolchainError):
             self.cache.remove(self.key)
@@ -193,19 +206,18 @@ class CompileJob:
             return library or self._compile()
 
     def _compile(self) -> Library:
-        folder = self.cache.scratch()
+        process.check(self.toolchain.command, self.toolchain.seconds)
+        return self.cache.work(self._compile_in)
+
+    def _compile_in(self, folder: Path) -> Library:
+        binary = folder / "unit.so"
+        objects = self.objects or Objects(self.toolchain, self.cache)
+        if not (self.parts and objects.link(self.parts, binary)):
+            compile_to(binary, self.text, self.toolchain, self.cache, self.key)
         try:
-            binary = folder / "unit.so"
-            objects = self.objects or Objects(self.toolchain, self.cache)
-            if not (self.parts and objects.link(self.parts, binary)):
-                compile_to(binary, self.text, self.toolchain, self.cache, self.key)
-            entry = self._stored(binary)
-            try:
-                return load(entry.path(self.binary))
-            except ToolchainError:
-                return load(binary)  # the entry was cleared or damaged under us
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            return load(self._stored(binary).path(self.binary))
+        except (CacheError, ToolchainError):
+            return load(binary)  # the entry was cleared or damaged under us, or there is no room for it
 
     def _stored(self, binary: Path) -> Entry:
         files: dict[str, bytes | Path] = {**self.extra, SOURCE: self.text.encode(), self.binary: binary}
@@ -285,29 +297,37 @@ def compile_to(binary: Path, text: str, toolchain: Toolchain, cache: Cache, key:
     """Make ``text`` the shared library ``binary``, in a directory of its own.
 
     Raises:
-        ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told.
+        ToolchainError: SM0204 with the compiler's first errors; the source is kept and its path told. SM0507,
+            it did not end.
+        OSError: it cannot write there.
     """
     source = binary.parent / SOURCE
     source.write_text(text)
     command = toolchain.build_command(str(source), str(binary))
     try:
         run = start_compiler(command, binary.parent, subprocess.PIPE)
-        _, output = run.communicate()
     except OSError as error:
         raise ToolchainError(
             "SM0204", f"the C++ compiler {command[0]} cannot be started", why=str(error)
         ) from error
+    _, output = process.wait(run, toolchain.command, toolchain.seconds)
     if run.returncode == 0 and binary.exists():
         return
-    kept = cache.keep_failed(key, text)
-    lines = output.decode(errors="replace").replace(str(source), kept.name).splitlines()
+    said = output.decode(errors="replace")
+    full = next((why for why in FULL if why in said), None)
+    if full is not None:
+        raise OSError(errno.ENOSPC, f"compiling: {full.lower()}")
+    kept = None
+    with suppress(CacheError):
+        kept = cache.keep_failed(key, text)
+    lines = said.replace(str(source), SOURCE if kept is None else kept.name).splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines
     shown = errors[:_SHOWN_LINES] or [f"exit status {run.returncode}"]
     killed = run.returncode < 0 or any("Killed" in line for line in lines)
     raise ToolchainError(
         "SM0204",
         "the C++ compiler refused a generated source",
-        where=str(kept),
+        where=None if kept is None else str(kept),
         why="\n       ".join(shown),
         remedy="it was killed: give it more memory"
         if killed
@@ -363,7 +383,7 @@ class Objects:
             self.files.append(str(source.with_suffix(".o")))
             command = self.toolchain.object_command(str(source), self.files[-1])
             self._running.append(start_compiler(command, self._folder))
-        except OSError:
+        except (OSError, CacheError):
             self._failed = True
 
     def start_rest(self, parts: Sequence[str]) -> None:
@@ -375,26 +395,35 @@ class Objects:
     def link(self, parts: Sequence[str], binary: Path) -> bool:
         """Make a shared library of these parts, the rest, and those begun before. Where that fails, the whole
         says why, or is compiled.
+
+        Raises:
+            ToolchainError: SM0507, a compiler did not end.
         """
         if self._process != os.getpid():
             return False  # we are in a fork: the compilers are the parent's
         self.start_rest(parts)
-        if any(run.wait() for run in self._running) or self._failed:
+        for run in self._running:
+            self._wait(run)
+        if any(run.returncode for run in self._running) or self._failed:
             return False
         try:
             shared = () if self.precompiled is None else self.precompiled.objects
             command = self.toolchain.link_command([*self.files, *shared], str(binary))
-            return start_compiler(command, binary.parent).wait() == 0 and binary.exists()
+            linker = start_compiler(command, binary.parent)
         except OSError:
             return False
+        self._wait(linker)
+        return linker.returncode == 0 and binary.exists()
+
+    def _wait(self, run: subprocess.Popen[bytes]) -> None:
+        process.wait(run, self.toolchain.command, self.toolchain.seconds)
 
 
-def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], process: int) -> None:
-    if process != os.getpid():
+def _forget(folder: Path, running: Sequence[subprocess.Popen[bytes]], owner: int) -> None:
+    if owner != os.getpid():
         return
     for run in running:
-        run.kill()  # nothing where it has ended
-        run.wait()
+        process.end(run)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -403,7 +432,7 @@ def start_compiler(
 ) -> subprocess.Popen[bytes]:
     """Start a compiler whose temporary files are in ``folder``; ``errors``: where what it says goes.
 
-    A session of its own: Ctrl-C, which goes to all processes of a terminal, is meant for Python.
+    It leads a session of its own: what ends it ends its children too, and Ctrl-C ends only Python.
     """
     with _starting:
         return subprocess.Popen(
@@ -411,8 +440,8 @@ def start_compiler(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            start_new_session=True,
             env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+            start_new_session=True,
         )
 
 

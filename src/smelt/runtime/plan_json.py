@@ -1,4 +1,9 @@
-"""Plans as JSON and back: what the cache stores. A version, no pickle, every literal that ATen takes."""
+"""Plans as JSON and back: what the cache stores. A version, no pickle, every literal that ATen takes.
+
+The executor makes Python source of a plan. What is read is plain data, whoever has written it: every field
+has the type that `smelt.runtime.plan_schema` says, names that become source are identifiers, sizes
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
+from smelt.runtime import plan_schema as read
 from smelt.runtime.plan import (
     AllocStep,
     ArenaTensor,
@@ -73,7 +79,7 @@ def from_json(text: str | bytes) -> Plan:
         if data["smelt_plan"] != VERSION:
             raise ValueError(f"plan version {data['smelt_plan']}, this smelt reads {VERSION}")
         return _plan_in(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise SmeltError(
             "SM0402", "not a plan that this version of smelt can read", why=repr(error)
         ) from error
@@ -81,18 +87,18 @@ def from_json(text: str | bytes) -> Plan:
 
 def _plan_in(data: dict[str, Any]) -> Plan:
     return Plan(
-        inputs=tuple(data["inputs"]),
-        symbols=tuple(data["symbols"]),
-        constants=tuple(data["constants"]),
-        arena_bytes=data["arena_bytes"],
-        arena=tuple(ArenaTensor(_spec_in(item), item["offset"]) for item in data["arena"]),
-        steps=tuple(_step_in(item) for item in data["steps"]),
-        outputs=tuple(decode(value) for value in data["outputs"]),
-        shape_symbols=tuple((symbol, name, dim) for symbol, name, dim in data["shape_symbols"]),
-        layouts=tuple(_spec_in(item) for item in data["layouts"]),
-        folded=tuple(_folded_in(each) for each in data["folded"]),
-        orders=tuple((output, tuple(order)) for output, order in data["orders"]),
-        notes=decode(data["notes"]),
+        inputs=read.each(read.optional(read.name), data["inputs"]),
+        symbols=read.each(read.identifier, data["symbols"]),
+        constants=read.each(read.name, data["constants"]),
+        arena_bytes=read.size(data["arena_bytes"]),
+        arena=read.each(lambda item: ArenaTensor(_spec_in(item), read.size(item["offset"])), data["arena"]),
+        steps=read.each(_step_in, data["steps"]),
+        outputs=read.each(decode, data["outputs"]),
+        shape_symbols=read.each(read.fields(read.identifier, read.name, read.index), data["shape_symbols"]),
+        layouts=read.each(_spec_in, data["layouts"]),
+        folded=read.each(_folded_in, data["folded"]),
+        orders=read.each(read.fields(read.index, read.indices), data["orders"]),
+        notes=read.named(decode(data["notes"])),
     )
 
 
@@ -102,8 +108,9 @@ def _folded_out(folded: Folded) -> dict[str, Any]:
 
 
 def _folded_in(data: dict[str, Any]) -> Folded:
-    uses = (FoldedUse(tuple(sources), tuple(results)) for sources, results in data["uses"])
-    return Folded(_plan_in(data["plan"]), str(data["digest"]), tuple(uses))
+    use = read.fields(read.indices, lambda results: read.each(read.name, results))
+    uses = read.each(lambda each: FoldedUse(*use(each)), data["uses"])
+    return Folded(_plan_in(data["plan"]), read.name(data["digest"]), uses)
 
 
 def encode(value: Any) -> Any:
@@ -141,25 +148,15 @@ def _torch_name(kind: type) -> Callable[[str], Any]:
     return read
 
 
-def _size(value: Any) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"not a size: {value!r}")
-    return value
-
-
-def _sizes(values: Any) -> tuple[int | str, ...]:
-    return tuple(_size(value) for value in values)
-
-
 def _view(fields: list[Any]) -> ViewRef:
     name, shape, strides, offset = fields
-    return ViewRef(name, _sizes(shape), _sizes(strides), _size(offset))
+    return ViewRef(read.name(name), read.sizes(shape), read.sizes(strides), read.size(offset))
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "ref": (Ref, lambda ref: ref.name, Ref),
+    "ref": (Ref, lambda ref: ref.name, lambda v: Ref(read.name(v))),
     "view": (ViewRef, lambda view: [view.name, list(view.shape), list(view.strides), view.offset], _view),
-    "size": (SizeRef, lambda size: size.expr, SizeRef),
+    "size": (SizeRef, lambda size: size.expr, lambda v: SizeRef(read.condition(v))),
     "dtype": (torch.dtype, str, _torch_name(torch.dtype)),
     "layout": (torch.layout, str, _torch_name(torch.layout)),
     "memory_format": (torch.memory_format, str, _torch_name(torch.memory_format)),
@@ -189,7 +186,8 @@ def _spec_out(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _spec_in(data: dict[str, Any]) -> TensorSpec:
-    return TensorSpec(data["name"], data["dtype"], _sizes(data["shape"]), _sizes(data["strides"]))
+    shape, strides = read.sizes(data["shape"]), read.sizes(data["strides"])
+    return TensorSpec(read.name(data["name"]), read.dtype(data["dtype"]), shape, strides)
 
 
 def _step_out(step: Step) -> dict[str, Any]:
@@ -228,26 +226,31 @@ def _step_in(data: dict[str, Any]) -> Step:
         case "alloc":
             return AllocStep(_spec_in(data))
         case "native":
-            errors = tuple((kind, message) for kind, message in data["errors"])
-            return NativeStep(data["function"], tuple(data["buffers"]), _sizes(data["sizes"]), errors)
+            return NativeStep(
+                read.identifier(data["function"]),
+                read.each(read.name, data["buffers"]),
+                read.sizes(data["sizes"]),
+                read.each(read.error, data["errors"]),
+            )
         case "extern":
+            spec = read.optional(_spec_in)
+            size = read.fields(read.identifier, read.index, read.optional(read.index))
             return ExternStep(
-                data["target"],
-                tuple(decode(arg) for arg in data["args"]),
-                {name: decode(arg) for name, arg in data["kwargs"]},
-                tuple(data["outputs"]),
-                data["out"],
-                data["symbol"],
-                tuple(spec and _spec_in(spec) for spec in data["specs"]),
-                tuple((symbol, output, dim) for symbol, output, dim in data["sizes"]),
-                tuple(_plan_in(body) for body in data["bodies"]),
+                read.target(data["target"]),
+                read.each(decode, data["args"]),
+                dict(read.each(read.fields(read.identifier, decode), data["kwargs"])),
+                read.each(read.optional(read.name), data["outputs"]),
+                read.truth(data["out"]),
+                read.optional(read.identifier)(data["symbol"]),
+                read.each(spec, data["specs"]),
+                read.each(size, data["sizes"]),
+                read.each(_plan_in, data["bodies"]),
             )
         case "size":
-            return SizeStep(data["symbol"], _size(data["value"]))
+            return SizeStep(read.identifier(data["symbol"]), read.size(data["value"]))
         case "check":
-            kind, message = data["error"]
-            return CheckStep(str(data["condition"]), (kind, message))
+            return CheckStep(read.condition(data["condition"]), read.error(data["error"]))
         case "free":
-            return FreeStep(tuple(data["names"]))
+            return FreeStep(read.each(read.name, data["names"]))
         case kind:
             raise ValueError(f"unknown step {kind!r}")

@@ -7,12 +7,12 @@ changes, is compiled with it.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from smelt.errors import CacheError
+from smelt.errors import SmeltError
+from smelt.runtime import process
 from smelt.runtime.cache import Cache, Entry, key_of
 from smelt.runtime.library import start_compiler
 from smelt.runtime.toolchain import Toolchain
@@ -74,23 +74,28 @@ class Precompiled:
         return () if self.path is None else (str(self.path.with_name(OBJECT)),)
 
     def _run(self) -> None:
-        with suppress(CacheError, OSError):  # units have the header's text then
+        with suppress(SmeltError, OSError):  # units have the header's text then
             entry = self.cache.get(self.key) or self._compiled()
             self.path = None if entry is None else entry.path(HEADER)
         self.done = True
 
     def _compiled(self) -> Entry | None:
-        folder = self.cache.scratch()
-        try:
-            source, binary, once, made = (folder / name for name in (HEADER, BINARY, "smelt.cpp", OBJECT))
-            source.write_text(self.text)
-            once.write_text(f'#include "{HEADER}"\n{self.once}')
-            for command in (
-                self.toolchain.header_command(str(source), str(binary)),
-                self.toolchain.object_command(str(once), str(made)),
-            ):
-                if start_compiler(command, folder).wait() != 0:
-                    return None
-            return self.cache.put(self.key, {HEADER: self.text.encode(), BINARY: binary, OBJECT: made})
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        return self.cache.work(self._compiled_in)
+
+    def _compiled_in(self, folder: Path) -> Entry | None:
+        tools = self.toolchain
+        source, binary, once, made = (folder / name for name in (HEADER, BINARY, "smelt.cpp", OBJECT))
+        source.write_text(self.text)
+        once.write_text(f'#include "{HEADER}"\n{self.once}')
+        for command in (
+            tools.header_command(str(source), str(binary)),
+            tools.object_command(str(once), str(made)),
+        ):
+            try:
+                run = start_compiler(command, folder)
+            except OSError:  # it is no program
+                return None
+            process.wait(run, tools.command, tools.seconds)
+            if run.returncode != 0:
+                return None
+        return self.cache.put(self.key, {HEADER: self.text.encode(), BINARY: binary, OBJECT: made})

@@ -3,7 +3,8 @@
 A large piece of fresh memory is expensive on its first use: the operating system hands it out, zeroed, a page
 at a time (0.4 ms per MiB were seen on a virtual machine, 15 times what writing it takes). A training step
 makes its gradients anew each time. So the memory of large outputs stays here when nobody holds it any more,
-and serves the next one of its size; what has been idle for a while is given back.
+and serves the next one of its size, or one that is a little smaller where sizes change from call to call.
+What has been idle for a while is given back, and so is what would be more than was ever in use at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -26,6 +27,11 @@ SMALLEST = 1 << 18
 IDLE_SECONDS = 20.0
 """Memory that has served nobody for so long is given back, when next some is asked for."""
 LOOK_SECONDS = 5.0
+MOST_IDLE = 1 << 27
+"""Bytes that may be idle in any case. More may be where more has been in use at a time, as a step's gradients
+are: as much as that."""
+STEPS = 8
+"""Size classes for each power of two. A tensor may get memory that is larger by an eighth at most."""
 MOST_FORMS = 1024
 """How many sizes and layouts are remembered; there are more where sizes change with each call."""
 
@@ -45,24 +51,31 @@ class _Block:
     base: torch.Tensor
     storage: torch.UntypedStorage
     address: int
+    size: int
     holders: int
     references: int
     served: float
 
     def is_free(self) -> bool:
         """Whether no tensor, array or storage outside is on this memory any more."""
-        if (
-            _use_count(self.storage._cdata) != self.holders
-            or sys.getrefcount(self.storage) != self.references
-        ):
-            return False
-        return self.base.data_ptr() == self.address  # no: somebody has moved or resized the storage
+        return (
+            _use_count(self.storage._cdata) == self.holders
+            and sys.getrefcount(self.storage) == self.references
+        )
+
+    def is_as_made(self) -> bool:
+        """Whether a new tensor could lie here: nobody has moved or resized the storage, or handed it to
+        NumPy, after which PyTorch resizes it for nobody.
+        """
+        storage = self.storage
+        return storage.data_ptr() == self.address and storage.nbytes() == self.size and storage.resizable()
 
 
 class _Shelf:
     """Blocks of one size. A step takes many, one after the other: looking goes on where it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self.size, self.dtype = size, dtype
         self.blocks: list[_Block] = []
         self._last = 0
 
@@ -70,20 +83,27 @@ class _Shelf:
         """The first block, where nobody holds it: it may be in the caches still. Else another one."""
         if not self.blocks:
             return None
+        spoilt = False
+        found = None
         for place in chain((0,), range(self._last + 1, len(self.blocks)), range(1, self._last + 1)):
-            if self.blocks[place].is_free():
-                self._last = place
-                return self.blocks[place]
-        return None
+            block = self.blocks[place]
+            if block.is_free():
+                if block.is_as_made():
+                    self._last, found = place, block
+                    break
+                spoilt = True
+        if spoilt:
+            self.keep(lambda block: block is found or not block.is_free() or block.is_as_made())
+        return found
 
     def add(self, block: _Block) -> None:
         """Keep a block, which is used at once."""
         self._last = len(self.blocks)
         self.blocks.append(block)
 
-    def drop(self, before: float) -> None:
-        """Keep only what has served since."""
-        self.blocks = [block for block in self.blocks if block.served > before]
+    def keep(self, wanted: Callable[[_Block], bool]) -> None:
+        """Keep only these blocks."""
+        self.blocks = [block for block in self.blocks if wanted(block)]
         self._last = 0
 
 
@@ -101,7 +121,10 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[int, torch.dtype], _Shelf] = defaultdict(_Shelf)
+        self._shelves: dict[tuple[int, torch.dtype], dict[int, _Shelf]] = {}
+        """Size class and dtype → size → shelf."""
+        self._most_used = 0
+        self._look_beyond = MOST_IDLE
         self._known: dict[Form, _Shelf | None] = {}
         self._lock = threading.RLock()  # a finalizer may run compiled code in between
         self._looked = time.monotonic()
@@ -116,9 +139,10 @@ class Recycler:
             shelf = self._known[form] if form in self._known else self._shelf(form)
             if shelf is None:
                 return torch.empty_strided(shape, strides, dtype=dtype)
-            block = shelf.free()
+            block = shelf.free() or self._larger(shelf)
             if block is None:
-                block = _new(dtype.itemsize * math.prod(shape), dtype)
+                self._make_room(shelf.size)
+                block = _new(shelf.size, dtype)
                 shelf.add(block)
             block.served = now
             made: torch.Tensor = _view(block.base, shape, strides, 0)
@@ -129,6 +153,7 @@ class Recycler:
         with self._lock:
             self._shelves.clear()
             self._known.clear()
+            self._most_used, self._look_beyond = 0, MOST_IDLE
 
     def _shelf(self, form: Form) -> _Shelf | None:
         """Where memory for such tensors is, if any is kept."""
@@ -139,16 +164,71 @@ class Recycler:
         kept = size >= SMALLEST and dense and _use_count is not None and _view is not None
         if len(self._known) >= MOST_FORMS:
             self._known.clear()
-        shelf = self._known[form] = self._shelves[size, dtype] if kept else None
+        shelf = None
+        if kept:
+            alike = self._shelves.setdefault((_class(size), dtype), {})
+            shelf = alike.get(size)
+            if shelf is None:
+                shelf = alike[size] = _Shelf(size, dtype)
+        self._known[form] = shelf
         return shelf
+
+    def _all(self) -> Iterator[_Shelf]:
+        return (shelf for alike in self._shelves.values() for shelf in alike.values())
+
+    def _larger(self, shelf: _Shelf) -> _Block | None:
+        """A free block that is larger by an eighth at most."""
+        above = _class(shelf.size)
+        for alike in (self._shelves.get((each, shelf.dtype), {}) for each in range(above, above + 3)):
+            for size in sorted(alike):
+                if shelf.size < size <= shelf.size + shelf.size // STEPS:
+                    found = alike[size].free()
+                    if found is not None:
+                        return found
+        return None
+
+    def _make_room(self, size: int) -> None:
+        """Give back what was idle longest, where too much is besides what is in use and ``size`` bytes."""
+        total = size + sum(shelf.size * len(shelf.blocks) for shelf in self._all())
+        if total <= self._look_beyond:
+            return
+        free = [(block, shelf) for shelf in self._all() for block in shelf.blocks if block.is_free()]
+        idle = sum(shelf.size for _, shelf in free)
+        self._most_used = max(self._most_used, total - idle)
+        gone: set[int] = set()
+        for block, shelf in sorted(free, key=lambda each: each[0].served):
+            if idle <= max(MOST_IDLE, self._most_used - (total - idle)):
+                break
+            idle, total = idle - shelf.size, total - shelf.size
+            gone.add(id(block))
+        for shelf in {id(shelf): shelf for block, shelf in free if id(block) in gone}.values():
+            shelf.keep(lambda block: id(block) not in gone)
+        # looking at every block takes its time: the next time there is an eighth more
+        self._look_beyond = max(MOST_IDLE, total + total // STEPS)
 
     def _give_back(self, now: float) -> None:
         self._looked = now
         self._known.clear()
-        for size, shelf in list(self._shelves.items()):
-            shelf.drop(now - IDLE_SECONDS)
-            if not shelf.blocks:
-                del self._shelves[size]
+        for key, alike in list(self._shelves.items()):
+            for size, shelf in list(alike.items()):
+                shelf.keep(lambda block: block.served > now - IDLE_SECONDS)
+                if not shelf.blocks:
+                    del alike[size]
+            if not alike:
+                del self._shelves[key]
+        total = sum(shelf.size * len(shelf.blocks) for shelf in self._all())
+        self._most_used = min(self._most_used, total)
+        self._look_beyond = max(MOST_IDLE, min(self._look_beyond, total + total // STEPS))
+
+
+def _class(size: int) -> int:
+    """Which of the `STEPS` of its power of two a size is in.
+
+    >>> _class(1 << 20) + STEPS == _class(1 << 21), _class(1 << 20) + 1 == _class((1 << 20) + (1 << 17))
+    (True, True)
+    """
+    power = size.bit_length() - 1
+    return power * STEPS + (size - (1 << power)) * STEPS // (1 << power)
 
 
 def _new(size: int, dtype: torch.dtype) -> _Block:
@@ -157,7 +237,7 @@ def _new(size: int, dtype: torch.dtype) -> _Block:
         base = torch.empty(size // dtype.itemsize, dtype=dtype)
         prefer_large(base.data_ptr(), size)
     storage = base.untyped_storage()
-    block = _Block(base, storage, base.data_ptr(), 0, 0, 0.0)
+    block = _Block(base, storage, base.data_ptr(), storage.nbytes(), 0, 0, 0.0)
     del storage
     block.holders, block.references = _use_count(block.storage._cdata), sys.getrefcount(block.storage)
     return block

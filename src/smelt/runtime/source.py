@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import math
 import re
@@ -30,26 +29,10 @@ from smelt.runtime.plan import (
     TensorSpec,
     ViewRef,
 )
+from smelt.runtime.plan_schema import FUNCTIONS, names_in
 from smelt.runtime.recycle import SMALLEST
 
-_FUNCTIONS = frozenset({"max", "min", "abs", "float", "int", "round"})
-_TAKEN = _FUNCTIONS | {"call", "args"}
-_NODES = (
-    ast.Expression,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Constant,
-    ast.Name,
-    ast.Call,
-    ast.Load,
-    ast.operator,
-    ast.unaryop,
-    ast.Compare,
-    ast.cmpop,
-    ast.IfExp,
-    ast.BoolOp,
-    ast.boolop,
-)
+_TAKEN = FUNCTIONS | {"call", "args"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +73,6 @@ def write_source(plan: Plan) -> Source:
         VerificationError: SM0405 with every place where the plan contradicts itself.
     """
     return _Writer(plan).write()
-
-
-def names_in(expr: Size) -> set[str]:
-    """The symbols of a size expression.
-
-    >>> sorted(names_in("max(s0, 2) // s1"))
-    ['s0', 's1']
-
-    Raises:
-        ValueError: the text is something else than arithmetic.
-    """
-    if isinstance(expr, int) or expr in ("True", "False"):
-        return set()
-    if expr.isidentifier():
-        return {expr}
-    try:
-        tree = ast.parse(expr, mode="eval")
-    except SyntaxError as error:
-        raise ValueError(f"not a size: {expr!r}") from error
-    found: set[str] = set()
-    functions = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, _NODES) or (
-            isinstance(node, ast.Constant) and type(node.value) not in (int, bool, float)
-        ):
-            raise ValueError(f"not a size: {expr!r}")
-        if isinstance(node, ast.Call):
-            if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS or node.keywords:
-                raise ValueError(f"not a size: {expr!r}")
-            functions.add(id(node.func))
-        elif isinstance(node, ast.Name) and id(node) not in functions:
-            found.add(node.id)
-    return found
 
 
 class _Writer:

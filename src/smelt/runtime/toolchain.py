@@ -11,11 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from smelt.errors import CacheError, ToolchainError
+from smelt.runtime import process
 from smelt.runtime.cache import key_of, open_cache
 
 COMPILERS = ("g++", "clang++")
@@ -53,6 +56,23 @@ CLANG_FLAGS = ("-O2",)
 LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed")
 LIBRARIES = ("-lm", "-lc", "-lgcc")
 _TUNING = ("-march=native", "-mcpu=native")
+PROBE_SECONDS = 60.0
+"""How long a compiler may take to say what it is."""
+
+_ISAS = (
+    ("avx512", 64, {"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"}),
+    ("avx2", 32, {"__AVX2__"}),
+    ("avx", 32, {"__AVX__"}),
+    ("sse2", 16, {"__SSE2__"}),
+    ("neon", 16, {"__ARM_NEON"}),
+    ("scalar", 8, set[str]()),
+)
+"""Instruction sets, the best first: name, bytes of a vector, and macros that all have to be there."""
+_DOT_PRODUCTS = {
+    "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
+    "float16": {"__AVX512FP16__", "__AMX_FP16__", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC"},
+}
+"""dtypes that a processor multiplies and adds itself where any of the macros is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,7 @@ class Toolchain:
     threads on the OpenMP runtime that torch has loaded (``openmp_runtime``, a path; None where torch has
     none). ``dot_products``: of ``bfloat16`` and ``float16`` those that the processor multiplies and adds
     itself. ``multiply_adds``: how many vectors of products and sums it begins with each cycle.
+    ``seconds``: how long it may take for one file.
     """
 
     command: tuple[str, ...]
@@ -77,6 +98,7 @@ class Toolchain:
     openmp_runtime: str | None
     dot_products: tuple[str, ...] = ()
     multiply_adds: int = 1
+    seconds: float = process.SECONDS
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
@@ -114,7 +136,8 @@ def find() -> Toolchain:
     Cheap the second time: a process remembers by ``$CXX`` and ``$PATH``, the disk by the compiler's file.
 
     Raises:
-        ToolchainError: SM0201 there is no compiler, SM0202 ``$CXX`` names none, SM0203 it does not run.
+        ToolchainError: SM0201 there is no compiler, SM0202 ``$CXX`` names none, SM0203 it does not run,
+            SM0507 it does not end.
     """
     return _find(os.environ.get("CXX", "").strip(), os.environ.get("PATH", os.defpath))
 
@@ -131,7 +154,15 @@ def _find(cxx: str, path: str) -> Toolchain:
 
 def _command(cxx: str, path: str) -> tuple[str, ...]:
     if cxx:
-        words = shlex.split(cxx)
+        try:
+            words = shlex.split(cxx)
+        except ValueError as error:
+            raise ToolchainError(
+                "SM0202",
+                f"CXX is set to {cxx!r}, which cannot be split into words",
+                why=str(error).lower(),
+                remedy="correct CXX (a quote that is part of a name needs a backslash) or unset it",
+            ) from error
         program = shutil.which(words[0], path=path)
         if program is None:
             raise ToolchainError(
@@ -159,30 +190,60 @@ def _remembered(command: tuple[str, ...]) -> Toolchain:
         cache = open_cache()
         entry = cache.get(key)
         if entry is not None:
-            known = json.loads(entry.read("toolchain.json"))
-            tuples = {name: tuple(known[name]) for name in ("command", "tuning", "dot_products")}
-            return Toolchain(**{**known, **tuples})
+            return _read(json.loads(entry.read("toolchain.json")), command, cpu)
     except (CacheError, ValueError, KeyError, TypeError):
         return _probe(command, cpu)
     found = _probe(command, cpu)
-    cache.put(key, {"toolchain.json": json.dumps(asdict(found)).encode()})
+    with suppress(CacheError):
+        cache.put(key, {"toolchain.json": json.dumps(asdict(found)).encode()})
     return found
+
+
+def _read(data: dict[str, Any], command: tuple[str, ...], cpu: str) -> Toolchain:
+    """What was stored about this compiler: a description, never another program to run."""
+    dot_products = tuple(data["dot_products"])
+    plain = (
+        data["family"] in ("gcc", "clang")
+        and isinstance(data["version"], str)
+        and (data["isa"], data["vector_bytes"]) in {(isa, width) for isa, width, _ in _ISAS}
+        and tuple(data["tuning"]) in ((), *((flag,) for flag in _TUNING))
+        and set(dot_products) <= _DOT_PRODUCTS.keys()
+        and data["multiply_adds"] in (1, 2)
+    )
+    if not plain:
+        raise ValueError("no description of a compiler")
+    return Toolchain(
+        command=command,
+        family=data["family"],
+        version=data["version"],
+        isa=data["isa"],
+        vector_bytes=data["vector_bytes"],
+        tuning=tuple(data["tuning"]),
+        cpu=cpu,
+        openmp=False,
+        openmp_runtime=None,
+        dot_products=dot_products,
+        multiply_adds=data["multiply_adds"],
+    )
 
 
 def _probe(command: tuple[str, ...], cpu: str) -> Toolchain:
     """Ask the compiler for its predefined macros: version and instruction set in one run."""
+    process.check(command, PROBE_SECONDS)
     refusal = ""
     for tuning in (*((flag,) for flag in _TUNING), ()):
         words = [*command, *tuning, "-std=c++17", "-dM", "-E", "-x", "c++", os.devnull]
+        pipe, none = subprocess.PIPE, subprocess.DEVNULL
         try:
-            run = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
+            run = subprocess.Popen(words, stdin=none, stdout=pipe, stderr=pipe, start_new_session=True)
+        except (OSError, ValueError) as error:
             raise ToolchainError(
                 "SM0203", f"the C++ compiler {command[0]} does not run", why=str(error), remedy=INSTALL
             ) from error
-        if run.returncode == 0 and "__VERSION__" in run.stdout:
-            return _describe(command, tuning, run.stdout, cpu)
-        refusal = run.stderr.strip() or run.stdout.strip()
+        out, errors = (said.decode(errors="replace") for said in process.wait(run, command, PROBE_SECONDS))
+        if run.returncode == 0 and "__VERSION__" in out:
+            return _describe(command, tuning, out, cpu)
+        refusal = errors.strip() or out.strip()
     first = refusal.splitlines()[0] if refusal else "it printed nothing"
     raise ToolchainError("SM0203", f"the C++ compiler {command[0]} does not work", why=first, remedy=INSTALL)
 
@@ -211,17 +272,7 @@ def isa_of(macros: set[str]) -> tuple[str, int]:
     >>> isa_of({"__SSE2__", "__AVX__", "__AVX2__"})
     ('avx2', 32)
     """
-    if {"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"} <= macros:
-        return "avx512", 64
-    for macro, isa, width in (
-        ("__AVX2__", "avx2", 32),
-        ("__AVX__", "avx", 32),
-        ("__SSE2__", "sse2", 16),
-        ("__ARM_NEON", "neon", 16),
-    ):
-        if macro in macros:
-            return isa, width
-    return "scalar", 8
+    return next((isa, width) for isa, width, needed in _ISAS if needed <= macros)
 
 
 def dot_products_of(macros: set[str]) -> tuple[str, ...]:
@@ -230,11 +281,7 @@ def dot_products_of(macros: set[str]) -> tuple[str, ...]:
     >>> dot_products_of({"__AVX512F__", "__AVX512BF16__"})
     ('bfloat16',)
     """
-    known = {
-        "bfloat16": {"__AVX512BF16__", "__AMX_BF16__", "__ARM_FEATURE_BF16"},
-        "float16": {"__AVX512FP16__", "__AMX_FP16__", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC"},
-    }
-    return tuple(dtype for dtype, any_of in known.items() if any_of & macros)
+    return tuple(dtype for dtype, any_of in _DOT_PRODUCTS.items() if any_of & macros)
 
 
 def openmp_runtime() -> str | None:
