@@ -167,8 +167,6 @@ def selected(
 
 @lowers(aten.index_select.default)
 def index_select(ctx: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    if not x.shape:
-        return ctx.pointwise(lambda at: x.load(()), dtype=x.dtype)
     dim = canonical_dim(dim, len(x.shape))
     place = selected(x.shape, dim, index, check=_OUT_OF_BOUNDS if dim == 1 else True)  # as eager's kernels do
     return ctx.pointwise(lambda at: x.load(place(at)), dtype=x.dtype)

@@ -101,8 +101,10 @@ def names_in(expr: Size) -> set[str]:
     Raises:
         ValueError: the text is something else than arithmetic.
     """
-    if isinstance(expr, int) or expr.isidentifier():
-        return set() if isinstance(expr, int) else {expr}
+    if isinstance(expr, int):
+        return set()
+    if expr.isidentifier() and not keyword.iskeyword(expr):  # True and False are constants
+        return {expr}
     try:
         tree = ast.parse(expr, mode="eval")
     except SyntaxError as error:
@@ -141,6 +143,7 @@ class _Writer:
         self.arena_names: dict[tuple[str, ...], str] = {}
         self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
+        self.returned: set[str] = set()
         self.uses: dict[str, int] = {}
         for step in plan.steps:
             if isinstance(step, NativeStep):
@@ -528,8 +531,11 @@ class _Writer:
                 offset = item.offset + view.offset * itemsize
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
+        returned = output and view.name in self.returned
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
+        if returned:  # another tensor on the same memory
+            return made
         spec = self.specs.get(view.name)
         if (
             spec is not None
@@ -545,7 +551,9 @@ class _Writer:
         if isinstance(value, (Ref, ViewRef)):
             if value.name in self.arena and value.name not in self.alive:
                 self.problem(f"output {value.name} lies in the arena, which the next call overwrites")
-            return self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
+            text = self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
+            self.returned.add(value.name)
+            return text
         return self.value(value)
 
 
