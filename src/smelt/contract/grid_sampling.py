@@ -1,9 +1,9 @@
 """``grid_sampler_2d`` and ``grid_sampler_3d``, forward and backward, taken apart for any rank.
 
 Coordinates and border rules are those of ``aten/src/ATen/native/GridSampler.h`` for three dimensions, of
-``cpu/GridSamplerKernel.cpp`` for two: these differ in how they round, and in what becomes of NaN and infinity.
-A sample is a weighted sum of taps; a tap is a position in each dimension, whether it lies in the input, and
-its weight there.
+``cpu/GridSamplerKernel.cpp`` for two: these differ in how they round, and in what becomes of NaN and
+infinity. A sample is a weighted sum of taps; a tap is a position in each dimension, whether it lies in the
+input, and its weight there.
 """
 
 from __future__ import annotations

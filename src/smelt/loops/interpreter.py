@@ -285,8 +285,8 @@ def _attention(
 
 
 def _lanes() -> int:
-    """How many keys ATen's kernel looks at together. The largest score of fewer it finds by comparing, so that
-    a row of NaN counts as one that sees nothing.
+    """How many keys ATen's kernel looks at together. The largest score of fewer it finds by comparing, so
+    that a row of NaN counts as one that sees nothing.
     """
     return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
