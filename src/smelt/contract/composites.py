@@ -95,7 +95,8 @@ def _channels_last(x: Tensor) -> torch.memory_format | None:
 
 def _roll(self: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
     """Eager puts parts side by side, which keeps the channels last."""
-    rolled, memory_format = torch._refs.roll(self, shifts, dims), _channels_last(self) if dims else None
+    rolled = torch._refs.roll(self, list(shifts), list(dims))
+    memory_format = _channels_last(self) if dims else None
     return rolled if memory_format is None else rolled.clone(memory_format=memory_format)
 
 

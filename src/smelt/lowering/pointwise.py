@@ -221,18 +221,14 @@ def rsub_scalar(ctx: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Tens
     return _add(ctx, y, x, -alpha)
 
 
-_EXACT = {"round_scalars": False, "exact_second": True}
-"""Products and quotients: what is no tensor with dimensions is not rounded to a low dtype."""
-
-
 def _product(c: Constants, x: Any, y: Any) -> Any:
     return ops.bitwise_and(x, y) if c.dtype is torch.bool else ops.mul(x, y)
 
 
 for _overload in (aten.mul.Tensor, aten.mul.Scalar):
-    pointwise(_overload, _product, **_EXACT)
+    pointwise(_overload, _product, round_scalars=False, exact_second=True)
 for _overload in (aten.div.Tensor, aten.div.Scalar):
-    pointwise(_overload, "truediv", INT_TO_FLOAT, **_EXACT)
+    pointwise(_overload, "truediv", INT_TO_FLOAT, round_scalars=False, exact_second=True)
 
 
 def _floor_quotient(c: Constants, x: Any, y: Any) -> Any:
@@ -246,13 +242,14 @@ def _whole_quotient(c: Constants, x: Any, y: Any) -> Any:
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(ctx: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
-        return elementwise(ctx, named("truediv"), x, y, promotion=INT_TO_FLOAT, **_EXACT)
+        quotient: Tensor = TABLE[aten.div.Tensor](ctx, x, y)
+        return quotient
     function = _floor_quotient if rounding_mode == "floor" else _whole_quotient
-    return elementwise(ctx, function, x, y, **_EXACT)
+    return elementwise(ctx, function, x, y, round_scalars=False, exact_second=True)
 
 
 for _overload in (aten.floor_divide.default, aten.floor_divide.Scalar):
-    pointwise(_overload, _floor_quotient, **_EXACT)
+    pointwise(_overload, _floor_quotient, round_scalars=False, exact_second=True)
 for _name in ("fmod", "remainder"):
     for _overload_name in getattr(aten, _name).overloads():
         if "out" not in _overload_name:

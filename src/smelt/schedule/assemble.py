@@ -571,7 +571,11 @@ class Assembler:
         found = []
         for value in self.graph.outputs:
             output = self._output(value)
-            if isinstance(output, Ref) and first.setdefault(output.name, value) is not value:
+            if (
+                isinstance(value, StridedView)
+                and isinstance(output, Ref)
+                and first.setdefault(output.name, value) is not value
+            ):
                 output = self._view_ref(replace(value, buffer=output.name))
             found.append(output)
         return tuple(found)
