@@ -182,10 +182,6 @@ def test_bitcast() -> None:
     check(lambda x: (x.view(torch.int32) + 1, (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32)), x)
 
 
-def test_bitcast_to_another_width_is_a_fallback() -> None:
-    check(lambda x: x.view(torch.int16) + 1, torch.randn(4), fallbacks=["aten.view_copy.dtype"])
-
-
 def test_channels_last_conversion() -> None:
     x = torch.randn(2, 3, 4, 5)
     check(

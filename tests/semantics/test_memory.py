@@ -13,6 +13,7 @@ from tests.semantics.sameness import compiled, raises_alike, same
 X = torch.arange(24.0).reshape(4, 6)
 Y = torch.linspace(-1, 1, 24).reshape(4, 6)
 IMAGE = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+CHANNELS_LAST = IMAGE.contiguous(memory_format=torch.channels_last)
 
 
 def in_place_chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -104,6 +105,8 @@ MEMORY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "unbind": (lambda x: x.unbind(0), (X,)),
     "diagonal": (lambda x: x.diagonal().fill_(9), (X,)),
     "as_strided of an input": (lambda x: x.as_strided((2, 3), (1, 2), 3), (X,)),
+    "strides with holes": (lambda x: (torch.empty_strided((3, 2), (8, 2)).fill_(0) * 0).sum() + x, (X,)),
+    "roll, channels last": (lambda x: torch.roll(x, 1, 2), (CHANNELS_LAST,)),
     "bytes of floats": (lambda x: x.view(torch.int32) & 255, (X,)),
 }
 
@@ -112,6 +115,37 @@ MEMORY: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def test_memory(name: str) -> None:
     function, inputs = MEMORY[name]
     same(function, *inputs)
+
+
+OF_NO_DIMENSION: dict[str, Callable[..., Any]] = {
+    **{
+        name: lambda x, name=name: getattr(x, name)(0)
+        for name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "sort", "median", "nanmedian", "mode")
+    },
+    "topk": lambda x: x.topk(1),
+    "kthvalue": lambda x: x.kthvalue(1),
+    "index_select": lambda x: x.index_select(0, torch.tensor([0])),
+    "amax": lambda x: (x.amax(), x.sum(0), x.flip(0), x.max(), x.repeat(1), x.clamp(0)),
+}
+
+
+@pytest.mark.parametrize("name", OF_NO_DIMENSION)
+def test_results_of_0d_tensors_are_memory_of_their_own(name: str) -> None:
+    same(OF_NO_DIMENSION[name], torch.tensor(2.5), calls=1)
+
+
+def test_views_that_change_nothing_are_tensors_of_their_own() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return y, y.view_as(y), y[:], y.detach()
+
+    results = compiled(function)(X)
+    assert len({id(each) for each in results}) == 4
+    assert len({each.data_ptr() for each in results}) == 1
+
+
+def test_memory_with_holes() -> None:
+    assert compiled(lambda x: x.new_empty_strided((3, 2), (8, 3)))(X).stride() == (8, 3)
 
 
 OF_ANY_SIZE = ["in place", "through a view", "flat view of a strided input", "results that share"]

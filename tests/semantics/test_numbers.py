@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.semantics.sameness import raises_alike, same
+from tests.semantics.sameness import compiled, raises_alike, same
 
 F = torch.nn.functional
 DTYPES = (
@@ -202,3 +202,120 @@ def test_the_gradient_of_hardsigmoid_in_float64() -> None:
         torch.linspace(-4, 4, 9, dtype=torch.float64).requires_grad_(),
         whole=False,
     )
+
+
+EMPTY = torch.zeros(3, 0)
+ALONG, OF_ALL = ("max", "min", "median", "nanmedian", "mode"), ("max", "min", "argmax", "aminmax")
+NO_ELEMENTS = {
+    **{name: lambda x, name=name: getattr(x, name)(1) for name in ALONG},
+    **{f"{name} of all": lambda x, name=name: getattr(x, name)() for name in OF_ALL},
+    "amax": lambda x: x.amax(1),
+    "argmin": lambda x: x.argmin(1),
+    "kthvalue": lambda x: x.kthvalue(1, 1),
+    "integers": lambda x: x.long().max(1),
+}
+
+
+@pytest.mark.parametrize("name", NO_ELEMENTS)
+def test_reductions_over_nothing_raise(name: str) -> None:
+    raises_alike(NO_ELEMENTS[name], EMPTY)
+
+
+def test_reductions_over_nothing_raise_at_run_time() -> None:
+    """Of a size that depends on data."""
+    fast = compiled(lambda x: x[x > 0].max(0)[0] + 1)
+    assert fast(torch.ones(3)) == 2
+    with pytest.raises(IndexError, match=r"max\(\): Expected reduction dim 0 to have non-zero size"):
+        fast(torch.zeros(3))
+
+
+def test_reductions_over_nothing_that_have_a_result() -> None:
+    same(lambda x: (x.median(), x.bool().median(), x.max(0), x.sort(1), x.cummax(1), x.logsumexp(1)), EMPTY)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sort", "cummax", "cumsum", "argsort", "median", "unbind"])
+@pytest.mark.parametrize("shape", [(2, 3), ()])
+def test_dimensions_that_are_not_there(name: str, shape: tuple[int, ...]) -> None:
+    raises_alike(lambda x: getattr(x, name)(2), torch.ones(shape))
+
+
+INDICES = {
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:2]),
+    "index_copy of columns": lambda x, i: x.index_copy(1, i, x[:, :2]),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i.view(-1, 1)),
+    "scatter": lambda x, i: x.scatter(1, i.view(1, -1), 2.0),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, x[:2], "prod"),
+    "embedding": lambda x, i: F.embedding(i, x),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_negative_indices_that_eager_refuses(name: str) -> None:
+    raises_alike(INDICES[name], torch.ones(3, 4), torch.tensor([-1, 0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x.index_copy(0, i, x[:2]),
+        lambda x, i: x.index_fill(0, i, 1.0),
+        lambda x, i: x.clone().put_(i, x[0, :2]),
+        lambda x, i: F.nll_loss(x[:2], i),
+        lambda x, i: (x > 0).argmax(1),
+        lambda x, i: F.binary_cross_entropy(x, x.double()),
+        lambda x, i: F.binary_cross_entropy_with_logits(x, x.long()),
+    ],
+)
+def test_dtypes_that_eager_refuses(function: Callable[..., Any]) -> None:
+    raises_alike(function, torch.full((3, 4), 0.5), torch.tensor([0, 1], dtype=torch.int32))
+
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_0d_factors_of_low_precision_tensors(dtype: torch.dtype) -> None:
+    """Products and quotients take a 0-d second operand as it is, other operators round it first."""
+    x = (torch.arange(400) / 20 - 10).to(dtype)
+    for other in (torch.float32, torch.float64, LOW[dtype is LOW[0]]):
+        fast = compiled(_with_0d)
+        s = torch.tensor(0.3333, dtype=torch.float64).to(other)
+        for got, expected in zip(fast(x, s), _with_0d(x, s), strict=True):
+            assert torch.equal(got, expected)
+
+
+def _with_0d(x: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+    quotients = [torch.div(x, s, rounding_mode=mode) for mode in (None, "floor", "trunc")]
+    return [*quotients, x * s, s * x, s / x, x + s, x - s, x // s, torch.maximum(x, s)]
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_logit_of_low_precision_rounds_each_step(dtype: torch.dtype) -> None:
+    x = torch.linspace(-0.1, 1.1, 200).to(dtype)
+    fast = compiled(lambda x: [torch.logit(x, eps).nan_to_num(7) for eps in (None, 1e-6, 0.1)])
+    for got, eps in zip(fast(x), (None, 1e-6, 0.1), strict=True):
+        assert torch.equal(got, torch.logit(x, eps).nan_to_num(7))
+
+
+def test_ldexp() -> None:
+    x, n = torch.tensor([1e-30, 1e-38, 3.0, 1.0]), torch.tensor([140, 149, -130, 3])
+    same(lambda x, n: (torch.ldexp(x, n), torch.ldexp(x.half(), n), torch.ldexp(x.double(), n * 5)), x, n)
+    same(lambda x, n: (torch.ldexp(x, n / 16), torch.ldexp(x.bfloat16(), n / 16), torch.ldexp(n, n)), x, n)
+
+
+@pytest.mark.parametrize("target", [torch.float16, torch.float32, torch.float64])
+def test_losses_of_mixed_dtypes(target: torch.dtype) -> None:
+    x, y = torch.rand(6).bfloat16(), torch.rand(6).to(target)
+    for reduction in ("none", "sum"):
+        same(
+            lambda x, y, how=reduction: (
+                F.huber_loss(x, y, reduction=how),
+                F.soft_margin_loss(x, y, reduction=how),
+                F.binary_cross_entropy(x, x, weight=y, reduction=how),
+            ),
+            x,
+            y,
+            calls=1,
+        )

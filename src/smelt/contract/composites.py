@@ -8,17 +8,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp.decompositions import binary_cross_entropy
+from torch._decomp.decompositions import binary_cross_entropy, binary_cross_entropy_with_logits
+from torch._refs.nn.functional import huber_loss
 
 from smelt.contract import antialias, distances, factories, grid_sampling, histograms, quantization
 
 aten = torch.ops.aten
 
 
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
 def _soft_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
     """As ATen computes it, rounded after each operator: PyTorch's decomposition computes in float32."""
     loss = torch.log1p(torch.exp(-(self * target)))
-    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+    return _reduced(loss.to(self.dtype), reduction)
+
+
+def _huber_loss(self: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """As PyTorch takes it apart; but each element has the dtype of ``self``, whatever that of the target."""
+    return _reduced(huber_loss(self, target, "none", delta).to(self.dtype), reduction)
 
 
 def _soft_margin_loss_backward(
@@ -32,11 +42,26 @@ def _soft_margin_loss_backward(
 
 def _binary_cross_entropy(
     self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
-) -> Tensor:
-    """As PyTorch takes it apart, after eager's check of the probabilities."""
+) -> Any:
+    """As PyTorch takes it apart, after eager's checks; ATen says what it has against the dtypes."""
+    if self.dtype != target.dtype:
+        return NotImplemented
     inside = ((self >= 0) & (self <= 1)).all()
     aten._assert_async.msg(inside, "all elements of input should be between 0 and 1")
-    return binary_cross_entropy(self, target, weight, reduction)
+    return _reduced(binary_cross_entropy(self, target, weight, 0).to(self.dtype), reduction)
+
+
+def _binary_cross_entropy_with_logits(
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Any:
+    """As PyTorch takes it apart; eager stores losses where the target was: no integers."""
+    if not target.dtype.is_floating_point:
+        return NotImplemented
+    return binary_cross_entropy_with_logits(self, target, weight, pos_weight, reduction)
 
 
 def _addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -55,12 +80,32 @@ def _angle(self: Tensor) -> Any:
     return torch.where(x.isnan(), x, angle)
 
 
-def _ldexp(self: Tensor, other: Tensor) -> Tensor:
-    return self * torch.pow(2.0, other)
-
-
 def _efficient_zeros(size: Sequence[int], **options: Any) -> Tensor:
     return torch.zeros(size, **{name: value for name, value in options.items() if value is not None})
+
+
+def _channels_last(x: Tensor) -> torch.memory_format | None:
+    """The format of a tensor whose channels are last."""
+    if x.numel() and not x.is_contiguous():
+        for memory_format, rank in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+            if x.dim() == rank and x.is_contiguous(memory_format=memory_format):
+                return memory_format
+    return None
+
+
+def _roll(self: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
+    """Eager puts parts side by side, which keeps the channels last."""
+    rolled = torch._refs.roll(self, list(shifts), list(dims))
+    memory_format = _channels_last(self) if dims else None
+    return rolled if memory_format is None else rolled.clone(memory_format=memory_format)
+
+
+def _max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Any:
+    """Its metadata function forgets that the channels stay last."""
+    memory_format = _channels_last(self)
+    if memory_format is None:
+        return NotImplemented
+    return aten.max_unpool2d(self.contiguous(), indices, output_size).clone(memory_format=memory_format)
 
 
 def _trilinear(
@@ -154,7 +199,10 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.conv_tbc.default: _conv_tbc,
     aten.embedding_renorm.default: _embedding_renorm,
-    aten.ldexp.Tensor: _ldexp,
+    aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
+    aten.huber_loss.default: _huber_loss,
+    aten.max_unpool2d.default: _max_unpool2d,
+    aten.roll.default: _roll,
     aten.soft_margin_loss.default: _soft_margin_loss,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     **antialias.DECOMPOSITIONS,

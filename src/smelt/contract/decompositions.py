@@ -76,13 +76,17 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
         aten.clamp_min,
         aten.take,  # apart it reads a number where the index is 0-d
     ),
+    "apart, an exponent overflows where eager's kernel scales": (aten.ldexp,),
+    "apart, it is rounded in other places than in eager's kernel": (aten.logit,),
     "apart, the result has other strides than eager's": (
         aten.max_unpool2d,
         aten.max_unpool3d,
     ),
     "apart, it is less accurate than eager's kernel": (aten.logspace,),
     "apart, float64 has another constant than in eager's kernel": (aten.hardsigmoid_backward,),
-    "apart, a class out of range raises another error than eager's": (
+    "apart, an index out of range, or of another dtype, raises another error than eager's, or none": (
+        aten.index_copy,
+        aten.index_fill,
         aten.nll_loss_forward,
         aten.nll_loss2d_forward,
     ),
@@ -130,7 +134,8 @@ def portable_decompositions() -> Table:
     >>> torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default in portable_decompositions()
     True
     """
-    return {**export_decompositions(), **ATTENTION, **portable()}
+    unchecked = get_decompositions([aten.index_copy, aten.index_fill])  # whole for the errors that they raise
+    return {**export_decompositions(), **unchecked, **ATTENTION, **portable()}
 
 
 def whole() -> dict[Any, str]:

@@ -30,7 +30,16 @@ RAISING = frozenset(
 EFFECT = "smelt_effect"
 """``node.meta`` key of calls that have an effect which their schema does not tell."""
 
-_SHARING = frozenset({aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default})
+_SHARING = frozenset(
+    {
+        aten._reshape_alias.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.unsafe_chunk.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+    }
+)
 """Operators whose result shares memory with the argument although their schema does not say so."""
 
 

@@ -1,12 +1,15 @@
 """``grid_sampler_2d`` and ``grid_sampler_3d``, forward and backward, taken apart for any rank.
 
-Coordinates and border rules are those of ``aten/src/ATen/native/GridSampler.h``. A sample is a weighted sum
-of taps; a tap is a position in each dimension, whether it lies in the input, and its weight there.
+Coordinates and border rules are those of ``aten/src/ATen/native/GridSampler.h`` for three dimensions, of
+``cpu/GridSamplerKernel.cpp`` for two: these differ in how they round, and in what becomes of NaN and
+infinity. A sample is a weighted sum of taps; a tap is a position in each dimension, whether it lies in the
+input, and its weight there.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +19,22 @@ from torch import Tensor
 from smelt.records import dataclass
 
 aten = torch.ops.aten
+PLANE = 2
+"""The rank that eager has a vectorized kernel for."""
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 CUBIC = -0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a coordinate becomes a position: for inputs of ``rank`` spatial dimensions."""
+
+    rank: int
+    mode: int
+    padding: int
+    align_corners: bool
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +50,53 @@ class Tap:
 # -- coordinates -------------------------------------------------------------------------------------------
 
 
-def _position(coordinate: Tensor, size: Any, align_corners: bool) -> tuple[Tensor, float]:
+def _position(coordinate: Tensor, size: Any, rules: Rules) -> tuple[Tensor, float]:
     """-1..1 as a position in 0..size-1, and how fast it moves."""
-    if align_corners:
-        return (coordinate + 1) / 2 * (size - 1), (size - 1) / 2
-    return ((coordinate + 1) * size - 1) / 2, size / 2
+    speed = (size - 1) / 2 if rules.align_corners else size / 2
+    if rules.rank == PLANE:
+        position = (coordinate + 1) * speed
+        return position if rules.align_corners else position - 0.5, speed
+    if rules.align_corners:
+        return (coordinate + 1) / 2 * (size - 1), speed
+    return ((coordinate + 1) * size - 1) / 2, speed
 
 
-def _clipped(x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
-    """Within 0..size-1; the slope is 0 from the ends on."""
+def _clipped(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Within 0..size-1; the slope is 0 from the ends on.
+
+    NaN is the first position in 2-d; in 3-d it is the last, but lies outside for the backward.
+    """
     inside = (x > 0) & (x < size - 1)
+    if rules.rank == PLANE or not rules.backward:
+        x = torch.where(x.isnan(), 0.0 if rules.rank == PLANE else math.inf, x)
     return x.clamp(0, size - 1), inside.to(x.dtype)
 
 
-def _reflected(x: Tensor, size: Any, align_corners: bool) -> tuple[Tensor, Tensor]:
+def _reflected(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
     """Mirrored at the border pixels' centres (``align_corners``) or edges, as often as it takes."""
-    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
-    if align_corners and size == 1:
+    low, span = (0.0, size - 1) if rules.align_corners else (-0.5, size)
+    if rules.align_corners and size == 1:
         return torch.zeros_like(x), torch.zeros_like(x)
     away = x - low
     sign = torch.where(away < 0, -1.0, 1.0).to(x.dtype)
     away = away.abs()
+    if rules.rank == PLANE:
+        extra = away - torch.trunc(away / (2 * span)) * (2 * span)
+        position = torch.minimum(extra, 2 * span - extra) + low
+        return position, torch.where(extra > span, -sign, sign)
     extra = torch.fmod(away, span)
     odd = torch.remainder(torch.floor(away / span), 2) == 1
     position = torch.where(odd, span - extra, extra) + low
     return position, torch.where(odd, -sign, sign)
 
 
-def _bordered(x: Tensor, size: Any, padding: int, align_corners: bool) -> tuple[Tensor, Tensor]:
+def _bordered(x: Tensor, size: Any, rules: Rules) -> tuple[Tensor, Tensor]:
     """The position after the border's rule, and its slope."""
-    if padding == BORDER:
-        return _clipped(x, size)
-    if padding == REFLECTION:
-        position, slope = _reflected(x, size, align_corners)
-        position, inside = _clipped(position, size)
+    if rules.padding == BORDER:
+        return _clipped(x, size, rules)
+    if rules.padding == REFLECTION:
+        position, slope = _reflected(x, size, rules)
+        position, inside = _clipped(position, size, rules)
         return position, slope * inside
     return x, torch.ones_like(x)
 
@@ -77,20 +106,20 @@ def _tap(at: Tensor, size: Any, weight: Tensor, slope: Tensor) -> Tap:
     return Tap(torch.where(inside, at, torch.zeros_like(at)).to(torch.int64), inside, weight, slope)
 
 
-def _taps(coordinate: Tensor, size: Any, mode: int, padding: int, align_corners: bool) -> list[Tap]:
+def _taps(coordinate: Tensor, size: Any, rules: Rules) -> list[Tap]:
     """What one dimension of a sample is made of; slopes are by the coordinate."""
-    x, speed = _position(coordinate, size, align_corners)
-    if mode == BICUBIC:
-        return _cubic_taps(x, speed, size, padding, align_corners)
-    x, slope = _bordered(x, size, padding, align_corners)
-    if mode == NEAREST:
+    x, speed = _position(coordinate, size, rules)
+    if rules.mode == BICUBIC:
+        return _cubic_taps(x, speed, size, rules)
+    x, slope = _bordered(x, size, rules)
+    if rules.mode == NEAREST:
         return [_tap(x.round(), size, torch.ones_like(x), torch.zeros_like(x))]
     low = x.floor()
     slope = slope * speed
     return [_tap(low, size, low + 1 - x, -slope), _tap(low + 1, size, x - low, slope)]
 
 
-def _cubic_taps(x: Tensor, speed: float, size: Any, padding: int, align_corners: bool) -> list[Tap]:
+def _cubic_taps(x: Tensor, speed: float, size: Any, rules: Rules) -> list[Tap]:
     """Four taps of Keys' kernel; each position goes through the border's rule by itself."""
     low = x.floor()
     t = x - low
@@ -110,7 +139,7 @@ def _cubic_taps(x: Tensor, speed: float, size: Any, padding: int, align_corners:
     ]
     found = []
     for offset, (weight, slope) in enumerate(zip(weights, slopes), -1):
-        at, _ = _bordered(low + offset, size, padding, align_corners)
+        at, _ = _bordered(low + offset, size, rules)
         found.append(_tap(at, size, weight, slope * speed))
     return found
 
@@ -118,10 +147,10 @@ def _cubic_taps(x: Tensor, speed: float, size: Any, padding: int, align_corners:
 # -- samples -----------------------------------------------------------------------------------------------
 
 
-def _by_dimension(x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool) -> list[list[Tap]]:
+def _by_dimension(x: Tensor, grid: Tensor, rules: Rules) -> list[list[Tap]]:
     """Taps of each spatial dimension of x, first to last; the grid has them the other way round."""
-    rank = x.dim() - 2
-    return [_taps(grid[..., rank - 1 - d], x.shape[2 + d], mode, padding, align_corners) for d in range(rank)]
+    rank = rules.rank
+    return [_taps(grid[..., rank - 1 - d], x.shape[2 + d], rules) for d in range(rank)]
 
 
 def _index(x: Tensor, taps: Sequence[Tap]) -> list[Tensor]:
@@ -151,10 +180,13 @@ def grid_sampler(
 ) -> Tensor:
     """x (N, C, *in) sampled at grid (N, *out, d), whose last dimension is x, y (, z): (N, C, *out)."""
     total = None
-    for taps in itertools.product(*_by_dimension(x, grid, interpolation_mode, padding_mode, align_corners)):
-        weight = torch.where(_inside(taps), _product([tap.weight for tap in taps]), 0.0).to(x.dtype)
-        each = aten.index.Tensor(x, _index(x, taps)) * weight.unsqueeze(1)
-        each = torch.where(_inside(taps).unsqueeze(1), each, torch.zeros_like(each))
+    rules = Rules(x.dim() - 2, interpolation_mode, padding_mode, align_corners)
+    for taps in itertools.product(*_by_dimension(x, grid, rules)):
+        inside, weight = _inside(taps).unsqueeze(1), _product([tap.weight for tap in taps]).unsqueeze(1)
+        seen = aten.index.Tensor(x, _index(x, taps))
+        each = torch.where(inside, seen, 0.0) * weight  # NaN where the weight is none or infinite
+        if rules.rank != PLANE:
+            each = torch.where(inside, each, 0.0)
         total = each if total is None else total + each
     assert total is not None
     return total
@@ -170,7 +202,8 @@ def grid_sampler_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients by x (where asked for) and by the grid."""
-    dimensions = _by_dimension(x, grid, interpolation_mode, padding_mode, align_corners)
+    rules = Rules(x.dim() - 2, interpolation_mode, padding_mode, align_corners, backward=True)
+    dimensions = _by_dimension(x, grid, rules)
     every = list(itertools.product(*dimensions))
     by_x = _input_gradient(grad_output, x, every) if output_mask[0] else None
     if interpolation_mode == NEAREST:
@@ -182,7 +215,8 @@ def grid_sampler_backward(
         value = torch.where(inside.unsqueeze(1), seen, torch.zeros_like(seen)).sum(1)
         for d in range(len(taps)):
             factors = [tap.slope if e == d else tap.weight for e, tap in enumerate(taps)]
-            slopes[d] = slopes[d] + value * _product(factors)
+            share = value * _product(factors)
+            slopes[d] = slopes[d] + (share if rules.rank == PLANE else torch.where(inside, share, 0.0))
     return by_x, torch.stack(slopes[::-1], -1)
 
 

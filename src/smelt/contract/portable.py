@@ -10,6 +10,11 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
+
+def _ldexp(self: Tensor, other: Tensor) -> Tensor:
+    return self * torch.pow(2.0, other)
+
+
 # -- overloads ------------------------------------------------------------------------------------------
 
 
@@ -166,6 +171,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten._convolution.default: _convolution,
     aten._convolution.deprecated: _convolution,
     aten._index_put_impl.default: _index_put_impl,
+    aten.ldexp.Tensor: _ldexp,
     aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
     aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
     **{getattr(aten, name).default: _all_dims(name) for name in ("var", "var_mean", "std", "std_mean")},

@@ -208,6 +208,8 @@ def _domain(
     for d, (variable, extent) in enumerate(zip(variables, extents)):
         values[variable] = torch.arange(extent).view([-1 if e == d else 1 for e in range(len(shape))])
     handler = Interpreter(buffers, values, origin)
+    if 0 in extents:  # nothing is computed, so nothing is out of range
+        handler._masks.append(torch.tensor(False))
     with using(handler):
         yield handler, variables, extents
 
@@ -270,13 +272,23 @@ def _attention(
         rank, extents = len(body.shape), made.extents
         (*outer, _, column, key, _) = made.variables
         shares = torch.softmax(made.scores, rank)
-        blind = (made.scores == -math.inf).all(rank, keepdim=True)
+        blind = made.scores == -math.inf
+        if extents[rank] < _lanes():
+            blind = ~(made.scores > -math.inf)
+        blind = blind.all(rank, keepdim=True)
         shares = shares.masked_fill(blind, 0.0)
         total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, 0.0)
         values = made.wide(body.value((*outer, key, column)))
         out = (shares * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
         return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
+
+
+def _lanes() -> int:
+    """How many keys ATen's kernel looks at together. The largest score of fewer it finds by comparing, so
+    that a row of NaN counts as one that sees nothing.
+    """
+    return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
 
 def _attention_gradients(

@@ -397,7 +397,8 @@ class Mutation:
 class Graph:
     """A whole program at loop level, in an order in which it can run.
 
-    ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None.
+    ``outputs`` are StridedViews of buffers (a view of an input stays a view of it), sizes or None; what the
+    program returns twice is one StridedView object, equal ones are tensors of their own on the same memory.
     ``hints`` maps each dynamic size to the number seen while capturing. ``frozen``: inputs (tensors) that do
     not change between calls, as a rule: what depends on them alone is worth computing ahead. Where one does
     change, whoever runs the program notices (`smelt.runtime.folded`). ``saved``: buffers that are outputs for

@@ -9,14 +9,14 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder
+from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
 from smelt.lowering.dims import compute_dtype, convert, load_as
 from smelt.lowering.promotion import Number, Operand, filled, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.structural import compare
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
-from smelt.symbolic import as_expr
+from smelt.symbolic import as_expr, is_zero
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -38,15 +38,27 @@ def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
     return filled(ctx, value)
 
 
+@lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
+def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, 0)
+
+
 @lowers(
-    *(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default),
     *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default),
     *(aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default),
     *(prims.empty_strided.default, prims.empty_permuted.default),
 )
-def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    """Zeros; also for ``empty``, whose content nobody may rely on, so that a run is the same each time."""
-    return filled(ctx, 0)
+def empty(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
+    """Zeros, as nobody may rely on the content, so that a run is the same each time.
+
+    With strides that leave holes, or have elements share memory, it is ATen's: it knows how much to get.
+    """
+    shape, strides = shape_of(ctx.result), strides_of(ctx.result)
+    if is_dense(shape, strides) or any(is_zero(size) for size in shape):
+        return filled(ctx, 0)
+    options = {"dtype": ctx.dtype, "device": torch.device("cpu")}
+    made: Tensor = ctx.extern(aten.empty_strided.default, (list(shape), list(strides)), options)
+    return made
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)

@@ -21,10 +21,16 @@ ZERO = sympy.Integer(0)
 def canonical_dim(dim: int, rank: int) -> int:
     """A dimension counted from the front; a 0-d tensor takes 0 and -1 as a 1-d one does.
 
+    Raises:
+        Unsupported: there is no such dimension. Some metadata functions let that pass; ATen does not.
+
     >>> canonical_dim(-1, 3)
     2
     """
-    return dim % max(rank, 1)
+    least = max(rank, 1)
+    if not -least <= dim < least:
+        raise Unsupported(f"dimension {dim} of {rank}: eager refuses it")
+    return dim % least
 
 
 def canonical_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
@@ -38,9 +44,10 @@ def canonical_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ..
     if dims is None:
         return tuple(range(rank))
     listed = [dims] if isinstance(dims, int) else list(dims)
-    if not listed or rank == 0:
+    if not listed:
         return tuple(range(rank))
-    return tuple(sorted({canonical_dim(dim, rank) for dim in listed}))
+    found = {canonical_dim(dim, rank) for dim in listed}
+    return tuple(sorted(found)) if rank else ()
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -27,6 +27,16 @@ def position(x: Tensor, index: Index, size: Expr, *, wrap: bool, check: bool | s
     return ops.indirect_index(convert(x.load(index), x.dtype, torch.int64), size, wrap=wrap, check=check)
 
 
+def require_int64(index: Tensor) -> None:
+    """Some operators take no other index; their metadata functions do.
+
+    Raises:
+        Unsupported: the index has another dtype: ATen says so.
+    """
+    if index.dtype is not torch.int64:
+        raise Unsupported(f"an index of {index.dtype}: eager refuses it")
+
+
 class AdvancedIndex:
     """Which shape ``x[indices]`` has, and which element of ``x`` each of its elements is.
 
@@ -167,8 +177,6 @@ def selected(
 
 @lowers(aten.index_select.default)
 def index_select(ctx: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    if not x.shape:
-        return ctx.pointwise(lambda at: x.load(()), dtype=x.dtype)
     dim = canonical_dim(dim, len(x.shape))
     place = selected(x.shape, dim, index, check=_OUT_OF_BOUNDS if dim == 1 else True)  # as eager's kernels do
     return ctx.pointwise(lambda at: x.load(place(at)), dtype=x.dtype)

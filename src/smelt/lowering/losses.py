@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from sympy import Expr
 
+from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.dims import cast, compute_dtype, convert, fill
 from smelt.lowering.reductions import reduce
@@ -27,6 +28,8 @@ def nll_loss(
     x (C,) or (N, C, *), target without C. The second result is the sum of the weights; without reduction
     it is 0 for (N, C, *).
     """
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise Unsupported(f"a target of {target.dtype}: eager refuses it")
     channel = 0 if len(x.shape) == 1 else 1
     compute = compute_dtype(x.dtype)
 

@@ -207,11 +207,14 @@ class _Lowering:
 
     def _output(self, node: FxNode) -> None:
         results = node.args[0]
+        views: dict[FxNode, StridedView] = {}
         for position, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             value = self._argument(result)
             if isinstance(value, Tensor) and isinstance(result, FxNode):
                 self.builder.origin = Origin("output", result.meta.get("where"))
-                value = self._output_view(result, value, position in self.aliases)
+                if result not in views:
+                    views[result] = self._output_view(result, value, position in self.aliases)
+                value = views[result]
             self.graph.outputs.append(value)
 
     def _call_method(self, node: FxNode) -> None:
@@ -228,9 +231,10 @@ class _Lowering:
             decided.way, decided.reason = self._way(node, target, row, args, kwargs)
         if decided.way is Way.ROW:
             assert row is not None
+            before = len(self.graph.nodes)
             value, reason = self._attempt(node, row, args, kwargs)
             if reason is None:
-                return value
+                return value if is_view(target) else self._of_its_own(value, before)
             decided.way, decided.reason = Way.ATEN, reason
         elif decided.way is Way.VIEW:
             assert row is not None
@@ -285,6 +289,23 @@ class _Lowering:
         if self.on_bug is None:
             raise error
         return self.on_bug(error, node)
+
+    def _of_its_own(self, value: Any, before: int) -> Any:
+        """Results of an operator that makes no views: a row may give an argument back, or one result twice.
+
+        ``before``: how many nodes there were before the row ran.
+        """
+        made = {name for node in self.graph.nodes[before:] for name in node.outputs}
+
+        def own(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            if x.buffer not in made:
+                return self.builder.copy(x)
+            made.discard(x.buffer)
+            return x
+
+        return tuple([own(x) for x in value]) if isinstance(value, (tuple, list)) else own(value)
 
     def _foreign_view(self, node: FxNode, row: Row, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A view of a tensor that loop functions cannot compute on; None unless it is a strided view too."""

@@ -11,7 +11,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
-from smelt.lowering.dims import broadcast_index, load_as
+from smelt.lowering.dims import broadcast_index, compute_dtype, convert, load_as
 from smelt.lowering.dtypes import is_low
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.promotion import (
@@ -227,9 +227,9 @@ def _product(c: Constants, x: Any, y: Any) -> Any:
 
 
 for _overload in (aten.mul.Tensor, aten.mul.Scalar):
-    pointwise(_overload, _product, round_scalars=False)
+    pointwise(_overload, _product, round_scalars=False, exact_second=True)
 for _overload in (aten.div.Tensor, aten.div.Scalar):
-    pointwise(_overload, "truediv", INT_TO_FLOAT, round_scalars=False)
+    pointwise(_overload, "truediv", INT_TO_FLOAT, round_scalars=False, exact_second=True)
 
 
 def _floor_quotient(c: Constants, x: Any, y: Any) -> Any:
@@ -243,13 +243,14 @@ def _whole_quotient(c: Constants, x: Any, y: Any) -> Any:
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(ctx: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
-        return elementwise(ctx, named("truediv"), x, y, promotion=INT_TO_FLOAT, round_scalars=False)
+        quotient: Tensor = TABLE[aten.div.Tensor](ctx, x, y)
+        return quotient
     function = _floor_quotient if rounding_mode == "floor" else _whole_quotient
-    return elementwise(ctx, function, x, y, round_scalars=False)
+    return elementwise(ctx, function, x, y, round_scalars=False, exact_second=True)
 
 
 for _overload in (aten.floor_divide.default, aten.floor_divide.Scalar):
-    pointwise(_overload, _floor_quotient, round_scalars=False)
+    pointwise(_overload, _floor_quotient, round_scalars=False, exact_second=True)
 for _name in ("fmod", "remainder"):
     for _overload_name in getattr(aten, _name).overloads():
         if "out" not in _overload_name:
@@ -551,9 +552,18 @@ pointwise(
 
 @lowers(aten.logit.default)
 def logit(ctx: Builder, x: Tensor, eps: float | None = None) -> Tensor:
+    """Each step is rounded to the dtype, as eager's kernel does; ``eps`` and ``1 - eps`` are, too."""
+    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+    compute = compute_dtype(dtype)
+
+    def rounded(value: Any) -> Any:
+        return convert(convert(value, compute, dtype), dtype, compute)
+
     def value(c: Constants, v: Any) -> Any:
-        v = v if eps is None else clamp_value(c, v, eps, 1 - eps)
-        return ops.log(ops.truediv(v, ops.sub(c(1), v)))
+        if eps is not None:
+            low = float(torch.tensor(eps, dtype=dtype))
+            v = clamp_value(c, v, low, float(1 - torch.tensor(eps, dtype=dtype)))
+        return ops.log(rounded(ops.truediv(v, rounded(ops.sub(c(1), v)))))
 
     return elementwise(ctx, value, x, promotion=INT_TO_FLOAT)
 

@@ -105,6 +105,7 @@ def elementwise(
     *operands: Operand,
     promotion: Promotion = Promotion.DEFAULT,
     round_scalars: bool = True,
+    exact_second: bool = False,
     dtype: torch.dtype | None = None,
     shape: Sequence[Expr] | None = None,
 ) -> Tensor:
@@ -114,6 +115,8 @@ def elementwise(
         function: see `Function`.
         round_scalars: whether numbers are first rounded to a low promoted dtype, as most of eager's operators
             do (the arithmetic ones do not).
+        exact_second: whether a second operand that is a 0-d tensor is not rounded to a low promoted dtype
+            (of eager's operators, products and quotients do so).
         dtype: the result's dtype and shape, if they are not those of the current node's (only) result.
     """
     common = promote(operands)
@@ -123,6 +126,8 @@ def elementwise(
     out = dtype or ctx.dtype
     value_dtype = torch.bool if promotion is Promotion.COMPARE else compute
     loads = [loader(x, common, compute, round_scalars) for x in operands]
+    if exact_second and is_low(common) and isinstance(operands[1], Tensor) and not operands[1].shape:
+        loads[1] = loader(operands[1], compute, compute)
     constants = Constants(compute)
 
     def inner(index: Index) -> Any:
@@ -197,6 +202,7 @@ def pointwise(
     promotion: Promotion = Promotion.DEFAULT,
     *,
     round_scalars: bool = True,
+    exact_second: bool = False,
     low: bool = True,
 ) -> None:
     """Register a row whose every argument is an operand; ``function`` may be the name of an elementwise op.
@@ -210,7 +216,14 @@ def pointwise(
     def row(ctx: Builder, *operands: Operand) -> Tensor:
         if not low and is_low(promote(operands)):
             raise Unsupported(f"eager has no kernel for {promote(operands)}")
-        return elementwise(ctx, meaning, *operands, promotion=promotion, round_scalars=round_scalars)
+        return elementwise(
+            ctx,
+            meaning,
+            *operands,
+            promotion=promotion,
+            round_scalars=round_scalars,
+            exact_second=exact_second,
+        )
 
     TABLE[overload] = row
 

@@ -220,42 +220,62 @@ def extreme_position(ctx: Builder, kind: str, x: Tensor, dims: Sequence[int], ke
     return reduce_tensor(ctx, kind, x, dims, accumulator, keepdim=keepdim)[0]
 
 
+def require_elements(ctx: Builder, x: Tensor, dim: Dims, name: str) -> None:
+    """IndexError at run time where a dimension that is reduced has no elements, and so no extreme.
+
+    Where all dimensions are reduced since none is named, eager has other errors (``zero_numel_check_dims``).
+    """
+    if dim is None or dim == () or dim == []:
+        kind = "IndexError" if name.startswith("arg") else "RuntimeError"
+        message = f"{name}(): Expected reduction dim to be specified for input.numel() == 0."
+        if kind == "RuntimeError":
+            message += " Specify the reduction dim with the 'dim' argument."
+        if name == "aminmax":
+            message = (
+                "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
+            )
+        ctx.check(sympy.Gt(numel(x.shape), 0), message, kind)
+        return
+    called = name if name == "aminmax" else f"{name}()"
+    for each in canonical_dims(dim, len(x.shape)):
+        message = f"{called}: Expected reduction dim {each} to have non-zero size."
+        ctx.check(sympy.Gt(x.shape[each], 0), message, "IndexError")
+
+
 @lowers(aten.amax.default)
 def amax(ctx: Builder, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    require_elements(ctx, x, dim, "amax")
     return extreme(ctx, "max", x, canonical_dims(dim, len(x.shape)), keepdim)
 
 
 @lowers(aten.amin.default)
 def amin(ctx: Builder, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    require_elements(ctx, x, dim, "amin")
     return extreme(ctx, "min", x, canonical_dims(dim, len(x.shape)), keepdim)
-
-
-def _require_elements(ctx: Builder, x: Tensor, name: str) -> None:
-    message = f"{name}(): Expected reduction dim to be specified for input.numel() == 0. "
-    message += "Specify the reduction dim with the 'dim' argument."
-    ctx.check(sympy.Gt(numel(x.shape), 0), message)
 
 
 @lowers(aten.max.default)
 def max_all(ctx: Builder, x: Tensor) -> Tensor:
-    _require_elements(ctx, x, "max")
+    require_elements(ctx, x, None, "max")
     return extreme(ctx, "max", x, canonical_dims(None, len(x.shape)), False)
 
 
 @lowers(aten.min.default)
 def min_all(ctx: Builder, x: Tensor) -> Tensor:
-    _require_elements(ctx, x, "min")
+    require_elements(ctx, x, None, "min")
     return extreme(ctx, "min", x, canonical_dims(None, len(x.shape)), False)
 
 
 @lowers(aten.max.dim)
 def max_dim(ctx: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    require_elements(ctx, x, dim, "max")
     dims = canonical_dims(dim, len(x.shape))
     return extreme(ctx, "max", x, dims, keepdim), extreme_position(ctx, "argmax", x, dims, keepdim)
 
 
 @lowers(aten.min.dim)
 def min_dim(ctx: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    require_elements(ctx, x, dim, "min")
     dims = canonical_dims(dim, len(x.shape))
     return extreme(ctx, "min", x, dims, keepdim), extreme_position(ctx, "argmin", x, dims, keepdim)
 
@@ -264,17 +284,27 @@ def min_dim(ctx: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[T
 def aminmax(
     ctx: Builder, x: Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
+    require_elements(ctx, x, dim, "aminmax")
     dims = canonical_dims(dim, len(x.shape))
     return extreme(ctx, "min", x, dims, keepdim), extreme(ctx, "max", x, dims, keepdim)
 
 
+def _require_numbers(x: Tensor, name: str) -> None:
+    if x.dtype is torch.bool:
+        raise Unsupported(f"eager's {name} takes no booleans")
+
+
 @lowers(aten.argmax.default)
 def argmax(ctx: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    _require_numbers(x, "argmax")
+    require_elements(ctx, x, dim, "argmax")
     return extreme_position(ctx, "argmax", x, canonical_dims(dim, len(x.shape)), keepdim)
 
 
 @lowers(aten.argmin.default)
 def argmin(ctx: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    _require_numbers(x, "argmin")
+    require_elements(ctx, x, dim, "argmin")
     return extreme_position(ctx, "argmin", x, canonical_dims(dim, len(x.shape)), keepdim)
 
 

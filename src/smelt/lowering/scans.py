@@ -13,8 +13,8 @@ import torch
 
 from smelt.errors import Unsupported
 from smelt.loops.reductions import greatest, least
-from smelt.lowering.builder import Builder, constant
-from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, load_as
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill, load_as
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -48,6 +48,7 @@ def _running(ctx: Builder, x: Tensor, dim: int, name: str, first: int) -> Tensor
     out = ctx.dtype
     if out is torch.bool:
         raise Unsupported("a running sum or product of booleans")
+    dim = canonical_dim(dim, len(x.shape))
     if not x.shape:
         return cast(ctx, x, out)
     wide = accumulate_dtype(out)
@@ -69,8 +70,7 @@ def _single(
         after = turn(index, state[0])
         return [after], [convert(after, wide, out)]
 
-    at = canonical_dim(dim, len(x.shape))
-    return ctx.scan(both, shape=x.shape, dim=at, state=[(wide, first)], dtypes=[out])[0]
+    return ctx.scan(both, shape=x.shape, dim=dim, state=[(wide, first)], dtypes=[out])[0]
 
 
 def constant_of(dtype: torch.dtype, number: int) -> float | int:
@@ -95,10 +95,9 @@ def _extreme(
     ctx: Builder, x: Tensor, dim: int, reaches: str, first: float | int | bool
 ) -> tuple[Tensor, Tensor]:
     """The last of equals wins, and after the first NaN only a NaN does (ATen's ``cummax_cummin_helper``)."""
-    if not x.shape:
-        position = ctx.pointwise(lambda index: constant(0, torch.int64), shape=(), dtype=torch.int64)
-        return ctx.pointwise(x.load, shape=(), dtype=x.dtype), position
     at = canonical_dim(dim, len(x.shape))
+    if not x.shape:
+        return x, fill(ctx, (), torch.int64, 0)
     wide = compute_dtype(x.dtype)
 
     def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
@@ -126,7 +125,7 @@ def logcumsumexp(ctx: Builder, x: Tensor, dim: int) -> Tensor:
     Two equal infinities are their own sum; NaN stays.
     """
     out = ctx.dtype
-    wide = accumulate_dtype(out)
+    wide, dim = accumulate_dtype(out), canonical_dim(dim, len(x.shape))
     if not x.shape:
         return cast(ctx, x, out)
 

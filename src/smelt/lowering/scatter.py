@@ -24,7 +24,7 @@ from smelt.lowering.dims import (
     fill,
     load_as,
 )
-from smelt.lowering.indexing import AdvancedIndex, Indices, along, position
+from smelt.lowering.indexing import AdvancedIndex, Indices, along, position, require_int64
 from smelt.lowering.promotion import Operand, loader
 from smelt.lowering.registry import lowers
 from smelt.lowering.scatter_reduce import combined, computed, rows, rows_of, source_at
@@ -150,18 +150,21 @@ def scatter_value(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Opera
 
 @lowers(aten.index_copy.default)
 def index_copy(ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    require_int64(index)
     place, shape = rows(x.shape, dim, index)
     return ctx.scatter(x, rows_of(source, len(x.shape)), place, shape=shape)
 
 
 @lowers(aten.index_fill.int_Scalar)
 def index_fill(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    require_int64(index)
     place, shape = rows(x.shape, dim, index, wrap=True)
     return ctx.scatter(x, loader(value, x.dtype, x.dtype), place, shape=shape)
 
 
 @lowers(aten.index_fill.int_Tensor)
 def index_fill_tensor(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    require_int64(index)
     place, shape = rows(x.shape, dim, index, wrap=True)
     return ctx.scatter(x, lambda at: load_as(value, (), x.dtype), place, shape=shape)
 
@@ -172,6 +175,7 @@ def index_fill_tensor(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: T
 @lowers(aten.put.default)
 def put(ctx: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Element k of ``source`` goes to (or is added to) the row-major position ``index[k]`` of ``x``."""
+    require_int64(index)
     if any(size == 0 for size in (*index.shape, *x.shape)):
         return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
     values, total = reshape(source, index.shape), numel(x.shape)

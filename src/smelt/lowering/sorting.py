@@ -12,8 +12,10 @@ import torch
 from sympy import Expr, Integer
 
 from smelt.errors import Unsupported
+from smelt.loops.reductions import least
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.dims import ZERO, canonical_dim, cast, fill
+from smelt.lowering.dims import ZERO, canonical_dim, fill
+from smelt.lowering.reductions import require_elements
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -47,9 +49,10 @@ def in_order(
 
 @lowers(aten.sort.default)
 def sort(ctx: Builder, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    dim = canonical_dim(dim, len(x.shape))
     if not x.shape:
-        return cast(ctx, x, x.dtype), fill(ctx, (), INT64, 0)
-    values, positions = in_order(ctx, x, canonical_dim(dim, len(x.shape)), descending=descending)
+        return x, fill(ctx, (), INT64, 0)
+    values, positions = in_order(ctx, x, dim, descending=descending)
     return _stored(ctx, values), _stored(ctx, positions)
 
 
@@ -64,9 +67,9 @@ def sort_stable(
 def topk(
     ctx: Builder, x: Tensor, k: int | Expr, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    if not x.shape:
-        return cast(ctx, x, x.dtype), fill(ctx, (), INT64, 0)
     dim = canonical_dim(dim, len(x.shape))
+    if not x.shape:
+        return x, fill(ctx, (), INT64, 0)
     values, positions = in_order(ctx, x, dim, descending=largest, limit=as_expr(k))
     return _stored(ctx, values), _stored(ctx, positions)
 
@@ -75,9 +78,10 @@ def topk(
 def kthvalue(
     ctx: Builder, x: Tensor, k: int | Expr, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    if not x.shape:
-        return cast(ctx, x, x.dtype), fill(ctx, (), INT64, 0)
     dim, rank = canonical_dim(dim, len(x.shape)), as_expr(k)
+    if not x.shape:
+        return x, fill(ctx, (), INT64, 0)
+    require_elements(ctx, x, dim, "kthvalue")
     return _picked(ctx, in_order(ctx, x, dim, limit=rank), dim, keepdim, lambda _: rank - 1)
 
 
@@ -107,10 +111,10 @@ def nanmedian(ctx: Builder, x: Tensor) -> Tensor:
 
 def _median_of_all(ctx: Builder, x: Tensor, ignore_nan: bool) -> Tensor:
     if not x.shape:
-        return cast(ctx, x, x.dtype)
+        return x
     if any(size == 0 for size in x.shape):
-        nothing = float("nan") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
-        return fill(ctx, (), x.dtype, nothing)
+        whole = True if x.dtype is torch.bool else least(x.dtype)
+        return fill(ctx, (), x.dtype, float("nan") if x.dtype.is_floating_point else whole)
     count = numel(x.shape)
     stored = _stored(ctx, x)
     flat = stored.view((count,), lambda index: _unflattened(index[0], x.shape))
@@ -126,9 +130,10 @@ def _unflattened(position: Expr, shape: tuple[Expr, ...]) -> list[Expr]:
 
 
 def _median(ctx: Builder, x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, Tensor]:
-    if not x.shape:
-        return cast(ctx, x, x.dtype), fill(ctx, (), INT64, 0)
     dim = canonical_dim(dim, len(x.shape))
+    if not x.shape:
+        return x, fill(ctx, (), INT64, 0)
+    require_elements(ctx, x, dim, "median")
     size = x.shape[dim]
     middle = FloorDiv(size - 1, Integer(2))
     parts = in_order(ctx, x, dim)
@@ -163,9 +168,10 @@ def _median(ctx: Builder, x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) 
 @lowers(aten.mode.default)
 def mode(ctx: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest of the most frequent elements, and where the last of them stands."""
-    if not x.shape:
-        return cast(ctx, x, x.dtype), fill(ctx, (), INT64, 0)
     dim = canonical_dim(dim, len(x.shape))
+    if not x.shape:
+        return x, fill(ctx, (), INT64, 0)
+    require_elements(ctx, x, dim, "mode")
     size = x.shape[dim]
     values, positions = in_order(ctx, x, dim)
 

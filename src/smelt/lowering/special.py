@@ -13,8 +13,8 @@ from smelt.lowering import special_tables as tables
 from smelt.lowering.builder import Builder
 from smelt.lowering.chebyshev import chebyshev, fold, in_float64
 from smelt.lowering.creation import evenly_spaced
-from smelt.lowering.dims import compute_dtype, convert
-from smelt.lowering.promotion import Constants, Number, Promotion, elementwise, named, pointwise
+from smelt.lowering.dims import broadcast_index, compute_dtype, convert, load_as
+from smelt.lowering.promotion import Constants, Number, Promotion, elementwise, named, pointwise, promote
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -224,6 +224,40 @@ def frexp(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.pointwise(mantissa_of, shape=x.shape, dtype=x.dtype),
         ctx.pointwise(exponent_of, shape=x.shape, dtype=torch.int32),
     )
+
+
+@lowers(aten.ldexp.Tensor)
+def ldexp(ctx: Builder, x: Tensor, exponent: Tensor) -> Tensor:
+    """``x * 2 ** exponent``; by a whole exponent in steps, none of which overflows before the result does."""
+    if exponent.dtype is torch.bool:
+        raise Unsupported("eager's ldexp takes no boolean exponents")
+    if exponent.dtype.is_floating_point:
+        dtype = promote([exponent, 1.0])
+        power = elementwise(ctx, lambda c, e: ops.exp2(e), exponent, dtype=dtype, shape=exponent.shape)
+        return elementwise(ctx, named("mul"), x, power)
+    out = ctx.dtype
+    compute = compute_dtype(out)
+    most = _largest_power(compute)
+
+    def inner(index: Any) -> Any:
+        value = load_as(x, broadcast_index(index, x.shape), compute)
+        left = load_as(exponent, broadcast_index(index, exponent.shape), torch.int64)
+        low, high = ops.constant(-most, torch.int64), ops.constant(most, torch.int64)
+        for _ in range(3):  # from the smallest number to the largest
+            step = ops.minimum(ops.maximum(left, low), high)
+            value, left = ops.mul(value, ops.exp2(ops.to_dtype(step, compute))), ops.sub(left, step)
+        return convert(value, compute, out)
+
+    return ctx.pointwise(inner)
+
+
+def _largest_power(dtype: torch.dtype) -> int:
+    """The largest n such that 2**n and 2**-n are normal numbers of a floating dtype.
+
+    >>> _largest_power(torch.float32), _largest_power(torch.float64)
+    (126, 1022)
+    """
+    return -int(math.log2(torch.finfo(dtype).tiny))
 
 
 # -- logspace ----------------------------------------------------------------------------------------------

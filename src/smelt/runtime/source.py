@@ -93,6 +93,7 @@ class _Writer:
         self.arena_names: dict[tuple[str, ...], str] = {}
         self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
+        self.returned: set[str] = set()
         self.uses: dict[str, int] = {}
         self.read = set(_referred(plan.outputs))
         for step in plan.steps:
@@ -485,8 +486,11 @@ class _Writer:
                 offset = item.offset + view.offset * itemsize
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
+        returned = output and view.name in self.returned
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
+        if returned:  # another tensor on the same memory
+            return made
         spec = self.specs.get(view.name)
         if (
             spec is not None
@@ -502,7 +506,9 @@ class _Writer:
         if isinstance(value, (Ref, ViewRef)):
             if value.name in self.arena and value.name not in self.alive:
                 self.problem(f"output {value.name} lies in the arena, which the next call overwrites")
-            return self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
+            text = self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
+            self.returned.add(value.name)
+            return text
         return self.value(value)
 
 

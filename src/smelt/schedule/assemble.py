@@ -170,7 +170,7 @@ class Assembler:
             scheduled.runs += inner.runs
             scheduled.plain += inner.plain
             scheduled.kernels += inner.kernels
-        outputs = tuple(self._output(value) for value in self.graph.outputs)
+        outputs = self._outputs()
         scheduled.plan = Plan(
             inputs=tuple(_input_name(each) for each in self.graph.inputs),
             symbols=tuple(sorted(symbol.name for symbol in self._symbols())),
@@ -538,6 +538,9 @@ class Assembler:
             return Ref(self._arena_view(view))
         if _covers(view, self.work.buffers[view.buffer]):
             return Ref(view.buffer)
+        return self._view_ref(view)
+
+    def _view_ref(self, view: StridedView) -> ViewRef:
         return ViewRef(
             view.buffer,
             tuple(_size(s) for s in view.shape),
@@ -561,6 +564,21 @@ class Assembler:
             offset = self._place_of(view.buffer) + view.offset * buffer.dtype.itemsize
             self.arena_tensors.append(ArenaTensor(spec, _size(expand(offset))))
         return self.arena_views[key]
+
+    def _outputs(self) -> tuple[Any, ...]:
+        """What the plan returns: a whole buffer is that tensor once, other views of it are new tensors."""
+        first: dict[str, StridedView] = {}
+        found = []
+        for value in self.graph.outputs:
+            output = self._output(value)
+            if (
+                isinstance(value, StridedView)
+                and isinstance(output, Ref)
+                and first.setdefault(output.name, value) is not value
+            ):
+                output = self._view_ref(replace(value, buffer=output.name))
+            found.append(output)
+        return tuple(found)
 
     def _output(self, value: Any) -> Any:
         if isinstance(value, StridedView):

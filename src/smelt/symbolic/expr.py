@@ -10,6 +10,8 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from sympy.functions.elementary.piecewise import ExprCondPair
+from sympy.logic.boolalg import BooleanAtom
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import FloorDiv as FloorDiv
 from torch.utils._sympy.functions import Mod as Mod
@@ -214,6 +216,8 @@ def _apply(expr: Expr, args: Sequence[Any]) -> Any:
             return result
         return pick(args)
     value = expr.func(*args)
+    if isinstance(value, (BooleanAtom, ExprCondPair)):
+        return value
     if getattr(value, "is_number", False):
         return int(value)
     raise NotImplementedError(f"no evaluation rule for {expr.func.__name__}")

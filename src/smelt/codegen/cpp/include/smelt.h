@@ -327,13 +327,14 @@ template <class V> constexpr bool low_precision = is_low_value<V>::value;
 template <class X, class F> SMELT_INLINE X narrow_as(F x) { return narrow<elem<X>>(x); }
 
 // Tensor.to: float to integer truncates. Out of range and NaN, as ATen does on x86: the least i32/i64; for 8- and 16-bit
-// results the low bits of the i32 result.
+// results the low bits of the i32 result (u8: of the i64 result, which only an f64 shows).
 template <class D, class S> SMELT_INLINE D to(S x) {
   if constexpr (same<S, D>) return x;
   else if constexpr (same<D, bool> && is_low<S>) return widen(x) != 0;
   else if constexpr (same<D, bool>) return x != 0;
   else if constexpr (is_low<S>) return to<D>(widen(x));
   else if constexpr (is_low<D>) return narrow<D>(f32(x));
+  else if constexpr (same<S, f64> && same<D, u8>) return D(to<i64>(x));
   else if constexpr (is_float<S> && !is_float<D> && sizeof(D) < 4) return D(to<i32>(x));
   else if constexpr (is_float<S> && !is_float<D>) return hidden(D(x));
   else return D(x);
@@ -493,6 +494,7 @@ template <class T> SMELT_INLINE T where(bool m, T a, T b) { return m ? a : b; }
 template <class D, class S, int N, bool W> SMELT_INLINE values<D, N> to(vec<S, N, W> x) {
   if constexpr (same<D, bool>) return resize<i32>(ne(x, fill<S, N>(0)));
   else if constexpr (is_low<D>) return narrow<D>(convert<f32>(x));
+  else if constexpr (same<S, f64> && same<D, u8>) return convert<u8>(convert<i64>(x));
   else return convert<D>(x);
 }
 template <class D, class I, int N> SMELT_INLINE auto to(mask<I, N> x) {
