@@ -61,13 +61,15 @@ class Ref:
 class ViewRef:
     """In an ExternStep's arguments or the plan's outputs: ``as_strided`` of the tensor ``name``.
 
-    ``offset`` counts elements from the tensor's own first element.
+    ``offset`` counts elements from the tensor's own first element. ``dtype``: of the view, where it is not
+    the tensor's: complex numbers as pairs of real ones, or the other way.
     """
 
     name: str
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     offset: Size
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

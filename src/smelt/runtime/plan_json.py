@@ -28,7 +28,7 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 
-VERSION = 3
+VERSION = 4
 _TAG = "$"
 
 
@@ -152,13 +152,19 @@ def _sizes(values: Any) -> tuple[int | str, ...]:
 
 
 def _view(fields: list[Any]) -> ViewRef:
-    name, shape, strides, offset = fields
-    return ViewRef(name, _sizes(shape), _sizes(strides), _size(offset))
+    name, shape, strides, offset, dtype = fields
+    if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"not a dtype: {dtype!r}")
+    return ViewRef(name, _sizes(shape), _sizes(strides), _size(offset), dtype)
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "ref": (Ref, lambda ref: ref.name, Ref),
-    "view": (ViewRef, lambda view: [view.name, list(view.shape), list(view.strides), view.offset], _view),
+    "view": (
+        ViewRef,
+        lambda view: [view.name, list(view.shape), list(view.strides), view.offset, view.dtype],
+        _view,
+    ),
     "size": (SizeRef, lambda size: size.expr, SizeRef),
     "dtype": (torch.dtype, str, _torch_name(torch.dtype)),
     "layout": (torch.layout, str, _torch_name(torch.layout)),

@@ -528,6 +528,8 @@ class _Writer:
                 offset = item.offset + view.offset * itemsize
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
+        if view.dtype is not None:
+            return self.reinterpreted(name, view)
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
         spec = self.specs.get(view.name)
@@ -540,6 +542,18 @@ class _Writer:
         if spec is None and offset_text == "0":
             return f"({name} if {name}.stride() == {strides} and {name}.shape == {shape} else {made})"
         return made
+
+    def reinterpreted(self, name: str, view: ViewRef) -> str:
+        """Complex numbers as pairs of real ones, or the other way."""
+        assert view.dtype is not None
+        if not view.dtype.startswith("complex"):
+            shape, strides = self.shape(view.shape), self.shape(view.strides)
+            return f"_view(_as_real({name}), {shape}, {strides}, {self.size(view.offset)})"
+        shape, strides = self.shape((*view.shape, 2)), self.shape((*map(self.twice, view.strides), 1))
+        return f"_as_complex(_view({name}, {shape}, {strides}, {self.size(self.twice(view.offset))}))"
+
+    def twice(self, size: Size) -> Size:
+        return 2 * size if isinstance(size, int) else f"{self.text(size)}*2"
 
     def output(self, value: Any) -> str:
         if isinstance(value, (Ref, ViewRef)):
