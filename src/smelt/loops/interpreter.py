@@ -606,8 +606,8 @@ def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symb
                 values.setdefault(expr, seen)
     for name, value in tensors:
         dtype, sizes, _ = graph.buffers[name].outside
-        shape = [evaluate(size, values) for size in sizes]
-        if list(value.shape) != shape or value.dtype != dtype:
-            what = f"input {name} is {dtype} {shape}, given was {value.dtype} {list(value.shape)}"
+        wanted = [evaluate(size, values) for size in sizes]
+        if list(value.shape) != wanted or value.dtype != dtype:
+            what = f"input {name} is {dtype} {wanted}, given was {value.dtype} {list(value.shape)}"
             raise SmeltError("SM0502", what)
     return values

@@ -446,15 +446,12 @@ class Builder:
 
     def strided(self, x: Tensor | Complex) -> StridedView:
         """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
-        copied = self._copy_of_pairs if isinstance(x, Complex) else self._copy
-        return self.try_strided(x) or self.try_strided(copied(x)) or _unreachable()
-
-    def _copy_of_pairs(self, x: Complex, strides: Sequence[Expr] | None = None) -> Complex:
-        return Complex(*pair(self.joined(x, contiguous_strides(x.shape) if strides is None else strides)))
+        known = self.try_strided(x)
+        return known or self.try_strided(self.laid_out(x, contiguous_strides(x.shape))) or _unreachable()
 
     def laid_out(self, x: Tensor | Complex, strides: Sequence[Expr]) -> Tensor | Complex:
         """``x`` in a buffer with these strides."""
-        return self._copy_of_pairs(x, strides) if isinstance(x, Complex) else self.copy(x, strides)
+        return Complex(*pair(self.joined(x, strides))) if isinstance(x, Complex) else self.copy(x, strides)
 
     def try_strided(self, x: Tensor | Complex) -> StridedView | None:
         """The strided view of ``x``'s buffer that ``x`` is, or None where its index is not affine."""
@@ -486,9 +483,6 @@ class Builder:
         if not all(number.is_integer for number in (*strides, offset)):
             return None
         return StridedView(real.buffer, real.shape, tuple(strides), offset, x.dtype)
-
-    def _copy(self, x: Tensor) -> Tensor:
-        return self.copy(x, contiguous_strides(x.shape))
 
     def _encode(self, arg: Any) -> Any:
         if isinstance(arg, Tensor):

@@ -283,7 +283,7 @@ def cosh(c: Constants, x: Pair) -> Pair:
 
 
 def tanh(c: Constants, x: Pair) -> Pair:
-    """``(sinh a cosh a + i sin b cos b) / (sinh² a + cos² b)``, and far out ``±1 + 4i sin b cos b / e ** 2|a|``."""
+    """``(sinh a cosh a + i sin b cos b) / (sinh² a + cos² b)``; far out ``±1 + 2i sin 2b / e ** 2|a|``."""
     a, b = x
     sine, cosine, hyper = ops.sin(b), ops.cos(b), ops.sinh(a)
     below = ops.add(ops.mul(hyper, hyper), ops.mul(cosine, cosine))

@@ -51,6 +51,8 @@ def by_parts(overload: torch._ops.OpOverload) -> None:
     def lowered(ctx: Builder, *args: Any, **kwargs: Any) -> Any:
         if ctx.unbound:
             raise Unsupported("complex numbers whose count depends on data")
+        if isinstance(kwargs.get("alpha"), complex):
+            raise Unsupported("complex numbers times a complex factor")
         if not _first(ctx.result).dtype.is_complex:
             raise Unsupported("complex numbers go in, and none come out")
         wholes = [_prepared(ctx, each, is_value) for each, is_value in zip(args, valued)]
@@ -70,7 +72,9 @@ def _first(result: Any) -> torch.Tensor:
 def _is_value(argument: Any) -> bool:
     """Whether an argument holds numbers that the operator gives on, and no sizes, dims or positions."""
     kind = str(argument.real_type if hasattr(argument, "real_type") else argument.type)
-    return argument.name not in _CHOOSING and any(word in kind for word in ("Tensor", "number", "Scalar"))
+    return argument.name not in (*_CHOOSING, "alpha") and any(
+        word in kind for word in ("Tensor", "number", "Scalar")
+    )
 
 
 def _prepared(ctx: Builder, value: Any, is_value: bool) -> Any:

@@ -333,7 +333,7 @@ def to_dtype(ctx: Builder, x: Any, dtype: torch.dtype, *args: Any, **kwargs: Any
 
 
 @lowers_complex(aten.copy.default)
-def copy(ctx: Builder, x: Any, source: Any, non_blocking: bool = False) -> Any:
+def copied(ctx: Builder, x: Any, source: Any, non_blocking: bool = False) -> Any:
     """``source`` broadcast to ``x``'s shape, in its dtype."""
 
     def part(of: Tensor, within: torch.dtype) -> Tensor:

@@ -22,7 +22,7 @@ from smelt.loops.ir import Graph, Mutation, Origin, StridedView
 from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
-from smelt.lowering.complexes import conjugated, negated
+from smelt.lowering.complexes import conjugated, copied, negated
 from smelt.lowering.contractions import keep_meaning
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
@@ -386,12 +386,12 @@ class _Lowering:
             raise self._error("SM0431", node, "copy_ to something that is no input", _FUNCTIONALIZE)
         fresh = not any(name in self.graph.inputs or name in self.graph.constants for name in source.buffers)
         if isinstance(target, Complex):
-            source = complex_row_of(torch.ops.aten.copy.default)(self.builder, target, source)
+            source = copied(self.builder, target, source)
             buffer = self.builder.joined(source).buffer
             self.graph.mutations.append(Mutation(target.real.buffer, buffer))
             return self.builder.whole(self.graph.buffers[buffer])
         if isinstance(source, Complex):
-            source = complex_row_of(torch.ops.aten.copy.default)(self.builder, target, source)
+            source = copied(self.builder, target, source)
         if not (fresh and source.dtype == target.dtype and source.shape == target.shape):
             row, twin = TABLE[torch.ops.aten.copy.default], torch.ops.aten.copy.default
             foreign = _foreign([target, source]) is not None
