@@ -42,7 +42,6 @@ from smelt.loops.ir import (
 from smelt.loops.reductions import reduce
 from smelt.ops import Handler, using
 from smelt.records import dataclass
-from smelt.runtime.arena import as_real
 from smelt.runtime.control import CONTROL
 from smelt.symbolic import evaluate, loop_var
 from smelt.symbolic.expr import evaluate_on
@@ -566,7 +565,7 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
     for name, result in zip(node.outputs, results):
         if name is None:
             continue
-        buffer, result = graph.buffers[name], _memory(result.resolve_conj())
+        buffer, result = graph.buffers[name], _memory(result)
         shape = [evaluate(size, values) for size in buffer.shape]
         strides = [evaluate(stride, values) for stride in buffer.strides]
         if list(result.shape) != shape or result.dtype != buffer.dtype:
@@ -579,7 +578,7 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
 
 def _memory(tensor: Tensor) -> Tensor:
     """A tensor as loop functions see it: complex numbers are pairs of real ones."""
-    return as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
 
 
 def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symbol, Any]:

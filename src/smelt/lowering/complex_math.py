@@ -65,7 +65,7 @@ def scaled(c: Constants, x: Pair, factor: Any) -> Pair:
 
 def div(c: Constants, x: Pair, y: Pair) -> Pair:
     """By the divisor's larger part first, which neither overflows nor underflows early (Smith's method)."""
-    steep = ops.lt(ops.abs(y.real), ops.abs(y.imaginary))
+    steep = ops.logical_not(ops.ge(ops.abs(y.real), ops.abs(y.imaginary)))
     large, small = ops.where(steep, y.imaginary, y.real), ops.where(steep, y.real, y.imaginary)
     ratio = ops.truediv(small, large)
     factor = ops.truediv(c(1), ops.add(large, ops.mul(small, ratio)))
@@ -141,7 +141,14 @@ def exp(c: Constants, x: Pair) -> Pair:
     again = ops.where(large, half, c(1))
     found = polar(c, size, turn)
     real, imaginary = (ops.mul(part, again) for part in found)
+    real = _endless_stays(c, x.real, x.imaginary, real)
     return Pair(real, ops.where(ops.eq(x.imaginary, c(0)), x.imaginary, imaginary))
+
+
+def _endless_stays(c: Constants, x: Any, turn: Any, value: Any) -> Any:
+    """``value``, but infinity of an infinite ``x`` whatever the angle, with its sign."""
+    unknown = ops.logical_and(ops.isinf(x), ops.logical_not(_is_finite(c, turn)))
+    return ops.where(ops.logical_and(unknown, ops.isnan(value)), x, value)
 
 
 def _log_of_largest(c: Constants) -> float:
@@ -160,10 +167,8 @@ def expm1(c: Constants, x: Pair) -> Pair:
     """``expm1(real) * cos - 2 * sin(imaginary / 2) ** 2`` and the imaginary part of ``exp``."""
     half = ops.sin(ops.mul(c(0.5), x.imaginary))
     real = ops.mul(ops.expm1(x.real), ops.cos(x.imaginary))
-    near = ops.sub(real, ops.mul(c(2), ops.mul(half, half)))
-    whole = exp(c, x)
-    small = ops.lt(ops.abs(x.real), c(1))
-    return Pair(ops.where(small, near, ops.sub(whole.real, c(1))), whole.imaginary)
+    real = ops.sub(real, ops.mul(c(2), ops.mul(half, half)))
+    return Pair(real, ops.mul(ops.exp(x.real), ops.sin(x.imaginary)))
 
 
 def log(c: Constants, x: Pair) -> Pair:
@@ -185,7 +190,8 @@ def log1p(c: Constants, x: Pair) -> Pair:
     square_less_one = ops.fma(x.imaginary, x.imaginary, ops.mul(x.real, ops.add(c(2), x.real)))
     near = ops.where(ops.eq(square_less_one, c(0)), x.real, ops.mul(c(0.5), ops.log1p(square_less_one)))
     small = ops.lt(length(c, x), c(0.5))
-    return Pair(ops.where(small, near, log_length(c, moved)), angle(c, moved))
+    real = ops.where(small, near, log_length(c, moved))
+    return Pair(ops.where(is_nan(c, x), c(NAN), real), angle(c, moved))
 
 
 def sigmoid(c: Constants, x: Pair) -> Pair:
@@ -269,14 +275,14 @@ def _zero_stays(c: Constants, x: Any, value: Any) -> Any:
 def sinh(c: Constants, x: Pair) -> Pair:
     a, b = x
     sine, cosine = ops.sin(b), ops.cos(b)
-    real = _grown(c, a, ops.sinh(a), cosine, odd=True)
+    real = _endless_stays(c, ops.abs(a), b, _grown(c, a, ops.sinh(a), cosine, odd=True))
     return Pair(_zero_stays(c, a, real), _zero_stays(c, b, _grown(c, a, ops.cosh(a), sine)))
 
 
 def cosh(c: Constants, x: Pair) -> Pair:
     a, b = x
     sine, cosine = ops.sin(b), ops.cos(b)
-    real = _grown(c, a, ops.cosh(a), cosine)
+    real = _endless_stays(c, ops.abs(a), b, _grown(c, a, ops.cosh(a), cosine))
     imaginary = _grown(c, a, ops.sinh(a), sine, odd=True)
     nothing = ops.logical_or(ops.eq(a, c(0)), ops.eq(b, c(0)))
     return Pair(real, ops.where(nothing, ops.mul(ops.copysign(c(0), a), ops.copysign(c(1), b)), imaginary))
@@ -294,12 +300,15 @@ def tanh(c: Constants, x: Pair) -> Pair:
     left = ops.mul(ops.mul(ops.mul(c(4), ops.mul(sine, cosine)), fading), fading)
     endless = ops.isinf(a)
     left = ops.where(endless, ops.where(ops.isnan(left), c(0), ops.copysign(c(0), left)), left)
-    real = ops.where(far, ops.copysign(c(1), a), real)
+    known = ops.logical_or(endless, _is_finite(c, b))
+    real = ops.where(far, ops.where(known, ops.copysign(c(1), a), c(NAN)), real)
     return Pair(_zero_stays(c, a, real), _zero_stays(c, b, ops.where(far, left, imaginary)))
 
 
 def sin(c: Constants, x: Pair) -> Pair:
-    return by_i(sinh(c, times_i(x)))
+    found = by_i(sinh(c, times_i(x)))
+    unknown = ops.logical_and(ops.isnan(found.real), ops.isinf(found.imaginary))
+    return Pair(found.real, ops.where(unknown, ops.abs(found.imaginary), found.imaginary))
 
 
 def cos(c: Constants, x: Pair) -> Pair:
@@ -319,12 +328,17 @@ def _roots(c: Constants, x: Pair) -> tuple[Pair, Pair]:
     return minus, sqrt(c, Pair(ops.add(c(1), x.real), x.imaginary))
 
 
-def _endless(c: Constants, x: Pair) -> tuple[Any, Any, Any]:
-    """Whether a part is infinite; and the direction: 1 for an infinite part, else 0, with its sign."""
-    is_infinite = [ops.isinf(part) for part in x]
-    found = [ops.copysign(ops.where(each, c(1), c(0)), part) for each, part in zip(is_infinite, x)]
+def _far(c: Constants, x: Pair) -> tuple[Any, Any, Any, Any]:
+    """Whether ``x`` is so large that roots of ``1 ± x`` overflow; its direction, and ``log |2 x|``."""
+    infinite = is_inf(c, x)
+    found = [
+        ops.where(infinite, ops.copysign(ops.where(ops.isinf(part), c(1), c(0)), part), part) for part in x
+    ]
     found = [ops.where(ops.isnan(part), part, each) for each, part in zip(found, x)]
-    return ops.logical_or(*is_infinite), *found
+    big = ops.maximum(ops.abs(x.real), ops.abs(x.imaginary))
+    large = ops.gt(big, c(math.sqrt(torch.finfo(c.dtype).max)))
+    size = ops.add(log_length(c, x), c(math.log(2)))
+    return ops.logical_or(infinite, large), found[0], found[1], size
 
 
 def asin(c: Constants, x: Pair) -> Pair:
@@ -332,10 +346,10 @@ def asin(c: Constants, x: Pair) -> Pair:
     across = ops.sub(ops.mul(minus.real, plus.real), ops.mul(minus.imaginary, plus.imaginary))
     real = ops.atan2(x.real, across)
     up = ops.sub(ops.mul(minus.real, plus.imaginary), ops.mul(minus.imaginary, plus.real))
-    endless, a, b = _endless(c, x)
+    far, a, b, size = _far(c, x)
     return Pair(
-        ops.where(endless, ops.atan2(a, ops.abs(b)), real),
-        ops.copysign(ops.where(endless, c(INF), ops.asinh(up)), x.imaginary),
+        _zero_stays(c, x.real, ops.where(far, ops.atan2(a, ops.abs(b)), real)),
+        ops.copysign(ops.where(far, size, ops.asinh(up)), x.imaginary),
     )
 
 
@@ -343,11 +357,17 @@ def acos(c: Constants, x: Pair) -> Pair:
     minus, plus = _roots(c, x)
     real = ops.mul(c(2), ops.atan2(minus.real, plus.real))
     up = ops.sub(ops.mul(plus.real, minus.imaginary), ops.mul(plus.imaginary, minus.real))
-    endless, a, b = _endless(c, x)
+    far, a, b, size = _far(c, x)
     return Pair(
-        ops.where(endless, ops.atan2(ops.abs(b), a), real),
-        ops.copysign(ops.where(endless, c(INF), ops.asinh(up)), ops.neg(x.imaginary)),
+        _right_angle(c, x, ops.where(far, ops.atan2(ops.abs(b), a), real)),
+        ops.copysign(ops.where(far, size, ops.asinh(up)), ops.neg(x.imaginary)),
     )
+
+
+def _right_angle(c: Constants, x: Pair, value: Any) -> Any:
+    """``value``, but a quarter turn of a purely imaginary NaN."""
+    upright = ops.logical_and(ops.eq(x.real, c(0)), ops.isnan(x.imaginary))
+    return ops.where(upright, c(math.pi / 2), value)
 
 
 def acosh(c: Constants, x: Pair) -> Pair:
@@ -355,8 +375,9 @@ def acosh(c: Constants, x: Pair) -> Pair:
     plus = sqrt(c, Pair(ops.add(x.real, c(1)), x.imaginary))
     across = ops.add(ops.mul(minus.real, plus.real), ops.mul(minus.imaginary, plus.imaginary))
     imaginary = ops.mul(c(2), ops.atan2(minus.imaginary, plus.real))
-    endless, a, b = _endless(c, x)
-    return Pair(ops.where(endless, c(INF), ops.asinh(across)), ops.where(endless, ops.atan2(b, a), imaginary))
+    far, a, b, size = _far(c, x)
+    turn = _right_angle(c, x, ops.where(far, ops.atan2(b, a), imaginary))
+    return Pair(ops.where(far, size, ops.asinh(across)), turn)
 
 
 def asinh(c: Constants, x: Pair) -> Pair:
@@ -368,13 +389,17 @@ def atanh(c: Constants, x: Pair) -> Pair:
     less = ops.sub(c(1), a)
     below = ops.fma(less, less, ops.mul(b, b))
     near = ops.mul(c(0.25), ops.log1p(ops.truediv(ops.mul(c(4), a), below)))
+    at_one = ops.mul(c(0.5), ops.sub(c(math.log(2)), ops.log(ops.hypot(less, b))))
+    info = torch.finfo(c.dtype)
+    near = ops.where(ops.lt(below, c(info.tiny / info.eps)), at_one, near)
     size = length(c, Pair(a, b))
     far = ops.where(ops.isinf(size), c(0), ops.truediv(ops.truediv(a, size), size))
-    is_far = ops.gt(size, c(math.sqrt(torch.finfo(c.dtype).max) / 4))
+    is_far = ops.gt(size, c(math.sqrt(info.max) / 4))
     real = ops.copysign(ops.where(is_far, far, near), x.real)
     across = ops.fma(ops.neg(b), b, ops.mul(less, ops.add(c(1), a)))
     turn = ops.mul(c(0.5), ops.atan2(ops.mul(c(2), b), across))
-    return Pair(real, ops.where(is_far, ops.copysign(c(math.pi / 2), b), turn))
+    at_end = ops.where(ops.isnan(b), b, ops.copysign(c(math.pi / 2), b))
+    return Pair(_zero_stays(c, x.real, real), ops.where(is_far, at_end, turn))
 
 
 def atan(c: Constants, x: Pair) -> Pair:

@@ -221,18 +221,6 @@ def pow_base(ctx: Builder, base: Any, exponent: ComplexOperand) -> Complex:
     return elementwise(ctx, by_parts.pow_, base, exponent)
 
 
-def conjugated(ctx: Builder, x: Complex) -> Complex:
-    """``conj(x)``: the real part is ``x``'s."""
-    return Complex(x.real, negated(ctx, x.imaginary))
-
-
-def negated(ctx: Builder, x: Any) -> Any:
-    """``-x``, real or complex."""
-    if isinstance(x, Complex):
-        return Complex(negated(ctx, x.real), negated(ctx, x.imaginary))
-    return ctx.pointwise(lambda index: ops.neg(x.load(index)), shape=x.shape, dtype=x.dtype)
-
-
 # -- real numbers ↔ complex ones ---------------------------------------------------------------------------
 
 

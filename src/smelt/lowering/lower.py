@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.contract.facts import environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Graph, Mutation, Origin, StridedView
+from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
-from smelt.lowering.complexes import conjugated, copied, negated
+from smelt.lowering.complexes import copied
 from smelt.lowering.contractions import keep_meaning
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
@@ -36,6 +36,7 @@ from smelt.symbolic.expr import with_known_signs
 _COPY_BACK = torch.ops.aten.copy_.default
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FUNCTIONALIZE = "functionalize the graph first"
+_ROW_MAJOR = torch.contiguous_format
 _MOST_HINTED = 1 << 20
 _RESERVED = re.compile(r"[a-z]{1,3}[0-9]*")
 
@@ -129,7 +130,7 @@ class _Lowering:
             if node.name in self.frozen and node not in self.mutated and sizes_known:
                 self.graph.frozen |= {buffer.name}
             if meta.is_conj() or meta.is_neg():
-                self.values[node] = self._resolved(node, meta)
+                self.values[node] = self._resolved(node, self.values[node])
             return
         value = _number(meta)
         self.values[node] = value
@@ -137,14 +138,18 @@ class _Lowering:
         if isinstance(value, Symbol):
             self.bound.add(value.name)
 
-    def _resolved(self, node: FxNode, meta: torch.Tensor) -> Tensor | Complex:
-        """An input whose memory holds the conjugates, or negatives, of its elements."""
+    def _resolved(self, node: FxNode, x: Tensor | Complex) -> Tensor | Complex:
+        """An input whose memory holds the conjugates, or negatives, of its elements; complex numbers come
+        without such (`Plan.lazy`).
+        """
         if node in self.mutated:
             raise Unsupported("an input is overwritten whose memory holds conjugates or negatives")
-        found = self.values[node]
-        if meta.is_neg():
-            found = negated(self.builder, found)
-        return conjugated(self.builder, found) if meta.is_conj() else found
+        if isinstance(x, Complex):
+            return x
+        buffer = self.builder.new_buffer(x.dtype, x.shape, contiguous_strides(x.shape))
+        body = Extern("aten.clone.default", (self.builder.strided(x),), {"memory_format": _ROW_MAJOR})
+        self.graph.nodes.append(Node((buffer.name,), body, self.builder.origin))
+        return Tensor(buffer.name, x.dtype, x.shape)
 
     def _get_attr(self, node: FxNode) -> None:
         value: Any = self.program.owning_module
@@ -472,7 +477,8 @@ def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
     for position, view in enumerate(graph.outputs):
         if isinstance(view, StridedView):
             buffer = graph.buffers[view.buffer]
-            whole = (view.shape, view.strides, view.offset) == (*buffer.outside[1:], 0)
+            whole = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+            whole = whole and not buffer.paired
             (found if position in positions and whole else outside).add(view.buffer)
     return frozenset(found - outside)
 

@@ -118,14 +118,3 @@ def tensor_at(
 ) -> torch.Tensor:
     """A tensor over ``storage`` at ``offset`` bytes, which must be a multiple of the element size."""
     return torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, shape, strides)
-
-
-def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones: the memory as it is, whether or not it holds conjugates.
-
-    >>> as_real(torch.tensor([1 + 2j]).conj())
-    tensor([[1., 2.]])
-    """
-    if tensor.is_neg():
-        tensor = torch._neg_view(tensor)
-    return torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)

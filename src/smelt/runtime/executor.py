@@ -11,7 +11,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.runtime import probe, trampoline
-from smelt.runtime.arena import ArenaPool, as_real, tensor_at
+from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import with_constants
 from smelt.runtime.library import CompileJob, Library
@@ -74,7 +74,7 @@ def build(
         "_empty": _empty,
         "_large": RECYCLER.empty,
         "_view": _view,
-        "_as_real": as_real,
+        "_as_real": torch.view_as_real,
         "_as_complex": torch.view_as_complex,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,

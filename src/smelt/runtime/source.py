@@ -178,6 +178,10 @@ class _Writer:
         if names:
             self.lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         self.lines.append("args.clear()")
+        for name in plan.lazy:
+            python = self.tensor(name)
+            self.lines.append(f"if {python}.is_conj() or {python}.is_neg():")
+            self.lines.append(f"    {python} = {python}.resolve_conj().resolve_neg()")
         if "_" in names:
             self.lines.append("del _")
         for symbol, tensor, dim in plan.shape_symbols:

@@ -180,6 +180,11 @@ class Assembler:
             steps=tuple(steps),
             outputs=outputs,
             shape_symbols=self._shape_symbols(),
+            lazy=tuple(
+                name
+                for name in self.graph.inputs
+                if isinstance(name, str) and self.graph.buffers[name].paired
+            ),
         )
         return scheduled
 
