@@ -60,7 +60,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for op in names
         for kind in (F32, F64)
     ]
-    runs += [single(pointwise("pow", [F32, F32], F32, LANES), "pow_4")]
+    runs += [single(pointwise(op, [F32, F32], F32, LANES), f"{op}_4") for op in ("pow", "atan2", "hypot")]
     for name, low in LOW.items():
         for lanes in (1, 4, 8, 16):
             runs.append(single(pointwise("to_dtype", [low], F32, lanes), f"from_{name}_{lanes}"))
@@ -169,6 +169,26 @@ def test_float32_pow(library: Library) -> None:
     out = torch.empty_like(x)
     library("pow_4", x, y, out, x.numel())
     truth = x.double().pow(y.double())
+    error = ulps(out, truth)
+    worst = int(error.argmax())
+    assert float(error[worst]) <= 0.6, (x[worst], y[worst], out[worst], truth[worst])
+    wrong = (torch.signbit(out) != torch.signbit(truth)) & ~truth.isnan()
+    assert not bool(wrong.any()), (x[wrong][:5], y[wrong][:5])
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot"])
+def test_length_and_angle_go_through_float64(library: Library, name: str) -> None:
+    """0.6 ulp for numbers of any size; signs, zeros, infinities and NaN are C's."""
+    generator = torch.Generator().manual_seed(4)
+    x, y = (torch.randn(100_000, generator=generator) ** 9 for _ in range(2))
+    special = torch.tensor(
+        [0.0, -0.0, 1.0, -1.0, 3e38, -3e38, 1e-45, -1e-40, torch.inf, -torch.inf, torch.nan]
+    )
+    x = torch.cat([x, special.repeat_interleave(len(special))])
+    y = torch.cat([y, special.repeat(len(special))])
+    out = torch.empty_like(x)
+    library(f"{name}_4", x, y, out, x.numel())
+    truth = getattr(torch, name)(x.double(), y.double())
     error = ulps(out, truth)
     worst = int(error.argmax())
     assert float(error[worst]) <= 0.6, (x[worst], y[worst], out[worst], truth[worst])

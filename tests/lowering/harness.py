@@ -53,8 +53,9 @@ def check(
 ) -> Graph:
     """Assert that the lowered function does what eager does; returns the loop graph.
 
-    Numbers: each element within ``4 * eager's error + 8 ulp`` of float64; ``slack`` adds that many ulp of the
-    largest result (for sums, where a small result may come from large terms). Integers and booleans exact.
+    Numbers: each element within ``4 * eager's error + 8 ulp`` of float64 (each part of a complex number, its
+    ulp being that of the length); ``slack`` adds that many ulp of the largest result (for sums, where a small
+    result may come from large terms). Integers and booleans exact.
     ``fallbacks``: the ATen overloads that are expected to go to ATen with a reason, no others.
     ``zeros``: whether the sign of a zero must be eager's (ATen itself differs between its own code paths).
     ``others``: more inputs (of other sizes) to run the same graph on.
@@ -98,7 +99,7 @@ def compare_run(
     try:
         reference = flat(function(*wide))
     except (RuntimeError, TypeError, IndexError):
-        reference = [x.double() if _is_float(x) else x for x in expected]
+        reference = [widened(x) for x in expected]
     assert len(got) == len(expected)
     pairs = [*zip(got, expected, reference)]
     pairs += [(a, b, c) for a, b, c in zip(mine, theirs, wide) if isinstance(a, torch.Tensor)]
@@ -123,21 +124,25 @@ def compare(
     if not _is_float(eager):
         _same_where("value", value != eager, value, eager)
         return
+    exact = widened(exact) if exact.shape == eager.shape else widened(eager)
+    scale = exact.abs()
+    if eager.is_complex():
+        scale = scale.unsqueeze(-1).expand(*scale.shape, 2)
+        value, eager, exact = (torch.view_as_real(each.resolve_conj()) for each in (value, eager, exact))
     _same_where("NaN", value.isnan() != eager.isnan(), value, eager)
     special = eager.isinf() | value.isinf()
     _same_where("infinity", special & (value != eager) & ~eager.isnan(), value, eager)
     if zeros:
         both = (eager == 0) & (value == 0)
         _same_where("sign of zero", both & (value.signbit() != eager.signbit()), value, eager)
-    exact = exact.double() if exact.shape == eager.shape else eager.double()
     usual = eager.isfinite() & exact.isfinite()
     if not usual.any():
         return
     info = torch.finfo(eager.dtype)
-    value, eager, exact = value[usual].double(), eager[usual].double(), exact[usual]
+    value, eager, exact, scale = value[usual].double(), eager[usual].double(), exact[usual], scale[usual]
     slack = max(slack, 8.0) if info.dtype == "float64" else slack  # eager is its own reference there
     error, theirs = (value - exact).abs(), (eager - exact).abs()
-    allowed = 4 * theirs + 8 * info.eps * exact.abs() + slack * info.eps * exact.abs().max() + info.tiny
+    allowed = 4 * theirs + 8 * info.eps * scale + slack * info.eps * scale.max() + info.tiny
     worst = int((error - allowed).argmax())
     assert (error <= allowed).all(), (
         f"error {error[worst]:.3g}, allowed {allowed[worst]:.3g}, eager's {theirs[worst]:.3g}: "
@@ -152,12 +157,14 @@ def _same_where(what: str, differs: torch.Tensor, value: torch.Tensor, eager: to
 
 
 def _is_float(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.dtype.is_floating_point
+    return isinstance(x, torch.Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex)
 
 
 def widened(x: Any) -> Any:
-    """Floating tensors in float64, all else as it is."""
-    return x.double() if _is_float(x) else x
+    """Floating tensors in float64, complex ones in complex128, all else as it is."""
+    if not _is_float(x):
+        return x
+    return x.to(torch.complex128) if x.is_complex() else x.double()
 
 
 def flat(result: Any) -> list[Any]:

@@ -1,4 +1,6 @@
-"""What only exporting takes apart: overloads that dispatch would have resolved, quantization in numbers."""
+"""What only exporting takes apart: overloads that dispatch would have resolved, quantization in numbers,
+Fourier transforms and products of complex numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from smelt.contract.spectra import SPECTRA
 
 aten = torch.ops.aten
 
@@ -185,4 +189,4 @@ def portable() -> dict[Any, Callable[..., Any]]:
     >>> aten._convolution.default in portable()
     True
     """
-    return {**_TABLE, **dict(_quantized())}
+    return {**_TABLE, **SPECTRA, **dict(_quantized())}

@@ -474,7 +474,7 @@ def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
     inputs = list(operands)
     for position, name in enumerate(graph.inputs):
         if isinstance(name, str):
-            strides = [evaluate(stride, sizes) for stride in graph.buffers[name].strides]
+            strides = [evaluate(stride, sizes) for stride in graph.buffers[name].outside[2]]
             made = torch.empty_strided(inputs[position].shape, strides, dtype=inputs[position].dtype)
             inputs[position] = made.copy_(inputs[position])
     return run_graph(graph, inputs)
@@ -530,7 +530,11 @@ def view_of(view: StridedView, buffers: Mapping[str, Tensor], sizes: Mapping[Sym
     tensor = buffers[view.buffer]
     shape = [evaluate(size, sizes) for size in view.shape]
     strides = [evaluate(stride, sizes) for stride in view.strides]
-    return tensor.as_strided(shape, strides, tensor.storage_offset() + evaluate(view.offset, sizes))
+    offset = evaluate(view.offset, sizes)
+    if view.dtype is not None and view.dtype.is_complex:  # buffers are pairs of real numbers
+        shape, strides, offset = [*shape, 2], [*(2 * stride for stride in strides), 1], 2 * offset
+        return torch.view_as_complex(tensor.as_strided(shape, strides, tensor.storage_offset() + offset))
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
 # -- graphs ---------------------------------------------------------------------------------------------
@@ -546,10 +550,10 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
         SmeltError: SM0502, the inputs do not fit the graph.
     """
     values = bind_sizes(graph, inputs)
-    buffers: dict[str, Tensor] = dict(graph.constants)
+    buffers: dict[str, Tensor] = {name: _memory(value) for name, value in graph.constants.items()}
     for name, value in zip(graph.inputs, inputs):
         if isinstance(name, str) and isinstance(value, Tensor):
-            buffers[name] = value
+            buffers[name] = _memory(value)
     for node in graph.nodes:
         _run(graph, node, buffers, values)
     outputs = [
@@ -573,7 +577,7 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
     for name, result in zip(node.outputs, results):
         if name is None:
             continue
-        buffer = graph.buffers[name]
+        buffer, result = graph.buffers[name], _memory(result)
         shape = [evaluate(size, values) for size in buffer.shape]
         strides = [evaluate(stride, values) for stride in buffer.strides]
         if result is None and 0 in shape:  # ATen gives none of what nobody can read
@@ -584,6 +588,11 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
                 "SM0501", what, where=node.origin.where, why=f"the node of {node.origin.op} is wrong"
             )
         buffers[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype).copy_(result)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """A tensor as loop functions see it: complex numbers are pairs of real ones."""
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
 
 
 def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symbol, Any]:
@@ -604,14 +613,14 @@ def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symb
                 raise SmeltError("SM0502", f"input {name} is a tensor, given was {type(value).__name__}")
             tensors.append((name, value))
     for name, value in tensors:
-        buffer = graph.buffers[name]
-        for expr, seen in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride())):
+        _, shape, strides = graph.buffers[name].outside
+        for expr, seen in zip((*shape, *strides), (*value.shape, *value.stride())):
             if isinstance(expr, Symbol):
                 values.setdefault(expr, seen)
     for name, value in tensors:
-        buffer = graph.buffers[name]
-        shape = [evaluate(size, values) for size in buffer.shape]
-        if list(value.shape) != shape or value.dtype != buffer.dtype:
-            what = f"input {name} is {buffer.dtype} {shape}, given was {value.dtype} {list(value.shape)}"
+        dtype, sizes, _ = graph.buffers[name].outside
+        wanted = [evaluate(size, values) for size in sizes]
+        if list(value.shape) != wanted or value.dtype != dtype:
+            what = f"input {name} is {dtype} {wanted}, given was {value.dtype} {list(value.shape)}"
             raise SmeltError("SM0502", what)
     return values

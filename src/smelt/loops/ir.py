@@ -41,7 +41,8 @@ class Buffer:
     """A named, typed, shaped piece of memory; strides are in elements.
 
     ``border``: how many zeros lie before and after each dimension, which may be loaded but not stored; ()
-    for none.
+    for none. ``paired``: ATen and the caller see complex numbers here; loop functions see real ones, the last
+    dimension holds real and imaginary part.
     """
 
     name: str
@@ -49,6 +50,19 @@ class Buffer:
     shape: Shape
     strides: Shape
     border: tuple[tuple[Expr, Expr], ...] = ()
+    paired: bool = False
+
+    @property
+    def outside(self) -> tuple[torch.dtype, Shape, Shape]:
+        """Dtype, shape and strides as ATen and the caller see them.
+
+        >>> two, four = sympy.Integer(2), sympy.Integer(4)
+        >>> Buffer("z", torch.float32, (four, two), (two, sympy.Integer(1)), paired=True).outside
+        (torch.complex64, (4,), (1,))
+        """
+        if not self.paired:
+            return self.dtype, self.shape, self.strides
+        return self.dtype.to_complex(), self.shape[:-1], tuple([step / 2 for step in self.strides[:-1]])
 
     @property
     def whole_shape(self) -> Shape:
@@ -177,12 +191,17 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class StridedView:
-    """A view of a buffer's memory as an ATen call can take it; strides and offset are in elements."""
+    """A view of a buffer's memory as an ATen call can take it; strides and offset are in elements.
+
+    ``dtype``: that of the elements; None: the buffer's own, as loop functions see it. A view of real numbers
+    may be one of the complex numbers that pairs of them are.
+    """
 
     buffer: str
     shape: Shape
     strides: Shape
     offset: Expr
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ def buffer_text(buffer: Any) -> str:
         size == 1 or same(stride, want) for size, stride, want in zip(buffer.shape, buffer.strides, expected)
     )
     text = text if plain else f"{text} strides ({index_text(buffer.strides)})"
+    if isinstance(buffer, Buffer) and buffer.paired:
+        text = f"{text} complex"
     if not isinstance(buffer, Buffer) or not buffer.border:
         return text
     return f"{text} border ({', '.join(f'{before}+{after}' for before, after in buffer.border)})"
@@ -335,7 +337,10 @@ def _extern_lines(body: Extern, outputs: list[str]) -> list[str]:
 def _value_text(value: Any) -> str:
     if isinstance(value, StridedView):
         offset = "" if value.offset == 0 else f" offset {python_text(value.offset)}"
-        return f"{value.buffer}[{index_text(value.shape)}] strides ({index_text(value.strides)}){offset}"
+        dtype = "" if value.dtype is None else f" {type_text(value.dtype)}"
+        return (
+            f"{value.buffer}[{index_text(value.shape)}] strides ({index_text(value.strides)}){offset}{dtype}"
+        )
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_value_text(item) for item in value)}]"
     return python_text(value) if isinstance(value, Expr) and value.is_integer else str(value)

@@ -84,11 +84,18 @@ def _buffers(graph: Graph) -> Iterator[Problem]:
             yield Problem(f"buffer {buffer.name} is filed under {name}")
         if len(buffer.shape) != len(buffer.strides):
             yield Problem(f"{name} has {len(buffer.shape)} dimensions and {len(buffer.strides)} strides")
+        if buffer.dtype.is_complex:
+            yield Problem(f"{name} is {buffer.dtype}: complex numbers are pairs of real ones")
+        elif buffer.paired and (buffer.shape[-1:], buffer.strides[-1:]) != ((2,), (1,)):
+            yield Problem(f"{name} has pairs, its last dimension is none: {buffer.shape}, {buffer.strides}")
         if any(size.is_negative for size in buffer.shape):
             yield Problem(f"{name} has a negative size: {buffer.shape}")
     for name, tensor in graph.constants.items():
         known = graph.buffers.get(name)
-        if known is not None and (tensor.dtype != known.dtype or not _equal(tensor.shape, known.shape)):
+        if known is None:
+            continue
+        dtype, shape, _ = known.outside
+        if tensor.dtype != dtype or not _equal(tensor.shape, shape):
             yield Problem(f"the constant {name} is {tensor.dtype} {list(tensor.shape)}, its buffer is not")
 
 

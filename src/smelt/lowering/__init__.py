@@ -41,6 +41,9 @@ ROW_MODULES: tuple[str, ...] = (
     "unique",
     "upsample",
     "zeta",
+    "complexes",
+    "complex_parts",
+    "complex_reductions",
 )
 """The modules beside this one that hold rows; importing them fills the table."""
 

@@ -34,13 +34,15 @@ class Way(Enum):
 class Decided:
     """What has been found out about a call, and holds for those that are alike.
 
-    ``way`` is None before it is known; ``reason``: why ATen has to run it, if it has to. ``results``: shape
+    ``way`` is None before it is known; ``reason``: why ATen has to run it, if it has to; ``complex``: whether
+    complex numbers go in or come out, None before it is known. ``results``: shape
     and strides of each result, and ``layouts``: the strides of buffers by their shapes, as the builder has
     worked them out.
     """
 
     way: Way | None = None
     reason: str | None = None
+    complex: bool | None = None
     results: list[tuple[Shape, Shape]] | None = None
     layouts: dict[Shape, Shape] = field(default_factory=dict)
 

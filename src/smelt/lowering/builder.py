@@ -37,7 +37,7 @@ from smelt.loops.ir import (
 from smelt.lowering.alike import Decided
 from smelt.lowering.dtypes import supported
 from smelt.lowering.numbers import symbolic_number
-from smelt.lowering.tensor import Index, Tensor
+from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var, same
 from smelt.symbolic.affine import expand, linear
@@ -97,8 +97,8 @@ class Builder:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the current node's (only or first) result."""
-        return self._first().dtype
+        """The dtype of the current node's (only or first) result; that of each part, of complex numbers."""
+        return real_dtype(self._first().dtype)
 
     def _first(self) -> torch.Tensor:
         return self.result if isinstance(self.result, torch.Tensor) else self.result[0]
@@ -202,6 +202,12 @@ class Builder:
         body = Scatter(source.buffer, tuple(shape), base.dtype, inner_fn, place, mode)
         return self._add(body, [base.dtype], [base.shape], [None])[0]
 
+    def whole(self, buffer: Buffer) -> Tensor | Complex:
+        """All of a buffer, as rows get it."""
+        if not buffer.paired:
+            return Tensor(buffer.name, buffer.dtype, buffer.shape)
+        return Complex(*pair(Tensor(buffer.name, buffer.dtype, buffer.shape)))
+
     def realize(self, x: Tensor) -> Tensor:
         """``x`` as a buffer of its own shape: itself where it is one, else a copy."""
         buffer = self.graph.buffers[x.buffer]
@@ -211,7 +217,7 @@ class Builder:
         return self.copy(x)
 
     def copy(self, x: Tensor, strides: Sequence[Expr] | None = None) -> Tensor:
-        """``x`` in a buffer of its own; ATen copies what loop functions cannot hold (complex numbers)."""
+        """``x`` in a buffer of its own; ATen copies what loop functions cannot hold (float8 …)."""
         if supported(x.dtype):
             return self.pointwise(x.load, shape=x.shape, dtype=x.dtype, strides=strides)
         view = self.try_strided(x)
@@ -296,7 +302,7 @@ class Builder:
                 continue
             buffer = self.new_buffer(meta.dtype, *next(laid_out))
             names.append(buffer.name)
-            tensors.append(Tensor(buffer.name, meta.dtype, buffer.shape))
+            tensors.append(self.whole(buffer))
         self.graph.nodes.append(Node(tuple(names), body, self.origin))
         return tensors[0] if single else tensors
 
@@ -388,12 +394,69 @@ class Builder:
         env = environment_of(self.result)
         return symbol if env is None else with_known_signs(symbol, env)
 
-    def strided(self, x: Tensor) -> StridedView:
-        """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
-        return self.try_strided(x) or self.try_strided(self._copy(x)) or _unreachable()
+    # -- complex numbers -----------------------------------------------------------------------------------
 
-    def try_strided(self, x: Tensor) -> StridedView | None:
+    def joined(self, x: Complex, strides: Sequence[Expr] | None = None) -> Tensor:
+        """The parts of each number in one buffer, ``[*x.shape, 2]``, that ATen and the caller see as ``x``.
+
+        ``strides``: the buffer's, counted in complex numbers.
+        """
+        steps = self._layout(x.shape) if strides is None else tuple(strides)
+        key = ("joined", x.real.buffer, x.imaginary.buffer, steps)
+        is_known = x.real.transform is tuple and x.imaginary.transform is tuple
+        if is_known and key in self.memo:
+            return self.memo[key]
+
+        def inner(index: Index) -> Any:
+            *place, part = index
+            if part.is_Integer:
+                return x.parts[int(part)].load(place)
+            is_real = ops.eq(ops.index_expr(part, torch.int64), ops.constant(0, torch.int64))
+            return ops.where(is_real, *x.load(place))
+
+        shape = (*x.shape, sympy.Integer(2))
+        buffer = self.new_buffer(x.dtype, x.shape, steps)
+        body = Pointwise(shape, x.real.dtype, inner)
+        self.graph.nodes.append(Node((buffer.name,), body, self.origin))
+        found = Tensor(buffer.name, x.real.dtype, shape)
+        if is_known:
+            self.memo[key] = found
+        return found
+
+    def pairs(self, x: Complex) -> Tensor:
+        """Real and imaginary parts side by side, ``[*x.shape, 2]``: a view where they lie so in memory."""
+        view = self.try_strided(x)
+        if view is None:
+            return self.joined(x)
+        real, two = x.real, sympy.Integer(2)
+        zero = tuple(real.transform((sympy.Integer(0),) * len(x.shape)))
+        one = tuple(x.imaginary.transform((sympy.Integer(0),) * len(x.shape)))
+        places = [d for d, (a, b) in enumerate(zip(zero, one)) if a != b]
+        if len(places) != 1 or one[places[0]] - zero[places[0]] != 1:
+            return self.joined(x)
+
+        def transform(index: Index) -> Index:
+            at = list(real.transform(index[:-1]))
+            at[places[0]] = at[places[0]] + index[-1]
+            return at
+
+        return Tensor(real.buffer, real.dtype, (*x.shape, two), transform)
+
+    # -- views that ATen takes -------------------------------------------------------------------------------
+
+    def strided(self, x: Tensor | Complex) -> StridedView:
+        """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
+        known = self.try_strided(x)
+        return known or self.try_strided(self.laid_out(x, contiguous_strides(x.shape))) or _unreachable()
+
+    def laid_out(self, x: Tensor | Complex, strides: Sequence[Expr]) -> Tensor | Complex:
+        """``x`` in a buffer with these strides."""
+        return Complex(*pair(self.joined(x, strides))) if isinstance(x, Complex) else self.copy(x, strides)
+
+    def try_strided(self, x: Tensor | Complex) -> StridedView | None:
         """The strided view of ``x``'s buffer that ``x`` is, or None where its index is not affine."""
+        if isinstance(x, Complex):
+            return self._strided_pairs(x)
         buffer = self.graph.buffers[x.buffer]
         variables = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         extents = dict(zip(variables, x.shape))
@@ -408,8 +471,18 @@ class Builder:
             return None
         return StridedView(x.buffer, x.shape, tuple(strides), flat)
 
-    def _copy(self, x: Tensor) -> Tensor:
-        return self.copy(x, contiguous_strides(x.shape))
+    def _strided_pairs(self, x: Complex) -> StridedView | None:
+        """The view of complex numbers whose parts are real views side by side; None where they are not."""
+        real, imaginary = self.try_strided(x.real), self.try_strided(x.imaginary)
+        if real is None or imaginary is None or real.buffer != imaginary.buffer:
+            return None
+        if real.strides != imaginary.strides or expand(imaginary.offset - real.offset) != 1:
+            return None
+        strides = [sympy.Integer(1) if n == 1 else step / 2 for n, step in zip(real.shape, real.strides)]
+        offset = expand(real.offset / 2)
+        if not all(number.is_integer for number in (*strides, offset)):
+            return None
+        return StridedView(real.buffer, real.shape, tuple(strides), offset, x.dtype)
 
     def _encode(self, arg: Any) -> Any:
         if isinstance(arg, Tensor):
@@ -460,9 +533,35 @@ class Builder:
 
     def new_buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
         """A fresh name in the graph; rows call `pointwise` and its like, which fill the buffer too."""
-        buffer = Buffer(f"b{len(self.graph.buffers)}", dtype, shape, strides)
+        buffer = buffer_of(f"b{len(self.graph.buffers)}", dtype, shape, strides)
         self.graph.buffers[buffer.name] = buffer
         return buffer
+
+
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the parts of complex numbers; other dtypes as they are.
+
+    >>> real_dtype(torch.complex64), real_dtype(torch.int8)
+    (torch.float32, torch.int8)
+    """
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def buffer_of(name: str, dtype: torch.dtype, shape: Shape, strides: Shape) -> Buffer:
+    """A buffer for a tensor of this dtype and layout; of pairs, for complex numbers."""
+    if not dtype.is_complex:
+        return Buffer(name, dtype, shape, strides)
+    steps = (*(2 * step for step in strides), sympy.Integer(1))
+    return Buffer(name, dtype.to_real(), (*shape, sympy.Integer(2)), steps, paired=True)
+
+
+def pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The elements 0 and 1 of the last dimension, as views."""
+
+    def element(number: int) -> Tensor:
+        return x.view(x.shape[:-1], lambda index: [*index, sympy.Integer(number)])
+
+    return element(0), element(1)
 
 
 _SIZE, _OFFSET = CallMethodKey("size"), (CallMethodKey("storage_offset"),)

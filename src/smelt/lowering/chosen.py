@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+
+from smelt.lowering.tensor import Complex
 
 _BY_NAME: dict[str, tuple[str, ...]] = {
     "a matrix product": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_int_mm"),
@@ -42,20 +45,29 @@ def chosen(target: OpOverload) -> str | None:
 
 
 def foreign_kind(values: Any) -> str | None:
-    """``"complex"`` or ``"sparse"``, where one of these values (nested in sequences) is; else None.
+    """``"sparse"``, where one of these values (nested in sequences) is that; else None.
 
-    Such tensors are ATen's: loop functions have real numbers in strided memory.
+    Such tensors are ATen's: loop functions have strided memory.
 
-    >>> foreign_kind([torch.ones(2), [torch.ones(2, dtype=torch.complex64)]])
-    'complex'
+    >>> foreign_kind([torch.ones(2), [torch.ones(2).to_sparse()]])
+    'sparse'
     """
     if isinstance(values, (list, tuple)):
         return next((kind for kind in map(foreign_kind, values) if kind is not None), None)
-    if not isinstance(values, torch.Tensor):
-        return "complex" if isinstance(values, complex) else None
-    if values.layout is not torch.strided:
-        return "sparse"
-    return "complex" if values.dtype.is_complex else None
+    return "sparse" if isinstance(values, torch.Tensor) and values.layout is not torch.strided else None
+
+
+def touches_complex(arguments: Any, results: Any) -> bool:
+    """Whether complex numbers go into a call or come out of it: arguments of rows, metadata of results.
+
+    >>> touches_complex([[2, 1j]], torch.ones(3)), touches_complex([2], torch.ones(3))
+    (True, False)
+    """
+    values = tree_leaves([arguments, results])
+    return any(
+        isinstance(each, (complex, Complex)) or (isinstance(each, torch.Tensor) and each.dtype.is_complex)
+        for each in values
+    )
 
 
 def touches_foreign(arguments: Sequence[Any], results: Any) -> str | None:

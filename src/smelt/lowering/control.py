@@ -17,8 +17,11 @@ from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_na
 from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
-from smelt.lowering.tensor import Tensor
+from smelt.lowering.tensor import Complex, Tensor
+from smelt.records import replace
 from smelt.symbolic import as_expr, contiguous_strides
+
+ZERO = sympy.Integer(0)
 
 CUSTOM = "custom operator"
 
@@ -107,7 +110,7 @@ class HigherOrder:
             copies = {base: self._copy_of(base) for base in bases}
             for arg in mutable:
                 value = kwargs.pop(arg.name)
-                given[arg.name] = _mapped(value, lambda each: _whole(copies[each]))
+                given[arg.name] = _mapped(value, copies.__getitem__)
             nests = [node.kwargs[arg.name] for arg in mutable]
         else:
             bases = list(kwargs.pop("_all_bases"))
@@ -129,7 +132,7 @@ class HigherOrder:
         given: dict[str, Any],
         metas: Sequence[Any],
         bases: list[Node],
-        copies: dict[Node, Tensor],
+        copies: dict[Node, Tensor | Complex],
         nests: list[Any],
     ) -> list[Any]:
         returns = target._schema.returns
@@ -142,20 +145,22 @@ class HigherOrder:
         builder = self.builder
         builder.result = (*own, *(base.meta["val"] for base in order))
         reason = None if is_custom(target) else f"{target} writes to its arguments"
-        written = [copies[base].buffer for base in order]
+        written = [copies[base].buffers[0] for base in order]
         results = builder.extern(str(target), [], given, reason, overwrites=written)
         changed = dict(zip(order, results[len(own) :]))
         values = results[: len(own)] or [None]
         return [*values, *(_mapped(nest, changed.__getitem__) for nest in nests)]
 
-    def _copy_of(self, base: Node) -> Tensor:
+    def _copy_of(self, base: Node) -> Tensor | Complex:
         """A copy in memory of its own, laid out as the base is."""
         whole, meta = self.value(base), base.meta["val"]
         wanted = strides_of(meta)
         strides = wanted if is_dense(shape_of(meta), wanted) else contiguous_strides(shape_of(meta))
-        return self.builder.pointwise(whole.load, shape=whole.shape, dtype=whole.dtype, strides=strides)
+        return self.builder.laid_out(whole, strides)
 
-    def _views(self, arg: Any, kwargs: dict[str, Any], bases: list[Node], copies: dict[Node, Tensor]) -> Any:
+    def _views(
+        self, arg: Any, kwargs: dict[str, Any], bases: list[Node], copies: dict[Node, Tensor | Complex]
+    ) -> Any:
         """The argument that is written to, as views of the copies; the keys that say how leave ``kwargs``."""
         if library.is_tensorlist_like_type(arg.type):
             length = kwargs.pop(f"_{arg.name}_length")
@@ -165,30 +170,32 @@ class HigherOrder:
         return self._view(f"_{arg.name}", kwargs, bases, copies)
 
     def _view(
-        self, prefix: str, kwargs: dict[str, Any], bases: list[Node], copies: dict[Node, Tensor]
+        self, prefix: str, kwargs: dict[str, Any], bases: list[Node], copies: dict[Node, Tensor | Complex]
     ) -> StridedView | None:
         position = kwargs.pop(f"{prefix}_base_index")
         if position is None:
             return None
         base = bases[position]
         meta = base.meta["val"]
-        buffer = self.builder.graph.buffers[copies[base].buffer]
-        view = _whole(copies[base], buffer.strides)
+        buffer = self.builder.graph.buffers[copies[base].buffers[0]]
+        dtype, whole, steps = buffer.outside
+        view = StridedView(buffer.name, whole, steps, ZERO, dtype if buffer.paired else None)
         kwargs.pop(f"{prefix}_alias", None)
         if f"{prefix}_slice_dim" in kwargs:
             dim = kwargs.pop(f"{prefix}_slice_dim")
             start, end = (self._size(kwargs.pop(f"{prefix}_slice_{which}")) for which in ("start", "end"))
             sliced = (*view.shape[:dim], end - start, *view.shape[dim + 1 :])
-            return StridedView(buffer.name, sliced, buffer.strides, start * buffer.strides[dim])
+            return replace(view, shape=sliced, offset=start * steps[dim])
         if f"{prefix}_storage_offset" in kwargs:
-            if tuple(buffer.strides) != strides_of(meta):
+            if steps != strides_of(meta):
                 raise Unsupported("a strided view of memory with gaps is written to")
             shape, strides = (
                 tuple(self._size(each) for each in kwargs.pop(f"{prefix}_{which}"))
                 for which in ("size", "stride")
             )
             offset = self._size(kwargs.pop(f"{prefix}_storage_offset"))
-            return StridedView(buffer.name, shape, strides, offset - as_expr(meta.storage_offset()))
+            first = as_expr(meta.storage_offset())
+            return replace(view, shape=shape, strides=strides, offset=offset - first)
         return view
 
     def _size(self, value: Any) -> Expr:
@@ -221,10 +228,6 @@ def _symbols(value: Any) -> set[Symbol]:
     if isinstance(value, (list, tuple)):
         return set().union(*(_symbols(each) for each in value))
     return set()
-
-
-def _whole(x: Tensor, strides: Sequence[Expr] | None = None) -> Any:
-    return x if strides is None else StridedView(x.buffer, x.shape, tuple(strides), sympy.Integer(0))
 
 
 def _flat(value: Any) -> list[Any]:

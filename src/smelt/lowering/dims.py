@@ -10,7 +10,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
-from smelt.lowering.builder import Builder, constant
+from smelt.lowering.builder import Builder, constant, real_dtype
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import as_expr
@@ -136,7 +136,7 @@ def static(value: Any, what: str) -> int:
 
 def result_dtype(ctx: Builder, position: int) -> torch.dtype:
     """The dtype of result number ``position`` of the current node."""
-    return ctx.result[position].dtype
+    return real_dtype(ctx.result[position].dtype)
 
 
 def result_shape(ctx: Builder, position: int) -> tuple[Expr, ...]:

@@ -6,13 +6,15 @@ import torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
-_SUPPORTED = frozenset((*FLOATS, *INTEGERS, torch.bool))
+COMPLEX = (torch.complex64, torch.complex128)
+_SUPPORTED = frozenset((*FLOATS, *INTEGERS, *COMPLEX, torch.bool))
 
 
 def supported(dtype: torch.dtype) -> bool:
-    """Whether loop functions can hold values of this dtype (complex, quantized, float8 … they cannot).
+    """Whether loop functions can hold values of this dtype (quantized, float8 … they cannot); complex numbers
+    are two of them.
 
-    >>> supported(torch.bfloat16), supported(torch.complex64)
+    >>> supported(torch.bfloat16), supported(torch.float8_e5m2)
     (True, False)
     """
     return dtype in _SUPPORTED

@@ -18,15 +18,16 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.contract.facts import environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Buffer, Extern, Graph, Mutation, Node, Origin, StridedView
+from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.alike import Alike, Way
-from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
-from smelt.lowering.chosen import chosen, touches_foreign
+from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
+from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
+from smelt.lowering.complexes import copied
 from smelt.lowering.contractions import keep_meaning
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
-from smelt.lowering.registry import TABLE, Row, row_of
-from smelt.lowering.tensor import HeldNumber, Tensor
+from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
+from smelt.lowering.tensor import Complex, HeldNumber, Tensor
 from smelt.records import replace
 from smelt.runtime.externs import is_mutating, is_random
 from smelt.symbolic import as_expr, contiguous_strides, free_symbols, is_one, is_zero, same
@@ -125,12 +126,12 @@ class _Lowering:
     def _placeholder(self, node: FxNode) -> None:
         meta = node.meta.get("val")
         if isinstance(meta, torch.Tensor):
-            buffer = Buffer(self._name(str(node.target)), meta.dtype, shape_of(meta), strides_of(meta))
+            buffer = buffer_of(self._name(str(node.target)), meta.dtype, shape_of(meta), strides_of(meta))
             self.graph.buffers[buffer.name] = buffer
             self.graph.inputs.append(buffer.name)
-            self.builder.offsets[buffer.name] = as_expr(meta.storage_offset())
+            self.builder.offsets[buffer.name] = as_expr(meta.storage_offset()) * (2 if buffer.paired else 1)
             self.bound.update(symbol.name for symbol in free_symbols(buffer.shape))
-            self.values[node] = Tensor(buffer.name, buffer.dtype, buffer.shape)
+            self.values[node] = self.builder.whole(buffer)
             sizes_known = not free_symbols((*buffer.shape, *buffer.strides))
             if node.name in self.frozen and node not in self.mutated and sizes_known:
                 self.graph.frozen |= {buffer.name}
@@ -143,10 +144,14 @@ class _Lowering:
         if isinstance(value, Symbol):
             self.bound.add(value.name)
 
-    def _resolved(self, node: FxNode, x: Tensor) -> Tensor:
-        """An input whose memory holds the conjugates, or negatives, of its elements: a plain copy of it."""
+    def _resolved(self, node: FxNode, x: Tensor | Complex) -> Tensor | Complex:
+        """An input whose memory holds the conjugates, or negatives, of its elements; complex numbers come
+        without such (`Plan.lazy`).
+        """
         if node in self.mutated:
             raise Unsupported("an input is overwritten whose memory holds conjugates or negatives")
+        if isinstance(x, Complex):
+            return x
         buffer = self.builder.new_buffer(x.dtype, x.shape, contiguous_strides(x.shape))
         body = Extern("aten.clone.default", (self.builder.strided(x),), {"memory_format": _ROW_MAJOR})
         self.graph.nodes.append(Node((buffer.name,), body, self.builder.origin))
@@ -160,11 +165,12 @@ class _Lowering:
             self.values[node] = value
             return
         name = self._name(f"{self.path}{node.target}")
-        buffer = Buffer(name, value.dtype, shape_of(value), strides_of(value))
+        value = value.detach().resolve_conj().resolve_neg()
+        buffer = buffer_of(name, value.dtype, shape_of(value), strides_of(value))
         self.graph.buffers[name] = buffer
-        self.graph.constants[name] = value.detach()
+        self.graph.constants[name] = value
         self.graph.constant_paths[name] = f"{self.path}{node.target}"
-        self.values[node] = Tensor(name, buffer.dtype, buffer.shape)
+        self.values[node] = self.builder.whole(buffer)
 
     def _call_function(self, node: FxNode) -> None:
         args = [self._argument(arg) for arg in node.args]
@@ -210,7 +216,7 @@ class _Lowering:
         views: dict[FxNode, StridedView] = {}
         for position, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             value = self._argument(result)
-            if isinstance(value, Tensor) and isinstance(result, FxNode):
+            if isinstance(value, (Tensor, Complex)) and isinstance(result, FxNode):
                 self.builder.origin = Origin("output", result.meta.get("where"))
                 if result not in views:
                     views[result] = self._output_view(result, value, position in self.aliases)
@@ -227,6 +233,10 @@ class _Lowering:
     def _call(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
         decided, row = self.builder.decided, row_of(target)
+        if decided.complex is None:
+            decided.complex = touches_complex([args, kwargs], self.builder.result)
+        if decided.complex:
+            row = complex_row_of(target)
         if decided.way is None:
             decided.way, decided.reason = self._way(node, target, row, args, kwargs)
         if decided.way is Way.ROW:
@@ -252,6 +262,8 @@ class _Lowering:
         """How to lower a call; and why as a fallback, where it is one."""
         if is_custom(target):
             return Way.ATEN, None
+        if self.builder.decided.complex and row is None:
+            return Way.ATEN, None if chosen(target) else f"complex numbers: {_no_row(target)}"
         if touches_foreign([*node.args, *node.kwargs.values()], self.builder.result):
             return Way.VIEW if row is not None and is_view(target) else Way.ATEN, None
         foreign = _foreign([args, kwargs, self.builder.result])
@@ -346,16 +358,16 @@ class _Lowering:
         if isinstance(arg, (list, tuple)):
             return [self._strided_argument(each, exact) for each in arg]
         value = self._argument(arg)
-        if not (isinstance(arg, FxNode) and isinstance(value, Tensor)):
+        if not (isinstance(arg, FxNode) and isinstance(value, (Tensor, Complex))):
             return value
-        known = self.alike.view(arg, value.buffer, exact)
+        known = self.alike.view(arg, value.buffer, exact) if isinstance(value, Tensor) else None
         if known is not None:
             return known
         wanted = strides_of(arg.meta["val"])
         view = _with_strides(self.builder.strided(value), wanted)
         if exact and view.strides != wanted and is_dense(value.shape, wanted):
-            view = _with_strides(self.builder.strided(self.builder.copy(value, wanted)), wanted)
-        if view.buffer == value.buffer:
+            view = _with_strides(self.builder.strided(self.builder.laid_out(value, wanted)), wanted)
+        if isinstance(value, Tensor) and view.buffer == value.buffer:
             self.alike.seen_as(arg, view, exact)
         return view
 
@@ -411,12 +423,19 @@ class _Lowering:
 
     # -- mutations and outputs ------------------------------------------------------------------------------
 
-    def _copy_back(self, node: FxNode, args: list[Any]) -> Tensor:
+    def _copy_back(self, node: FxNode, args: list[Any]) -> Tensor | Complex:
         """An input's new content: a buffer of its shape and dtype, written back at the end."""
         target, source = args[0], args[1]
         if not (isinstance(node.args[0], FxNode) and node.args[0].op == "placeholder"):
             raise self._error("SM0431", node, "copy_ to something that is no input", _FUNCTIONALIZE)
-        fresh = source.buffer not in self.graph.inputs and source.buffer not in self.graph.constants
+        fresh = not any(name in self.graph.inputs or name in self.graph.constants for name in source.buffers)
+        if isinstance(target, Complex):
+            source = copied(self.builder, target, source)
+            buffer = self.builder.joined(source).buffer
+            self.graph.mutations.append(Mutation(target.real.buffer, buffer))
+            return self.builder.whole(self.graph.buffers[buffer])
+        if isinstance(source, Complex):
+            source = copied(self.builder, target, source)
         if not (fresh and source.dtype == target.dtype and source.shape == target.shape):
             row, twin = TABLE[torch.ops.aten.copy.default], torch.ops.aten.copy.default
             foreign = _foreign([target, source]) is not None
@@ -425,22 +444,23 @@ class _Lowering:
         self.graph.mutations.append(Mutation(target.buffer, source.buffer))
         return source
 
-    def _output_view(self, node: FxNode, x: Tensor, alias: bool) -> StridedView:
+    def _output_view(self, node: FxNode, x: Tensor | Complex, alias: bool) -> StridedView:
         """The output with eager's strides. A view stays one, save of an input's content from before. The
         ``alias`` of what an input is given may have strides that no new buffer has: it views the input.
         """
         wanted = strides_of(node.meta["val"])
         if node.target is _COPY_BACK:
             x = self.values[node.args[0]]  # type: ignore[index]
-        stale = node.target is not _COPY_BACK and x.buffer in self._overwritten
-        stale |= bool(self.path) and (x.buffer in self.graph.inputs or x.buffer in self.graph.constants)
+        given = {*self.graph.inputs, *self.graph.constants} if self.path else set()
+        stale = node.target is not _COPY_BACK and not self._overwritten.isdisjoint(x.buffers)
+        stale |= not given.isdisjoint(x.buffers)
         view = None if stale else self._as_strided(node) or self.builder.try_strided(x)
         if view is None or not _same_layout(x.shape, view.strides, wanted):
-            homes = [each.target for each in self.graph.mutations if each.source == x.buffer]
+            homes = [each.target for each in self.graph.mutations if each.source in x.buffers]
             if alias and homes and not is_dense(x.shape, wanted):
                 return self._view_as_traced(homes[0], node)
             strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
-            view = self.builder.strided(self.builder.copy(x, strides))
+            view = self.builder.strided(self.builder.laid_out(x, strides))
         return _with_strides(view, wanted)
 
     def _as_strided(self, node: FxNode) -> StridedView | None:
@@ -450,21 +470,25 @@ class _Lowering:
         """
         base = node.args[0] if node.target is torch.ops.aten.as_strided.default else None
         source = self.values.get(base) if isinstance(base, FxNode) else None
-        if not isinstance(source, Tensor) or source.buffer not in self.graph.inputs or base in self.mutated:
+        if not isinstance(source, (Tensor, Complex)) or base in self.mutated:
             return None
-        return self._view_as_traced(source.buffer, node)
+        if len(set(source.buffers)) != 1 or source.buffers[0] not in self.graph.inputs:
+            return None
+        return self._view_as_traced(source.buffers[0], node)
 
     def _view_as_traced(self, name: str, node: FxNode) -> StridedView:
         """The view of an input that has the sizes, strides and offset of a node."""
         meta = node.meta["val"]
-        offset = as_expr(meta.storage_offset()) - self.builder.offsets.get(name, sympy.Integer(0))
-        return StridedView(name, shape_of(meta), strides_of(meta), offset)
+        first = self.builder.offsets.get(name, sympy.Integer(0))
+        dtype = meta.dtype if meta.dtype.is_complex else None
+        offset = as_expr(meta.storage_offset()) - (first if dtype is None else first / 2)
+        return StridedView(name, shape_of(meta), strides_of(meta), offset, dtype)
 
     @cached_property
     def _overwritten(self) -> set[str]:
         """The inputs that are given another content at the end."""
         values = [self.values.get(node) for node in self.mutated]
-        return {value.buffer for value in values if isinstance(value, Tensor)}
+        return {name for value in values if isinstance(value, (Tensor, Complex)) for name in value.buffers}
 
     # -- small things ---------------------------------------------------------------------------------------
 
@@ -493,6 +517,7 @@ def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
         if isinstance(view, StridedView):
             buffer = graph.buffers[view.buffer]
             whole = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+            whole = whole and not buffer.paired
             (found if position in positions and whole else outside).add(view.buffer)
     return frozenset(found - outside)
 
@@ -530,7 +555,7 @@ def _foreign(values: Any) -> str | None:
         return _foreign(list(values.values()))
     if isinstance(values, (list, tuple)):
         return next((reason for reason in map(_foreign, values) if reason is not None), None)
-    if isinstance(values, Tensor):
+    if isinstance(values, (Tensor, Complex)):
         return None if supported(values.dtype) else f"{values.dtype} has no loop functions"
     if isinstance(values, torch.Tensor):
         if values.layout is not torch.strided:

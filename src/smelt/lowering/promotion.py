@@ -18,7 +18,7 @@ from smelt.lowering.dims import broadcast_index, compute_dtype, convert
 from smelt.lowering.dtypes import is_low
 from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.registry import TABLE
-from smelt.lowering.tensor import Index, Tensor
+from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import is_zero
 
@@ -57,15 +57,15 @@ def named(name: str) -> Function:
     return lambda c, *values: getattr(ops, name)(*values)
 
 
-def promote(operands: Sequence[Operand]) -> torch.dtype:
+def promote(operands: Sequence[Operand | Complex | complex]) -> torch.dtype:
     """The dtype that operands promote to: tensors with dimensions before 0-d tensors before numbers.
 
     >>> import sympy
     >>> promote([Tensor("x", torch.bfloat16, (sympy.Integer(2),)), 2.5])
     torch.bfloat16
     """
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    numbers = [_number_dtype(x) for x in operands if not isinstance(x, Tensor)]
+    tensors = [x for x in operands if isinstance(x, (Tensor, Complex))]
+    numbers = [_number_dtype(x) for x in operands if not isinstance(x, (Tensor, Complex))]
     by_category = [
         [x.dtype for x in tensors if x.shape],
         [x.dtype for x in tensors if not x.shape],
@@ -81,10 +81,12 @@ def promote(operands: Sequence[Operand]) -> torch.dtype:
 
 
 def _combine(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
-    """A lower category counts only where it is of a higher kind (bool < integer < floating)."""
-    if higher.is_floating_point:
+    """A lower category counts only where it is of a higher kind (bool < integer < floating < complex)."""
+    if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
         return higher
-    if higher is torch.bool or lower.is_floating_point:
+    if higher.is_floating_point:
+        return higher.to_complex()
+    if higher is torch.bool or lower.is_floating_point or lower.is_complex:
         return torch.promote_types(higher, lower)
     return higher
 
@@ -96,6 +98,8 @@ def _number_dtype(number: Any) -> torch.dtype:
         return torch.int64
     if isinstance(number, (float, Expr)):
         return torch.get_default_dtype()
+    if isinstance(number, complex):
+        return torch.get_default_dtype().to_complex()
     raise Unsupported(f"an operand of type {type(number).__name__}")
 
 

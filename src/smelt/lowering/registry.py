@@ -51,6 +51,30 @@ def lowers_named(name: str) -> Callable[[Row], Row]:
     return add
 
 
+COMPLEX: dict[torch._ops.OpOverload, Row] = {}
+"""ATen overload → row for calls into which complex numbers go, or out of which they come.
+
+Tensors of complex numbers are `smelt.lowering.tensor.Complex`.
+"""
+
+
+def lowers_complex(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
+    """Register a row for ATen overloads on complex numbers."""
+
+    def add(row: Row) -> Row:
+        for overload in overloads:
+            assert overload not in COMPLEX, f"{overload} has a row for complex numbers already"
+            COMPLEX[overload] = row
+        return row
+
+    return add
+
+
+def complex_row_of(overload: torch._ops.OpOverload) -> Row | None:
+    """The row of an overload for complex numbers, or None."""
+    return COMPLEX.get(overload)
+
+
 def row_of(overload: torch._ops.OpOverload) -> Row | None:
     """The row of an overload, or None."""
     return TABLE.get(overload) or NAMED.get(overload.name())

@@ -1,9 +1,12 @@
-"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform."""
+"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform.
+
+A tensor of complex numbers is two of real ones (`Complex`), which no row but those for complex numbers sees.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -32,6 +35,11 @@ class Tensor:
     shape: tuple[Expr, ...]
     transform: Callable[[Index], Index] = tuple
 
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The buffers that the elements are in."""
+        return (self.buffer,)
+
     def load(self, index: Index) -> Any:
         """The value at ``index`` under the current `ops` handler."""
         return ops.load(self.buffer, tuple(self.transform(index)))
@@ -40,6 +48,42 @@ class Tensor:
         """A view of this view: ``transform`` maps an index of the new shape to one of the old."""
         outer = self.transform
         return Tensor(self.buffer, self.dtype, tuple(shape), lambda index: outer(transform(index)))
+
+
+class Pair(NamedTuple):
+    """A complex value under an `ops` handler."""
+
+    real: Any
+    imaginary: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A tensor of complex numbers: its real and imaginary parts, of one real dtype and one shape."""
+
+    real: Tensor
+    imaginary: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.real.dtype.to_complex()
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return self.real.shape
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        return self.real, self.imaginary
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The buffers that the elements are in."""
+        return self.real.buffer, self.imaginary.buffer
+
+    def load(self, index: Index) -> Pair:
+        """The value at ``index`` under the current `ops` handler."""
+        return Pair(self.real.load(index), self.imaginary.load(index))
 
 
 class HeldNumber(Symbol):

@@ -74,6 +74,8 @@ def build(
         "_empty": _empty,
         "_large": RECYCLER.empty,
         "_view": _view,
+        "_as_real": torch.view_as_real,
+        "_as_complex": torch.view_as_complex,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,
         "_tensor_at": tensor_at,

@@ -61,13 +61,15 @@ class Ref:
 class ViewRef:
     """In an ExternStep's arguments or the plan's outputs: ``as_strided`` of the tensor ``name``.
 
-    ``offset`` counts elements from the tensor's own first element.
+    ``offset`` counts elements from the tensor's own first element. ``dtype``: of the view, where it is not
+    the tensor's: complex numbers as pairs of real ones, or the other way.
     """
 
     name: str
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     offset: Size
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class Plan:
     ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
     ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
     ``folded``: which of the constants are computed ahead, and how.
+    ``lazy``: inputs of complex numbers, whose memory may hold their conjugates or negatives: they are copied
+    then.
     ``orders``: (output, its dimensions as its memory has them, outermost first) of each saved one that lies
     otherwise than the program says.
     """
@@ -172,6 +176,7 @@ class Plan:
     layouts: tuple[TensorSpec, ...] = ()
     folded: tuple[Folded, ...] = ()
     orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    lazy: tuple[str, ...] = ()
 
     @property
     def folded_constants(self) -> frozenset[str]:

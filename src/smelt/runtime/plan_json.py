@@ -34,7 +34,7 @@ from smelt.runtime.plan import (
     ViewRef,
 )
 
-VERSION = 3
+VERSION = 4
 _TAG = "$"
 
 
@@ -64,6 +64,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "layouts": [_spec_out(spec) for spec in plan.layouts],
         "folded": [_folded_out(each) for each in plan.folded],
         "orders": [[output, list(order)] for output, order in plan.orders],
+        "lazy": list(plan.lazy),
         "notes": encode(plan.notes),
     }
 
@@ -99,6 +100,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         folded=read.each(_folded_in, data["folded"]),
         orders=read.each(read.fields(read.index, read.indices), data["orders"]),
         notes=read.named(decode(data["notes"])),
+        lazy=read.each(read.name, data["lazy"]),
     )
 
 
@@ -149,13 +151,18 @@ def _torch_name(kind: type) -> Callable[[str], Any]:
 
 
 def _view(fields: list[Any]) -> ViewRef:
-    name, shape, strides, offset = fields
-    return ViewRef(read.name(name), read.sizes(shape), read.sizes(strides), read.size(offset))
+    name, shape, strides, offset, dtype = fields
+    kind = read.optional(read.dtype)(dtype)
+    return ViewRef(read.name(name), read.sizes(shape), read.sizes(strides), read.size(offset), kind)
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "ref": (Ref, lambda ref: ref.name, lambda v: Ref(read.name(v))),
-    "view": (ViewRef, lambda view: [view.name, list(view.shape), list(view.strides), view.offset], _view),
+    "view": (
+        ViewRef,
+        lambda view: [view.name, list(view.shape), list(view.strides), view.offset, view.dtype],
+        _view,
+    ),
     "size": (SizeRef, lambda size: size.expr, lambda v: SizeRef(read.condition(v))),
     "dtype": (torch.dtype, str, _torch_name(torch.dtype)),
     "layout": (torch.layout, str, _torch_name(torch.layout)),

@@ -134,6 +134,10 @@ class _Writer:
         if names:
             self.lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         self.lines.append("args.clear()")
+        for name in plan.lazy:
+            python = self.tensor(name)
+            self.lines.append(f"if {python}.is_conj() or {python}.is_neg():")
+            self.lines.append(f"    {python} = {python}.resolve_conj().resolve_neg()")
         if "_" in names:
             self.lines.append("del _")
         for symbol, tensor, dim in plan.shape_symbols:
@@ -487,6 +491,8 @@ class _Writer:
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
         returned = output and view.name in self.returned
+        if view.dtype is not None:
+            return self.reinterpreted(name, view)
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
         if returned:  # another tensor on the same memory
@@ -501,6 +507,18 @@ class _Writer:
         if spec is None and offset_text == "0":
             return f"({name} if {name}.stride() == {strides} and {name}.shape == {shape} else {made})"
         return made
+
+    def reinterpreted(self, name: str, view: ViewRef) -> str:
+        """Complex numbers as pairs of real ones, or the other way."""
+        assert view.dtype is not None
+        if not view.dtype.startswith("complex"):
+            shape, strides = self.shape(view.shape), self.shape(view.strides)
+            return f"_view(_as_real({name}), {shape}, {strides}, {self.size(view.offset)})"
+        shape, strides = self.shape((*view.shape, 2)), self.shape((*map(self.twice, view.strides), 1))
+        return f"_as_complex(_view({name}, {shape}, {strides}, {self.size(self.twice(view.offset))}))"
+
+    def twice(self, size: Size) -> Size:
+        return 2 * size if isinstance(size, int) else f"{self.text(size)}*2"
 
     def output(self, value: Any) -> str:
         if isinstance(value, (Ref, ViewRef)):

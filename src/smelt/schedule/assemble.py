@@ -180,6 +180,11 @@ class Assembler:
             steps=tuple(steps),
             outputs=outputs,
             shape_symbols=self._shape_symbols(),
+            lazy=tuple(
+                name
+                for name in self.graph.inputs
+                if isinstance(name, str) and self.graph.buffers[name].paired
+            ),
         )
         return scheduled
 
@@ -533,35 +538,40 @@ class Assembler:
         return arg
 
     def _view(self, view: StridedView) -> Ref | ViewRef:
-        view = replace(view, buffer=self._root(view.buffer))
+        dtype = view.dtype or self.work.buffers[view.buffer].dtype
+        view = replace(view, buffer=self._root(view.buffer), dtype=dtype)
         if self.homes[view.buffer] == "arena":
             return Ref(self._arena_view(view))
-        if _covers(view, self.work.buffers[view.buffer]):
+        made, shape, strides = self.work.buffers[view.buffer].outside
+        if made == dtype and _covers(view, shape, strides):
             return Ref(view.buffer)
         return self._view_ref(view)
 
     def _view_ref(self, view: StridedView) -> ViewRef:
+        made, _, _ = self.work.buffers[view.buffer].outside
+        dtype = view.dtype or self.work.buffers[view.buffer].dtype
         return ViewRef(
             view.buffer,
             tuple(_size(s) for s in view.shape),
             tuple(_size(s) for s in view.strides),
             _size(view.offset),
+            None if made == dtype else _dtype(dtype),
         )
 
     def _arena_view(self, view: StridedView) -> str:
         """The name of an arena tensor that is this view; one for each layout in which ATen takes a buffer."""
-        key = (view.buffer, (view.shape, view.strides, view.offset))
+        dtype = view.dtype or self.work.buffers[view.buffer].dtype
+        key = (view.buffer, (dtype, view.shape, view.strides, view.offset))
         if key not in self.arena_views:
-            buffer = self.work.buffers[view.buffer]
             name = f"{view.buffer}_{len(self.arena_views)}"
             self.arena_views[key] = name
             spec = TensorSpec(
                 name,
-                _dtype(buffer.dtype),
+                _dtype(dtype),
                 tuple(_size(s) for s in view.shape),
                 tuple(_size(s) for s in view.strides),
             )
-            offset = self._place_of(view.buffer) + view.offset * buffer.dtype.itemsize
+            offset = self._place_of(view.buffer) + view.offset * dtype.itemsize
             self.arena_tensors.append(ArenaTensor(spec, _size(expand(offset))))
         return self.arena_views[key]
 
@@ -588,11 +598,12 @@ class Assembler:
         return value
 
     def _spec(self, buffer: Buffer) -> TensorSpec:
+        dtype, shape, strides = buffer.outside
         return TensorSpec(
             buffer.name,
-            _dtype(buffer.dtype),
-            tuple(_size(s) for s in buffer.shape),
-            tuple(_size(s) for s in buffer.strides),
+            _dtype(dtype),
+            tuple(_size(s) for s in shape),
+            tuple(_size(s) for s in strides),
         )
 
 
@@ -616,16 +627,16 @@ def _is_same(wanted: Contractions, body: Body) -> bool:
 
 
 def _whole(buffer: Buffer) -> StridedView:
-    return StridedView(buffer.name, buffer.shape, buffer.strides, sympy.Integer(0))
+    dtype, shape, strides = buffer.outside
+    return StridedView(buffer.name, shape, strides, sympy.Integer(0), dtype)
 
 
-def _covers(view: StridedView, buffer: Buffer) -> bool:
-    """Whether a view is the buffer as it is (strides of dimensions of one element do not matter)."""
-    if view.offset != 0 or len(view.shape) != len(buffer.shape):
+def _covers(view: StridedView, shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether a view is a buffer as it is (strides of dimensions of one element do not matter)."""
+    if view.offset != 0 or len(view.shape) != len(shape):
         return False
     return all(
-        same(a, b) and (a == 1 or same(s, t))
-        for a, b, s, t in zip(view.shape, buffer.shape, view.strides, buffer.strides)
+        same(a, b) and (a == 1 or same(s, t)) for a, b, s, t in zip(view.shape, shape, view.strides, strides)
     )
 
 

@@ -311,7 +311,7 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
 def mutation_copies(graph: Graph) -> list[Node]:
     """``input holds source at the end`` → a pointwise node that writes the input's memory.
 
-    What loop functions cannot hold (complex numbers) ATen's ``copy_`` writes.
+    What loop functions cannot hold (unsigned integers of 16 bits and more …) ATen's ``copy_`` writes.
     """
     nodes = []
     for mutation in graph.mutations:

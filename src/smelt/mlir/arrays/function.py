@@ -15,7 +15,6 @@ from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Graph
 from smelt.lowering import lower
 from smelt.mlir import bindings
-from smelt.mlir.arrays.complexes import Either
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.graphs import Evaluation, literal
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
@@ -207,7 +206,7 @@ def _write_function(
     block = function.add_entry_block([ir.Location.name(each.name) for each in signature.arguments])
     with ir.InsertionPoint(block):
         arguments = [Array(value, *kind) for kind, value in zip(kinds, block.arguments)]
-        given: dict[Any, Either] = {
+        given: dict[Any, Array] = {
             each.node: value for each, value in zip(signature.arguments, arguments, strict=True)
         }
         dialect.know(arguments)

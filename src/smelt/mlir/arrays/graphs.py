@@ -13,20 +13,16 @@ from sympy import Expr, Symbol
 from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Attentions, Bind, Check, Extern, Graph, Node, StridedView
 from smelt.mlir.arrays.bodies import evaluate_arrays
-from smelt.mlir.arrays.complexes import CALLS as COMPLEX
-from smelt.mlir.arrays.complexes import Complex, Complexes, Either, each_part
 from smelt.mlir.arrays.control import CONTROL
 from smelt.mlir.arrays.determinants import determinants
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
-from smelt.mlir.arrays.strided import read_view
+from smelt.mlir.arrays.strided import parts_of_view, read_view
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
 DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
 
-CALLS = frozenset(
-    {"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *COMPLEX, *DETERMINANTS}
-)
+CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
 """What arrays do of what the loop graph calls."""
 
 SEED = "aten.randint.low"
@@ -42,18 +38,12 @@ class MissingInputError(Unsupported):
 
 
 class Buffers(Mapping[str, Array]):
-    """The arrays by buffer; one that could not be made is missing. Loops see real ones only."""
+    """The arrays by buffer; one that could not be made is missing."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, Either] = {}
+        self.arrays: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
-        found = self.any(name)
-        assert isinstance(found, Array)
-        return found
-
-    def any(self, name: str) -> Either:
-        """The array, real or complex."""
         if name not in self.arrays:
             raise MissingInputError(name)
         return self.arrays[name]
@@ -79,7 +69,7 @@ class Evaluation:
         self.buffers = Buffers()
         self.absent: dict[str, str] = {}  # buffer → why there is none, which each call that reads it tells
 
-    def run(self, inputs: Sequence[Either | None]) -> tuple[list[Array], list[Array | None]]:
+    def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
         """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
 
         ``inputs``: one for each of the graph's, None where it has none. An output that is a number is an
@@ -105,14 +95,14 @@ class Evaluation:
         outputs: list[Array | None] = []
         try:
             for each in self.graph.mutations:
-                mutated.append(self.whole(self._shaped(each.source, each.target)))
+                mutated.append(self._shaped(each.source, each.target))
             for out in self.graph.outputs:
-                outputs.append(None if out is None else self.whole(self.argument(out)))
+                outputs.append(None if out is None else self.argument(out))
         except Unsupported as refusal:
             self.problems.append(Problem(f"an output: {self.absent.get(refusal.reason, refusal.reason)}"))
         return mutated, outputs
 
-    def _take(self, inputs: Sequence[Either | None]) -> None:
+    def _take(self, inputs: Sequence[Array | None]) -> None:
         symbols = self.dialect.symbols
         for name, array in zip(self.graph.inputs, inputs, strict=True):
             if isinstance(name, Symbol) and isinstance(array, Array):
@@ -124,19 +114,22 @@ class Evaluation:
             for size, own in zip(shape, array.shape):
                 if isinstance(size, Symbol) and size not in symbols:
                     symbols[size] = self.dialect.size(own)
-            if isinstance(array, Array) and array.dtype.is_complex:
-                array = Complex(*self.dialect.parts(array))
-            self.buffers.arrays[name] = self._relabelled(array, shape)
+            self.buffers.arrays[name] = self._inside(array, shape)
 
-    def _shaped(self, source: str, target: str) -> Either:
-        return self._relabelled(self.buffers.any(source), self.graph.buffers[target].shape)
+    def _inside(self, array: Array, shape: Shape) -> Array:
+        """An array of ``shape`` as loops see it: the parts of complex numbers in a last dimension of two."""
+        if array.dtype.is_complex:
+            line = (*array.shape, sympy.Integer(1))
+            parts = [self.dialect.reshape(part, line) for part in self.dialect.parts(array)]
+            array = self.dialect.concatenate(parts, len(line) - 1)
+        return self.dialect.relabel(array, shape)
 
-    def _relabelled(self, x: Either, shape: Shape) -> Either:
-        return each_part(x, lambda part: self.dialect.relabel(part, shape))
-
-    def whole(self, x: Either) -> Array:
-        """One array, as programs give and take it."""
-        return self.dialect.joined(x.real, x.imaginary) if isinstance(x, Complex) else x
+    def _shaped(self, source: str, target: str) -> Array:
+        """What an input holds at the end, as the caller sees it."""
+        _, own, strides = self.graph.buffers[source].outside
+        dtype, shape, _ = self.graph.buffers[target].outside
+        view = StridedView(source, own, strides, sympy.Integer(0), dtype if dtype.is_complex else None)
+        return self.dialect.relabel(self.view(view), shape)
 
     # -- nodes --------------------------------------------------------------------------------------
 
@@ -160,7 +153,7 @@ class Evaluation:
         for name, result in zip(node.outputs, results):
             if name is not None:
                 shape = self.graph.buffers[name].shape
-                self.buffers.arrays[name] = self._relabelled(result, shape)
+                self.buffers.arrays[name] = self._inside(result, shape)
 
     def _sow(self, node: Node) -> None:
         """The seed of all random numbers; where there is none, each call that wants it is a problem."""
@@ -174,11 +167,9 @@ class Evaluation:
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if body.target not in CALLS or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
-        if body.target in COMPLEX:
-            return [self._complex_call(body, outputs)]
         args = [self.argument(arg) for arg in body.args]
         if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
-            if isinstance(args[0], Complex):
+            if args[0].dtype.is_complex:
                 raise Unsupported("determinants of complex matrices")
             self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
             found = determinants(self.dialect, args[0])
@@ -188,28 +179,7 @@ class Evaluation:
         if body.target == "aten._local_scalar_dense.default":
             return [self.number(args[0])]
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        return CONTROL[body.target](self.dialect, bodies, *self._wholes(args))
-
-    def _wholes(self, args: Any) -> Any:
-        return [self._wholes(arg) if isinstance(arg, list) else self.whole(arg) for arg in args]
-
-    def _complex_call(self, body: Extern, outputs: Sequence[str | None]) -> Either:
-        """A call on complex arrays, or one that gives some."""
-        (name,) = outputs
-        args = [self._given(arg) for arg in body.args]
-        kwargs = {name: self._given(arg) for name, arg in body.kwargs.items()}
-        assert name is not None
-        made = self.graph.buffers[name]
-        listed = [each for arg in args for each in (arg if isinstance(arg, list) else [arg])]
-        if not made.dtype.is_complex and not any(isinstance(each, Complex) for each in listed):
-            raise Unsupported(body.reason or f"{body.target} has no loop functions")
-        return Complexes(self.dialect).call(body.target, made.dtype, made.shape, args, kwargs)
-
-    def _given(self, arg: Any) -> Any:
-        """Views as arrays, and anything else as it is."""
-        if isinstance(arg, (list, tuple)):
-            return [self._given(each) for each in arg]
-        return self.view(arg) if isinstance(arg, StridedView) else arg
+        return CONTROL[body.target](self.dialect, bodies, *args)
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
@@ -220,9 +190,9 @@ class Evaluation:
         assert not mutated
         return outputs
 
-    def number(self, x: Either) -> Array:
+    def number(self, x: Array) -> Array:
         """A tensor of one element as a number: int64, float64 or bool."""
-        if isinstance(x, Complex):
+        if x.dtype.is_complex:
             raise Unsupported("a complex number that is no tensor")
         if x.rank:
             x = self.dialect.reshape(x, ())
@@ -243,15 +213,14 @@ class Evaluation:
 
     def view(self, view: StridedView) -> Any:
         """The array of a strided view of a buffer."""
+        if view.dtype is not None and view.dtype.is_complex:
+            return self.dialect.joined(*(self.view(part) for part in parts_of_view(view)))
         buffer = self.graph.buffers[view.buffer]
-        return each_part(
-            self.buffers.any(view.buffer), lambda part: read_view(self.dialect, view, buffer, part)
-        )
+        return read_view(self.dialect, view, buffer, self.buffers[view.buffer])
 
 
-def literal(dialect: ArrayDialect, tensor: torch.Tensor, name: str) -> Either:
-    """A constant array."""
-    if not tensor.is_complex():
-        return dialect.literal(tensor, name)
-    real, imaginary = torch.view_as_real(tensor.detach().resolve_conj()).unbind(-1)
-    return Complex(dialect.literal(real, f"{name}.real"), dialect.literal(imaginary, f"{name}.imag"))
+def literal(dialect: ArrayDialect, tensor: torch.Tensor, name: str) -> Array:
+    """A constant array; complex numbers are pairs of real ones, in the last dimension."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
+    return dialect.literal(tensor, name)

@@ -45,6 +45,22 @@ def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]
     return _by_stride(view, buffer, variables, strides)
 
 
+def parts_of_view(view: StridedView) -> tuple[StridedView, StridedView]:
+    """Real and imaginary parts of a view of complex numbers, as views of the same memory.
+
+    >>> n = sympy.Integer
+    >>> parts_of_view(StridedView("z", (n(3),), (n(1),), n(4), torch.complex64))[1]
+    StridedView(buffer='z', shape=(3,), strides=(2,), offset=9, dtype=None)
+    """
+    real, imaginary = (
+        StridedView(
+            view.buffer, view.shape, tuple([2 * step for step in view.strides]), 2 * view.offset + part
+        )
+        for part in range(2)
+    )
+    return real, imaginary
+
+
 def is_whole(view: StridedView, buffer: Buffer) -> bool:
     """Whether the view is the buffer as it is."""
     if view.offset != 0 or len(view.shape) != len(buffer.shape):

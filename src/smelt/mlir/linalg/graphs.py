@@ -11,11 +11,12 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, Unsupported
-from smelt.loops.dependencies import variables, views_in
+from smelt.loops.dependencies import variables
 from smelt.loops.ir import (
     Attentions,
     Bind,
     Body,
+    Buffer,
     Check,
     Contraction,
     Extern,
@@ -29,10 +30,8 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
-from smelt.mlir.arrays.strided import index_of_view, is_whole
+from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
 from smelt.mlir.linalg.bodies import Bodies
-from smelt.mlir.linalg.complexes import CALLS as COMPLEX
-from smelt.mlir.linalg.complexes import Complexes
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
 from smelt.mlir.linalg.determinants import WIDE, determinants
@@ -43,6 +42,7 @@ from smelt.mlir.linalg.writer import Writer
 from smelt.ops import ops
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
+ZERO = sympy.Integer(0)
 
 SEED = "aten.randint.low"
 """How a loop graph draws the seed of its random numbers."""
@@ -52,7 +52,7 @@ DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
 ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
 
 _SIMPLE = {"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL}
-CALLS = frozenset({*_SIMPLE, SEED, *COMPLEX, *DETERMINANTS, *ASSERTIONS})
+CALLS = frozenset({*_SIMPLE, SEED, *DETERMINANTS, *ASSERTIONS})
 """What Linalg does of what the loop graph calls."""
 
 
@@ -109,7 +109,8 @@ class Evaluation:
         self._take(inputs)
         for name, tensor in self.graph.constants.items():
             try:
-                self.tensors.made[name] = literal(tensor, self.graph.constant_paths.get(name, name))
+                memory = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+                self.tensors.made[name] = literal(memory, self.graph.constant_paths.get(name, name))
             except Unsupported as refusal:
                 self.problems.append(Problem(f"{name}: {refusal.reason}"))
         for node in self.graph.nodes:
@@ -142,11 +143,20 @@ class Evaluation:
             for dim, size in enumerate(buffer.shape):
                 if isinstance(size, Symbol) and size.name not in self.writer.sizes.symbols:
                     self.writer.sizes.know(size.name, self.writer.dimension(value, dim))
-            self.tensors.made[name] = self.writer.cast(value, buffer.dtype, buffer.shape)
+            self.tensors.made[name] = self._inside(value, buffer)
+
+    def _inside(self, value: Any, buffer: Buffer) -> Any:
+        """What the caller, or a body, gives, as loops see it."""
+        if buffer.paired:
+            value = self.writer.pairs(value, buffer.dtype, buffer.shape)
+        return self.writer.cast(value, buffer.dtype, buffer.shape)
 
     def _shaped(self, source: str, target: str) -> Any:
-        buffer = self.graph.buffers[target]
-        return self.writer.cast(self.tensors[source], buffer.dtype, buffer.shape)
+        """What an input holds at the end, as the caller sees it."""
+        dtype, shape, _ = self.graph.buffers[target].outside
+        _, own, strides = self.graph.buffers[source].outside
+        kind = dtype if dtype.is_complex else None
+        return self.writer.cast(self.view(StridedView(source, own, strides, ZERO, kind)), dtype, shape)
 
     # -- nodes -------------------------------------------------------------------------------------------
 
@@ -170,7 +180,9 @@ class Evaluation:
         for name, result in zip(node.outputs, results):
             if name is not None:
                 buffer = self.graph.buffers[name]
-                self.tensors.made[name] = self.writer.cast(result, buffer.dtype, buffer.shape)
+                given = isinstance(body, Extern) and buffer.paired
+                whole = self._inside(result, buffer) if given else result
+                self.tensors.made[name] = self.writer.cast(whole, buffer.dtype, buffer.shape)
 
     def _loops(self, body: Body) -> list[Any]:
         bodies = self.bodies
@@ -192,10 +204,6 @@ class Evaluation:
     def _call(self, body: Extern, node: Node) -> list[Any]:
         if body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64:
             return [self.writer.fill(self.seed(), torch.int64, ())]
-        if body.target in COMPLEX and self._is_complex(node, body):
-            buffer = self.graph.buffers[str(node.outputs[0])]
-            complexes = Complexes(self.bodies, self.graph, self.view)
-            return [complexes.call(body.target, buffer.dtype, buffer.shape, body.args, body.kwargs)]
         if body.target in DETERMINANTS and isinstance(body.args[0], StridedView):
             whole, sign, logarithm = determinants(self.bodies, body.args[0], self.view(body.args[0]))
             dtype = self.graph.buffers[body.args[0].buffer].dtype
@@ -218,14 +226,9 @@ class Evaluation:
         kinds = [None if name is None else self._type(name) for name in node.outputs]
         return CONTROL[body.target](self.writer, inner, kinds, *args)
 
-    def _is_complex(self, node: Node, body: Extern) -> bool:
-        """Whether complex numbers go into a call or come out of it."""
-        names = [*node.outputs, *(view.buffer for view in views_in(body.args))]
-        return any(name is not None and self.graph.buffers[name].dtype.is_complex for name in names)
-
     def _type(self, name: str) -> Any:
-        buffer = self.graph.buffers[name]
-        return self.writer.type(buffer.dtype, buffer.shape)
+        dtype, shape, _ = self.graph.buffers[name].outside
+        return self.writer.type(dtype, shape)
 
     def _inner(self, graph: Graph, operands: Sequence[Any]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
@@ -269,6 +272,9 @@ class Evaluation:
             Unsupported: no index transform tells where its elements are.
         """
         buffer, tensor = self.graph.buffers[view.buffer], self.tensors[view.buffer]
+        if view.dtype is not None and view.dtype.is_complex:
+            real, imaginary = (self.view(each) for each in parts_of_view(view))
+            return self.writer.complex(real, imaginary, view.dtype, view.shape)
         if is_whole(view, buffer):
             return self.writer.cast(tensor, buffer.dtype, view.shape)
         if any(size == 0 for size in view.shape):

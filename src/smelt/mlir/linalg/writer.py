@@ -101,6 +101,34 @@ class Writer:
             linalg.YieldOp(list(body(values[: len(inputs)], values[len(inputs) :])))
         return list(operation.results)
 
+    # -- complex numbers ---------------------------------------------------------------------------------
+
+    def complex(self, real: Any, imaginary: Any, dtype: torch.dtype, shape: Shape) -> Any:
+        """The complex numbers of their parts."""
+        from torch_mlir.dialects import complex as dialect
+
+        index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
+        inputs = [Operand(part, tuple(index)) for part in (real, imaginary)]
+        out = Operand(self.empty(dtype, shape), tuple(index))
+        kind = bindings.element_type(dtype)
+        return self.generic(index, 0, inputs, [out], lambda seen, _: [dialect.create_(kind, *seen)])[0]
+
+    def pairs(self, numbers: Any, dtype: torch.dtype, shape: Shape) -> Any:
+        """The parts of complex numbers in a last dimension of two, in ``dtype``."""
+        from torch_mlir.dialects import arith
+        from torch_mlir.dialects import complex as dialect
+        from torch_mlir.ir import IndexType
+
+        index = [Symbol(f"i{dim}", integer=True) for dim in range(len(shape))]
+
+        def part(seen: Sequence[Any], _: Sequence[Any]) -> list[Any]:
+            zero = arith.constant(IndexType.get(), 0)
+            is_real = arith.cmpi(arith.CmpIPredicate.eq, loop_index(len(shape) - 1), zero)
+            return [arith.select(is_real, dialect.re(seen[0]), dialect.im(seen[0]))]
+
+        out = Operand(self.empty(dtype, shape), tuple(index))
+        return self.generic(index, 0, [Operand(numbers, tuple(index[:-1]))], [out], part)[0]
+
     # -- views -------------------------------------------------------------------------------------------
 
     def slice(self, tensor: Any, starts: Shape, shape: Shape, steps: Shape, kept: Sequence[int]) -> Any:

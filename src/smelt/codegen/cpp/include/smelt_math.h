@@ -10,13 +10,13 @@
 //   expm1                             1.5                         1     (libm)
 //   log1p                             1.6                         1     (libm)
 //   log                               1                           1
-//   log2 log10 pow                    0.6  (through float64)      1     (libm)
+//   log2 log10 pow atan2 hypot        0.6  (through float64)      1     (libm)
 //   sin cos                           1.6                         1     (libm)
 //   tanh                              2.5  (AVX-512: 1.0)         2     (libm)
 //   erf                               1.2                         1     (libm)
 //   ndtr                              2.4e-7 (absolute; exactly 0, 1 from 5.66 on)    2.3e-16 (absolute)
 //   sigmoid                           2.5  (0 below -88.7)        2     (0 below -709.7)
-//   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2 hypot
+//   tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma
 //                                     0.6  (float64 libm, lane by lane)   libm, lane by lane
 //   erfinv digamma                    0.6  (own float64 code)     64 times the last place of max(1, |result|)
 //
@@ -456,6 +456,35 @@ SMELT_INLINE vec<f32, 16> tanh(vec<f32, 16, false> in) {
 }
 #endif
 
+// ---------------------------------------------------------------------------------------------- length and angle
+// float32 through float64 lanes, whose squares do not overflow.
+template <int N> SMELT_INLINE vec<f32, N> hypot(vec<f32, N, false> x, vec<f32, N, false> y) {
+  auto a = convert<f64>(x), b = convert<f64>(y);
+  vec<f32, N> r = convert<f32>(sqrt(add(mul(a, a), mul(b, b))));
+  raw<i32, N> endless = (abs(x).v == limits<f32>::highest) | (abs(y).v == limits<f32>::highest);
+  return {endless ? raw<f32, N>{} + limits<f32>::highest : r.v};
+}
+// The angle of (x, y) for numbers that are not NaN, to 1e-11: atan(t) / t is a polynomial in t**2 for t <= 1.
+template <int N> SMELT_INLINE vec<f64, N> angle_core(vec<f64, N, false> y, vec<f64, N, false> x) {
+  typedef raw<f64, N> F;
+  F a = abs(x).v, b = abs(y).v, big = a > b ? a : b, small = a > b ? b : a;
+  F t = small == big ? F{} + 1.0 : small / big, z = t * t;
+  t = big == 0.0 ? F{} : t;
+  F r = t * horner(z, 0x1.ffffffffe73b8p-1, -0x1.55555513c3689p-2, 0x1.99997c8640332p-3, -0x1.248fb9462548ap-3, 0x1.c6df953d05219p-4,
+                     -0x1.72a787e7c5386p-4, 0x1.33018fb5c9b3fp-4, -0x1.ed56cc14c7894p-5, 0x1.658dd34696c8fp-5, -0x1.aa15aa0c3e761p-6,
+                     0x1.7676be8c4ef51p-7, -0x1.a2d5e8268d02fp-9, 0x1.b79940e5536f0p-12);
+  r = b > a ? 1.57079632679489661923 - r : r;
+  r = (raw<i64, N>)x.v < 0 ? 3.14159265358979323846 - r : r;
+  return copysign(vec<f64, N>{r}, y);
+}
+template <int N> SMELT_INLINE vec<f64, N> angle_core(vec<f64, N, true> y, vec<f64, N, true> x) {
+  return {angle_core(y.lo, x.lo), angle_core(y.hi, x.hi)};
+}
+template <int N> SMELT_INLINE vec<f32, N> atan2(vec<f32, N, false> y, vec<f32, N, false> x) {
+  vec<f32, N> r = convert<f32>(angle_core(convert<f64>(y), convert<f64>(x)));
+  return {(x.v != x.v) | (y.v != y.v) ? x.v + y.v : r.v};
+}
+
 // ---------------------------------------------------------------------------------------------- lane by lane
 SMELT_INLINE f64 lgamma_scalar(f64 x) {
   int sign;
@@ -492,18 +521,15 @@ SMELT_INLINE f64 erfinv_scalar(f64 x) {
   }
   return __builtin_copysign(y, x);
 }
-SMELT_INLINE f64 hypot_scalar(f64 x, f64 y) {
-  return __builtin_hypot(x, y);
-}
 #define SMELT_LANES_F64_1(name, function) \
   SMELT_DOUBLE(name) { return each(in, [](f64 v) { return function(v); }); }
 #define SMELT_LANES_F32_1(name, function) \
   SMELT_FLOAT(name) { return each(in, [](f32 v) { return f32(function(f64(v))); }); }
 #define SMELT_LANES_1(name, function) SMELT_LANES_F64_1(name, function) SMELT_LANES_F32_1(name, function) SMELT_LIFT1(name)
-#define SMELT_LANES_2(name, function)                                                                              \
-  template <class T, int N> SMELT_INLINE vec<T, N> name(vec<T, N, false> x, vec<T, N, false> y) {                  \
-    return each(x, y, [](T a, T b) { return T(function(f64(a), f64(b))); });                                       \
-  }                                                                                                                \
+#define SMELT_LANES_F64_2(name, function)                                                            \
+  template <int N> SMELT_INLINE vec<f64, N> name(vec<f64, N, false> x, vec<f64, N, false> y) {       \
+    return each(x, y, [](f64 a, f64 b) { return function(a, b); });                                  \
+  }                                                                                                  \
   SMELT_LIFT2(name)
 SMELT_LANES_F64_1(exp2, ::exp2)
 SMELT_LANES_F64_1(expm1, ::expm1)
@@ -544,8 +570,8 @@ SMELT_LANES_1(erfc, ::erfc)
 SMELT_LANES_1(erfinv, erfinv_scalar)
 SMELT_LANES_1(lgamma, lgamma_scalar)
 SMELT_LANES_1(digamma, digamma_scalar)
-SMELT_LANES_2(atan2, ::atan2)
-SMELT_LANES_2(hypot, hypot_scalar)
+SMELT_LANES_F64_2(atan2, ::atan2)
+SMELT_LANES_F64_2(hypot, __builtin_hypot)
 
 // fmod, remainder and floordiv of any dtype but bool. Remainder and quotient of floats follow Python.
 template <class T> SMELT_INLINE T fmod_scalar(T a, T b) {
