@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.capture import Program
 from smelt.errors import Problem, Unsupported
@@ -22,6 +21,7 @@ from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location
 from smelt.mlir.signature import Argument, Signature, Weights, signature_of
 from smelt.symbolic import as_expr
+from smelt.symbolic.solving import solve_sizes
 
 
 class MlirArrays(ArrayDialect):
@@ -77,28 +77,11 @@ class MlirArrays(ArrayDialect):
         return self.memo[key]
 
     def know(self, arguments: Sequence[Array]) -> None:
-        """Solve the size symbols from the arguments' dimensions, those that stand alone first."""
-        rest: list[tuple[Expr, Array, int]] = []
-        for array in arguments:
-            for dim, size in enumerate(array.shape):
-                if isinstance(size, Symbol):
-                    if size not in self.symbols:
-                        self.symbols[size] = self.dimension(array, dim)
-                elif not size.is_Integer:
-                    rest.append((size, array, dim))
-        for expr, array, dim in rest:
-            unknown = [s for s in expr.free_symbols if s not in self.symbols]
-            if len(unknown) == 1:
-                self._solve(expr, unknown[0], array, dim)
-
-    def _solve(self, expr: Expr, symbol: Any, array: Array, dim: int) -> None:
-        """``symbol`` from ``expr``, linear in it, being the size of a dimension."""
-        size = sympy.Symbol("_size", integer=True, positive=True)
-        found = sympy.solve(sympy.Eq(expr, size), symbol)
-        if len(found) == 1:
-            self.symbols[size] = self.dimension(array, dim)
-            self.symbols[symbol] = super().size(found[0])
-            del self.symbols[size]
+        """Solve the size symbols from the arguments' dimensions."""
+        named = {f"arg{number}": array for number, array in enumerate(arguments)}
+        for each in solve_sizes([(name, array.shape) for name, array in named.items()], self.symbols):
+            self.symbols[each.size] = self.dimension(named[each.tensor], each.dim)
+            self.symbols[each.symbol] = self.size(each.value)
 
     # -- transposed arrays ----------------------------------------------------------------------------
 

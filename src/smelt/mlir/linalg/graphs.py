@@ -215,17 +215,17 @@ class Evaluation:
             (view,) = body.args
             return [self.number(view)]
         inner = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        kinds = [None if name is None else self._type(name) for name in node.outputs]
-        return CONTROL[body.target](self.writer, inner, kinds, *args)
+        made = [None if name is None else self._made(name) for name in node.outputs]
+        return CONTROL[body.target](self.writer, inner, made, *args)
 
     def _is_complex(self, node: Node, body: Extern) -> bool:
         """Whether complex numbers go into a call or come out of it."""
         names = [*node.outputs, *(view.buffer for view in views_in(body.args))]
         return any(name is not None and self.graph.buffers[name].dtype.is_complex for name in names)
 
-    def _type(self, name: str) -> Any:
+    def _made(self, name: str) -> tuple[torch.dtype, Sequence[Expr]]:
         buffer = self.graph.buffers[name]
-        return self.writer.type(buffer.dtype, buffer.shape)
+        return buffer.dtype, buffer.shape
 
     def _inner(self, graph: Graph, operands: Sequence[Any]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
