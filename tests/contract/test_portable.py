@@ -16,7 +16,9 @@ def test_moments(name: str) -> None:
     packet = getattr(aten, name)
     for args in ((True,), (False,)):
         torch.testing.assert_close(PORTABLE[packet.default](X, *args), packet.default(X, *args))
-    torch.testing.assert_close(PORTABLE[packet.dim](X, [0, 2], False, True), packet.dim(X, [0, 2], False, True))
+    torch.testing.assert_close(
+        PORTABLE[packet.dim](X, [0, 2], False, True), packet.dim(X, [0, 2], False, True)
+    )
 
 
 def test_convolution_with_kernel_choices() -> None:
@@ -33,3 +35,11 @@ def test_index_put_impl() -> None:
     args = ([torch.tensor([1, 1])], torch.ones(2, 3, 4), True, False)
     found = PORTABLE[aten._index_put_impl.default](X, *args)
     assert torch.equal(found, aten._index_put_impl.default(X, *args))
+
+
+def test_gradients_of_pooling_go_where_indices_say() -> None:
+    grad, x = torch.rand(4, 7, 6), torch.rand(4, 6, 5)
+    indices = torch.randint(16, (4, 7, 6), generator=torch.Generator().manual_seed(0))
+    args = (grad, x, [2, 2], [1, 1], [1, 1], [1, 1], False, indices)
+    operator = aten.max_pool2d_with_indices_backward.default
+    torch.testing.assert_close(PORTABLE[operator](*args), operator(*args))

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.numbers import int_oo
 
 from smelt.capture.program import Program, shape_env_of
 from smelt.errors import SmeltError
@@ -90,13 +91,33 @@ class InputCheck:
         what = f"dimension {dim} of input {name} is {size}"
         bounds = self.ranges.get(wanted)
         if bounds is not None and not (bounds.lower <= size <= bounds.upper):
-            raise SmeltError("SM0603", what, why=f"exported for {bounds.lower} to {bounds.upper}")
+            raise SmeltError("SM0603", what, why=_range(bounds), remedy=_other(size, bounds))
         if wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
             raise SmeltError("SM0603", what, why=f"exported: {wanted}")
 
 
+def _range(bounds: Any) -> str:
+    """What a size may be, in words."""
+    if bounds.upper == int_oo:
+        return f"exported for {bounds.lower} and more"
+    return f"exported for {bounds.lower} to {bounds.upper}"
+
+
+def _other(size: int, bounds: Any) -> str | None:
+    """How a program for a size of 0 or 1 is to be had, where a size of 2 or more was taken for granted."""
+    if size > 1 or bounds.lower != 2:
+        return None
+    return (
+        "torch.export takes 0 and 1 for programs of their own where a size is Dim.AUTO or Dim.DYNAMIC: give "
+        'it a name, Dim("n"), which holds for them too, or export again with an example of this size, fixed'
+    )
+
+
 def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
-    """Whether the strides are those that were exported; SymInts are never compared, that would fix them."""
+    """Whether the strides are those that were exported; SymInts are never compared, that would fix them.
+    Those of a tensor without elements do not count."""
+    if leaf.numel() == 0:
+        return True
     for size, have, stride in zip(leaf.shape, leaf.stride(), expected.stride()):
         wanted = as_expr(stride)
         if isinstance(wanted, Symbol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,20 @@ def _some_dims(name: str) -> Callable[..., Any]:
     return over
 
 
+def _max_pool_backward(rank: int) -> Callable[..., Tensor]:
+    def backward(grad: Tensor, self: Tensor, *geometry: Any) -> Tensor:
+        """Each gradient goes where its index says, also outside of its window: another compiler is not to
+        count on indices that a pooling made."""
+        *_, indices = geometry
+        wide = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
+        shape = (*self.shape[:-rank], math.prod(self.shape[-rank:]))
+        zeros = torch.zeros(shape, dtype=wide, device=grad.device)
+        found = zeros.scatter_add(-1, indices.flatten(-rank), grad.flatten(-rank).to(wide))
+        return found.reshape(self.shape).to(grad.dtype)
+
+    return backward
+
+
 PORTABLE: dict[Any, Callable[..., Any]] = {
     torch.ops.prims.collapse.default: _collapse,
     torch.ops.prims.sum.default: _sum,
@@ -81,6 +96,8 @@ PORTABLE: dict[Any, Callable[..., Any]] = {
     aten._convolution.default: _convolution,
     aten._convolution.deprecated: _convolution,
     aten._index_put_impl.default: _index_put_impl,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_backward(2),
+    aten.max_pool3d_with_indices_backward.default: _max_pool_backward(3),
     **{getattr(aten, name).default: _all_dims(name) for name in ("var", "var_mean", "std", "std_mean")},
     **{getattr(aten, name).dim: _some_dims(name) for name in ("var", "var_mean", "std", "std_mean")},
 }

@@ -9,7 +9,18 @@ import torch
 from torch._ops import OpOverload
 
 _BY_NAME: dict[str, tuple[str, ...]] = {
-    "a matrix product": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_int_mm", "_grouped_mm"),
+    "a matrix product": (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "_int_mm",
+        "_grouped_mm",
+    ),
     "a convolution": ("convolution", "convolution_backward"),
     "a Fourier transform": ("_fft_c2c", "_fft_c2r", "_fft_r2c"),
     "attention": ("attention_with_dropout", "attention_with_dropout_backward"),

@@ -159,7 +159,7 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
 # -- matrix products ---------------------------------------------------------------------------------------
 
 
-def _product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
+def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
     """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector.
 
     Of two dtypes there is none: ATen refuses them, and its meta functions (hence capture) do not.
@@ -183,19 +183,19 @@ def _product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
 
 @means(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten._int_mm.default)
 def product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
-    return _product(ctx, x, y)
+    return matrix_product(ctx, x, y)
 
 
 @means(aten.vdot.default)
 def conjugate_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
     """On real numbers, the plain product."""
-    return _product(ctx, x, y)
+    return matrix_product(ctx, x, y)
 
 
 @means(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
 def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Sum:
     """``beta * onto + alpha * (x @ y)``; with a beta of 0 nothing of ``onto`` counts, no NaN either."""
-    found = _product(ctx, x, y, alpha)
+    found = matrix_product(ctx, x, y, alpha)
     if onto.dtype != x.dtype:
         raise Unsupported("a product onto another dtype")
     if beta == 0:

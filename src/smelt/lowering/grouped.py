@@ -2,7 +2,7 @@
 
     out[s, n] = sum over k of x[s, k] * weight[group(s), k, n]
 
-``offsets`` says where each group ends (``aten/src/ATen/native/GroupedMMUtils.h``); rows behind the last end are
+``offsets`` says where each group ends (``ATen/native/GroupedMMUtils.h``); rows behind the last end are
 in no group, and give zeros. transformers has an operator of its own for the same, and one for its gradients.
 """
 
@@ -16,8 +16,8 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import accumulator
-from smelt.lowering.builder import Builder, constant
-from smelt.lowering.contractions import Sum, factor, means, means_named, product
+from smelt.lowering.builder import Builder
+from smelt.lowering.contractions import Sum, factor, matrix_product, means, means_named
 from smelt.lowering.dims import convert
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -30,11 +30,11 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 def grouped_product(
     ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor | None = None, bias: Any = None, out_dtype: Any = None
 ) -> Sum:
-    """Which dimension the groups share depends on the ranks: rows of ``x``, columns of ``y``, or the terms."""
+    """The ranks say what the groups are of: rows of ``x``, columns of ``y``, or terms."""
     if x.dtype != y.dtype:
         raise Unsupported("a product of two dtypes")
     if offsets is None:
-        return product(ctx, x, y)
+        return matrix_product(ctx, x, y)
     if len(x.shape) == 2 and len(y.shape) == 2:
         return _terms(ctx, x, y, offsets)
     return _rows(ctx, x, y, offsets) if len(x.shape) == 2 else _columns(ctx, x, y, offsets)
@@ -67,9 +67,7 @@ def _rows(ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor) -> Sum:
         return _in_group(group, index[0], offsets, lambda _: factor(x, [index[0], *rindex], dtype), dtype)
 
     def rhs(index: Index, rindex: Index) -> Any:
-        return _in_group(
-            group, index[0], offsets, lambda g: factor(y, [g, *rindex, index[1]], dtype), dtype
-        )
+        return _in_group(group, index[0], offsets, lambda g: factor(y, [g, *rindex, index[1]], dtype), dtype)
 
     return Sum((x.shape[1],), lhs, rhs)
 
@@ -79,9 +77,7 @@ def _columns(ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor) -> Sum:
     dtype, group = ctx.dtype, _groups(ctx, offsets, y.shape[1])
 
     def lhs(index: Index, rindex: Index) -> Any:
-        return _in_group(
-            group, index[1], offsets, lambda g: factor(x, [g, index[0], *rindex], dtype), dtype
-        )
+        return _in_group(group, index[1], offsets, lambda g: factor(x, [g, index[0], *rindex], dtype), dtype)
 
     def rhs(index: Index, rindex: Index) -> Any:
         return _in_group(group, index[1], offsets, lambda _: factor(y, [*rindex, index[1]], dtype), dtype)

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from smelt.capture import Program
 from smelt.capture.check import InputCheck
+from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, run_pipeline_with_repro_report
@@ -41,6 +42,8 @@ def export(
     dynamic_shapes: Any = None,
     weights: Weights = "inline",
     strict: bool | None = None,
+    decomposition_table: Mapping[Any, Callable[..., Any] | None] | None = None,
+    prefer_deferred_runtime_asserts_over_guards: bool = False,
 ) -> Exported:
     """A model, a function or an ``ExportedProgram`` as MLIR.
 
@@ -50,6 +53,10 @@ def export(
         dynamic_shapes: which sizes are not fixed, as `torch.export.export` takes it.
         weights: ``"inline"``, literals of the module; ``"external"``, its last arguments.
         strict: as `torch.export.export` takes it; None tries without Dynamo first.
+        decomposition_table: ATen overload → function that computes it from others, where smelt's own table
+            has another one or none; None keeps an operator whole.
+        prefer_deferred_runtime_asserts_over_guards: as `torch.export.export` takes it: what tracing takes
+            for granted of sizes is checked in the program.
 
     A function may run autograd: a training step as one writes it is one module. What it closes over (models,
     optimizers) it holds; parameters, buffers and the optimizers' states are mutated and come back. Each call
@@ -83,7 +90,16 @@ def export(
     emitter(to)
     if weights not in get_args(Weights):
         raise SmeltError("SM0722", f"weights={weights!r}", remedy=f"one of {', '.join(get_args(Weights))}")
-    captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    table = {**portable_decompositions(), **(decomposition_table or {})}
+    captured = capture(
+        model,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic_shapes,
+        strict=strict,
+        decompositions={overload: function for overload, function in table.items() if function is not None},
+        deferred=prefer_deferred_runtime_asserts_over_guards,
+    )
     return Exported(captured, to, weights)
 
 

@@ -234,9 +234,7 @@ class Assembler:
 
     def _derived_sizes(self) -> list[SizeStep]:
         """The sizes that follow from those: ``h``, where the input tensor has ``2*h``."""
-        return [
-            SizeStep(each.symbol.name, _size(each.value)) for each in self._solved() if not each.is_plain
-        ]
+        return [SizeStep(each.symbol.name, _size(each.value)) for each in self._solved() if not each.is_plain]
 
     # -- where buffers live
     # -----------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def solve_sizes(
 
 
 def inverse(size: Expr, symbol: Symbol, value: Symbol) -> Expr | None:
-    """``symbol`` where ``size``, an expression that is affine in it, has a value; None where it is not affine.
+    """``symbol`` where ``size``, which is affine in it, has a value; None where it is not affine.
 
     >>> h, n = Symbol("h", integer=True), Symbol("n", integer=True)
     >>> inverse(4 * h + 2, h, n), inverse(h * h, h, n)

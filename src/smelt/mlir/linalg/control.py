@@ -44,7 +44,10 @@ def while_loop(
     test, step = bodies
     initial = [_plain(each) for each in carried]
     dtypes = [each.dtype if isinstance(each, Scalar) else None for each in carried]
-    types = [first.type if kind is None else kind for first, kind in zip(initial, _types(writer, made), strict=True)]
+    types = [
+        first.type if kind is None else kind
+        for first, kind in zip(initial, _types(writer, made), strict=True)
+    ]
     loop = scf.WhileOp(types, [_as(each, kind) for each, kind in zip(initial, types)])
     before = loop.before.blocks.append(*types)
     after = loop.after.blocks.append(*types)
