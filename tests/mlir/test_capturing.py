@@ -165,6 +165,45 @@ def test_asserts_are_preferred_over_guards() -> None:
         exported.run(torch.randn(4, 6), torch.randn(25))
 
 
+@torch.library.custom_op("smelt_external::scale", mutates_args=())
+def scale(x: torch.Tensor, factor: float, times: int = 2, mode: str = "plain") -> torch.Tensor:
+    return x * factor * times
+
+
+@scale.register_fake
+def _(x: torch.Tensor, factor: float, times: int = 2, mode: str = "plain") -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
+def test_external_calls(to: Any) -> None:
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        once = torch.ops.smelt_external.scale(x.sin(), 2.5)
+        return once + torch.ops.smelt_external.scale(once[:2], 3.0, mode="other").sum()
+
+    args, shapes = (torch.rand(4),), ({0: Dim.AUTO},)
+    if to != "torch":
+        with pytest.raises(SmeltError, match="smelt_external"):
+            smelt.export(calls, args, to=to, dynamic_shapes=shapes)
+    exported = smelt.export(
+        calls, args, to=to, dynamic_shapes=shapes, external_calls=["smelt_external::scale"]
+    )
+    text = str(exported)
+    assert text.count("call @smelt_external.scale" if to != "torch" else '"torch.smelt_external.scale"') == 2
+    if to != "torch":
+        assert text.count("func.func private @smelt_external.scale") == 2  # (?) and (2) elements
+        assert 'mode = "other"' in text
+        with pytest.raises(SmeltError) as caught:
+            exported.run(*args)
+        assert caught.value.code == "SM0750"
+
+
+def test_an_external_operator_that_does_not_exist() -> None:
+    with pytest.raises(SmeltError, match="there is no operator") as caught:
+        smelt.export(nn.Tanh(), (torch.ones(2),), external_calls=["smelt_external::nothing"])
+    assert caught.value.code == "SM0722"
+
+
 # -- refusals --------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,14 @@ from sympy import Symbol
 
 from smelt.capture import Program
 from smelt.errors import Problem, Unsupported
-from smelt.loops.ir import Graph
+from smelt.loops.ir import Extern, Graph
 from smelt.lowering import lower
 from smelt.mlir import bindings
 from smelt.mlir.arrays.complexes import Either
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.graphs import Evaluation, literal
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
+from smelt.mlir.external import call
 from smelt.mlir.locations import location
 from smelt.mlir.signature import Argument, Signature, Weights, signature_of
 from smelt.symbolic import as_expr
@@ -83,6 +84,13 @@ class MlirArrays(ArrayDialect):
             self.symbols[each.size] = self.dimension(named[each.tensor], each.dim)
             self.symbols[each.symbol] = self.size(each.value)
 
+    def external_call(
+        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+    ) -> list[Array]:
+        plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
+        values = call(body, plain, [self.type(*each) for each in results])
+        return [Array(value, *each) for value, each in zip(values, results)]
+
     # -- transposed arrays ----------------------------------------------------------------------------
 
     def remember_transposed(self, result: Array, x: Array, order: Sequence[int]) -> Array:
@@ -142,7 +150,12 @@ def _text(values: torch.Tensor) -> str:
 
 
 def write_module(
-    program: Program, weights: Weights, dialect: MlirArrays, name: str, context: Any = None
+    program: Program,
+    weights: Weights,
+    dialect: MlirArrays,
+    name: str,
+    context: Any = None,
+    external: Collection[str] = (),
 ) -> Any:
     """A module with one function ``main`` that computes ``program`` by the operations of ``dialect``.
 
@@ -151,6 +164,7 @@ def write_module(
         weights: whether the tensors that the program holds are literals or arguments.
         dialect: fresh.
         name: the dialect's, for messages.
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that the dialect cannot express.
@@ -164,7 +178,7 @@ def write_module(
         module = ir.Module.create()
         problems: list[Problem] = []
         with ir.InsertionPoint(module.body):
-            _write_function(program, graph, signature_of(program, weights), dialect, problems)
+            _write_function(program, graph, signature_of(program, weights), dialect, problems, external)
         if problems:
             raise UnsupportedOperatorsError(name, problems)
         return verify(module)
@@ -176,6 +190,7 @@ def _write_function(
     signature: Signature,
     dialect: MlirArrays,
     problems: list[Problem],
+    external: Collection[str],
 ) -> None:
     from torch_mlir import ir
     from torch_mlir.dialects import func
@@ -201,7 +216,7 @@ def _write_function(
                 except Unsupported as refusal:
                     problems.append(Problem(f"{held.name}: {refusal.reason}"))
         inputs = [given.get(node) for node in program.placeholders]
-        mutated, outputs = Evaluation(graph, dialect, problems, location).run(inputs)
+        mutated, outputs = Evaluation(graph, dialect, problems, location, external).run(inputs)
         if problems:
             return
         results = [*mutated, *(each for each in outputs if each is not None)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sympy
@@ -38,12 +38,13 @@ CAPABILITIES = Capabilities(
 """What Linalg takes of the loop graph."""
 
 
-def emit(program: Program, weights: Weights = "inline") -> Any:
+def emit(program: Program, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
     """A program in contract form as a module with one function ``main`` of Linalg on tensors.
 
     Args:
         program: what `smelt.contract.contract` gave.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Sizes stay dynamic (``?``); what the program takes for granted of them is asserted (``cf.assert``), as is
     that positions are in range; a message begins with the name of the exception that eager raises. Integers
@@ -63,7 +64,7 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
     with context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            _Function(program, graph, weights, problems).write(module)
+            _Function(program, graph, weights, problems, external).write(module)
         if problems:
             raise UnsupportedOperatorsError("Linalg", problems)
         verify(module)
@@ -72,7 +73,15 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
 
 
 class _Function:
-    def __init__(self, program: Program, graph: Graph, weights: Weights, problems: list[Problem]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        weights: Weights,
+        problems: list[Problem],
+        external: Collection[str],
+    ) -> None:
+        self.external = external
         self.program, self.graph, self.problems = program, graph, problems
         self.signature = signature_of(program, weights)
         self.writer = Writer()
@@ -105,7 +114,9 @@ class _Function:
                     except Unsupported as refusal:
                         self.problems.append(Problem(f"{held.name}: {refusal.reason}"))
             inputs = [given.get(node) for node in self.program.placeholders]
-            evaluation = Evaluation(self.graph, self.writer, self.problems, location, self._seed)
+            evaluation = Evaluation(
+                self.graph, self.writer, self.problems, location, self._seed, self.external
+            )
             mutated, outputs = evaluation.run(inputs)
             if self.problems:
                 return
