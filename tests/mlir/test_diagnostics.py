@@ -41,8 +41,8 @@ def parsed(text: str):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+    monkeypatch.setattr("smelt.runtime.repros.cache_dir", lambda: tmp_path)
+    return tmp_path / "repros"
 
 
 @pytest.mark.parametrize(

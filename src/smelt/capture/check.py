@@ -8,10 +8,13 @@ from typing import Any
 import sympy
 import torch
 from sympy import Expr, Symbol
+from torch.utils._sympy.numbers import int_oo
 
 from smelt.capture.program import Program, shape_env_of
 from smelt.errors import SmeltError
 from smelt.symbolic import as_expr, evaluate
+from smelt.symbolic.affine import symbols_in
+from smelt.symbolic.solving import solve_sizes
 
 
 class InputCheck:
@@ -32,9 +35,11 @@ class InputCheck:
         environment = shape_env_of(self.expected)
         guards = () if environment is None else environment.guards
         self.conditions = tuple(dict.fromkeys(guard.expr for guard in guards))
+        tensors = [(n, each) for n, each in zip(self.names, self.expected) if isinstance(each, torch.Tensor)]
+        self.solutions = solve_sizes([(n, [as_expr(size) for size in each.shape]) for n, each in tensors])
 
     def __call__(self, leaves: list[Any]) -> None:
-        sizes: dict[Symbol, int] = {}
+        sizes = self._solved(leaves)
         for name, expected, leaf in zip(self.names, self.expected, leaves, strict=True):
             if not isinstance(expected, torch.Tensor):
                 continue
@@ -54,6 +59,18 @@ class InputCheck:
                 )
         self._conditions(sizes)
 
+    def _solved(self, leaves: list[Any]) -> dict[Symbol, int]:
+        """The size symbols that the inputs tell; whether each is what it may be is looked at later."""
+        given = dict(zip(self.names, leaves, strict=True))
+        sizes: dict[Symbol, int] = {}
+        for each in self.solutions:
+            leaf = given[each.tensor]
+            if isinstance(leaf, torch.Tensor) and each.dim < leaf.dim():
+                known = {**sizes, each.size: leaf.shape[each.dim]}
+                if symbols_in(each.value) <= known.keys():
+                    sizes[each.symbol] = evaluate(each.value, known)
+        return sizes
+
     def _conditions(self, sizes: dict[Symbol, int]) -> None:
         """What tracing took for granted of the sizes: elsewhere the program would be another one."""
         for condition in self.conditions:
@@ -71,20 +88,36 @@ class InputCheck:
         return condition.xreplace({s: sympy.Integer(n) for s, n in sizes.items()}) == sympy.false
 
     def _size(self, name: str, dim: int, size: int, wanted: Expr, sizes: dict[Symbol, int]) -> None:
-        if isinstance(wanted, Symbol) and wanted not in sizes:
-            bounds = self.ranges.get(wanted)
-            if bounds is not None and not (bounds.lower <= size <= bounds.upper):
-                what = f"dimension {dim} of input {name} is {size}"
-                raise SmeltError("SM0603", what, why=f"exported for {bounds.lower} to {bounds.upper}")
-            sizes[wanted] = size
-        elif wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
-            raise SmeltError(
-                "SM0603", f"dimension {dim} of input {name} is {size}", why=f"exported: {wanted}"
-            )
+        what = f"dimension {dim} of input {name} is {size}"
+        bounds = self.ranges.get(wanted)
+        if bounds is not None and not (bounds.lower <= size <= bounds.upper):
+            raise SmeltError("SM0603", what, why=_range(bounds), remedy=_other(size, bounds))
+        if wanted.free_symbols <= sizes.keys() and evaluate(wanted, sizes) != size:
+            raise SmeltError("SM0603", what, why=f"exported: {wanted}")
+
+
+def _range(bounds: Any) -> str:
+    """What a size may be, in words."""
+    if bounds.upper == int_oo:
+        return f"exported for {bounds.lower} and more"
+    return f"exported for {bounds.lower} to {bounds.upper}"
+
+
+def _other(size: int, bounds: Any) -> str | None:
+    """How a program for a size of 0 or 1 is to be had, where a size of 2 or more was taken for granted."""
+    if size > 1 or bounds.lower != 2:
+        return None
+    return (
+        "torch.export takes 0 and 1 for programs of their own where a size is Dim.AUTO or Dim.DYNAMIC: give "
+        'it a name, Dim("n"), which holds for them too, or export again with an example of this size, fixed'
+    )
 
 
 def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
-    """Whether the strides are those that were exported; SymInts are never compared, that would fix them."""
+    """Whether the strides are those that were exported; SymInts are never compared, that would fix them.
+    Those of a tensor without elements do not count."""
+    if leaf.numel() == 0:
+        return True
     for size, have, stride in zip(leaf.shape, leaf.stride(), expected.stride()):
         wanted = as_expr(stride)
         if isinstance(wanted, Symbol):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
@@ -35,7 +36,7 @@ def capture_export(
 
     Parameters, buffers and lifted constants come first among the inputs, each with its ``value``. Outputs
     that stand for a mutated buffer or input become ``aten.copy_`` onto it, as AOTAutograd has it, and leave
-    the outputs.
+    the outputs. Parameters that are one tensor (tied weights) are one input, the first.
 
     Raises:
         SmeltError: SM0601 an input kind that has no tensor (a token, a script object), or an effectful
@@ -79,10 +80,36 @@ def capture_export(
     for target, value in copies:
         node = graph.call_function(torch.ops.aten.copy_.default, (target, value))
         node.meta["val"] = target.meta["val"]
+    inputs = _untied(graph, inputs, {target for target, _ in copies})
     graph.output(tuple(outputs))
     graph.output_node().meta["val"] = tuple(_meta(value) for value in outputs)
     graph_module = GraphModule(lowered.graph_module, graph)
     return Program(graph_module, "inference", tuple(inputs), tuple("user" for _ in outputs), name)
+
+
+def _untied(graph: Graph, inputs: Sequence[Input], mutated: set[Node]) -> list[Input]:
+    """The inputs, of those that hold the same tensor only the first; users of the others take that one."""
+    first: dict[Any, Node] = {}
+    kept = []
+    for node, each in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
+        key = None if node in mutated else _memory_of(each.value)
+        if key is not None and key in first:
+            node.replace_all_uses_with(first[key])
+            graph.erase_node(node)
+        else:
+            kept.append(each)
+            first.setdefault(key, node)
+    return kept
+
+
+def _memory_of(value: torch.Tensor | None) -> Any:
+    """What tells a tensor's memory from all others; None where it has none of its own."""
+    if value is None or value.layout is not torch.strided or value.numel() == 0:
+        return None
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+        return None
+    storage = value.untyped_storage()._cdata
+    return storage, value.storage_offset(), value.dtype, tuple(value.shape), tuple(value.stride())
 
 
 def export(

@@ -18,7 +18,8 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from smelt.contract.attention import ATTENTION
 from smelt.contract.composites import DECOMPOSITIONS
 from smelt.contract.optimizers import optimizer_decompositions
-from smelt.contract.portable import portable
+from smelt.contract.portable import PORTABLE
+from smelt.contract.quantized_decomposed import quantized_decomposed
 
 aten = torch.ops.aten
 Table = dict[Any, Callable[..., Any]]
@@ -105,7 +106,6 @@ _ALSO_APART: tuple[Any, ...] = (
 """Not in the core table, but of the same family as what is."""
 
 
-@lru_cache(maxsize=1)
 def decompositions() -> Table:
     """The table for AOTAutograd: ATen overload → function that computes it from simpler ones.
 
@@ -113,14 +113,23 @@ def decompositions() -> Table:
     >>> torch.ops.aten.addcmul.default in decompositions(), torch.ops.aten.addmm.default in decompositions()
     (True, False)
     """
+    return {**_below_autograd(), **quantized_decomposed()}
+
+
+def export_decompositions() -> Table:
+    """The table for ``ExportedProgram.run_decompositions``: with the composites that autograd takes apart."""
+    return {**_with_composites(), **quantized_decomposed()}
+
+
+@lru_cache(maxsize=1)
+def _below_autograd() -> Table:
     from torch._decomp import _core_aten_decompositions_post_autograd
 
     return _with_our_choices(_core_aten_decompositions_post_autograd())
 
 
 @lru_cache(maxsize=1)
-def export_decompositions() -> Table:
-    """The table for ``ExportedProgram.run_decompositions``: with the composites that autograd takes apart."""
+def _with_composites() -> Table:
     return _with_our_choices(dict(core_aten_decompositions().items()))
 
 
@@ -135,7 +144,7 @@ def portable_decompositions() -> Table:
     True
     """
     unchecked = get_decompositions([aten.index_copy, aten.index_fill])  # whole for the errors that they raise
-    return {**export_decompositions(), **unchecked, **ATTENTION, **portable()}
+    return {**export_decompositions(), **unchecked, **ATTENTION, **PORTABLE}
 
 
 def whole() -> dict[Any, str]:

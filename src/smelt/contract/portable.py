@@ -1,10 +1,9 @@
-"""What only exporting takes apart: overloads that dispatch would have resolved, quantization in numbers,
-Fourier transforms and products of complex numbers.
-"""
+"""What only exporting takes apart: overloads that dispatch would resolve, Fourier transforms, complex products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -81,92 +80,21 @@ def _some_dims(name: str) -> Callable[..., Any]:
     return over
 
 
-# -- quantization ---------------------------------------------------------------------------------------
+def _max_pool_backward(rank: int) -> Callable[..., Tensor]:
+    def backward(grad: Tensor, self: Tensor, *geometry: Any) -> Tensor:
+        """Each gradient goes where its index says, also outside of its window: another compiler is not to
+        count on indices that a pooling made."""
+        *_, indices = geometry
+        wide = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
+        shape = (*self.shape[:-rank], math.prod(self.shape[-rank:]))
+        zeros = torch.zeros(shape, dtype=wide, device=grad.device)
+        found = zeros.scatter_add(-1, indices.flatten(-rank), grad.flatten(-rank).to(wide))
+        return found.reshape(self.shape).to(grad.dtype)
+
+    return backward
 
 
-def _along(numbers: Tensor, x: Tensor, axis: int) -> Tensor:
-    """One number for each element of ``axis``, as a tensor that broadcasts against ``x``."""
-    shape = [1] * x.dim()
-    shape[axis] = -1
-    return numbers.reshape(shape)
-
-
-def _rounded(x: Tensor, scale: Any, zero_point: Any) -> Tensor:
-    return torch.round(x * (1.0 / scale)) + zero_point
-
-
-def _quantize(
-    input: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: torch.dtype
-) -> Tensor:
-    return torch.clamp(_rounded(input, scale, zero_point), quant_min, quant_max).to(dtype)
-
-
-def _dequantize(
-    input: Tensor,
-    scale: Any,
-    zero_point: Any,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: torch.dtype,
-    *,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    return (input.to(out_dtype or torch.float32) - zero_point) * scale
-
-
-def _quantize_channels(input: Tensor, scales: Tensor, zero_points: Tensor, axis: int, *rest: Any) -> Tensor:
-    return _quantize(input, _along(scales, input, axis), _along(zero_points, input, axis), *rest)
-
-
-def _dequantize_channels(
-    input: Tensor,
-    scales: Tensor,
-    zero_points: Tensor | None,
-    axis: int,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: torch.dtype,
-    *,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    at = 0 if zero_points is None else _along(zero_points, input, axis)
-    result = (input.to(torch.float32) - at) * _along(scales, input, axis)
-    return result if out_dtype is None else result.to(out_dtype)
-
-
-def _fake_quantize(
-    self: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    """Quantized and back; and where nothing was cut off."""
-    place = _rounded(self, scale, zero_point)
-    kept = (place >= quant_min) & (place <= quant_max)
-    return ((torch.clamp(place, quant_min, quant_max) - zero_point) * scale).to(self.dtype), kept
-
-
-def _fake_quantize_channels(
-    self: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    return _fake_quantize(
-        self, _along(scale, self, axis), _along(zero_point, self, axis), quant_min, quant_max
-    )
-
-
-def _quantized() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """The operators of ``torch.ao``'s exported quantization, where that is loaded."""
-    functions: dict[str, Callable[..., Any]] = {
-        "quantize_per_tensor": _quantize,
-        "dequantize_per_tensor": _dequantize,
-        "quantize_per_channel": _quantize_channels,
-        "dequantize_per_channel": _dequantize_channels,
-    }
-    for name, function in functions.items():
-        packet = getattr(torch.ops.quantized_decomposed, name, None)
-        for overload in () if packet is None else packet.overloads():
-            if overload != "out" and not overload.endswith("_out"):
-                yield getattr(packet, overload), function
-
-
-_TABLE: dict[Any, Callable[..., Any]] = {
+PORTABLE: dict[Any, Callable[..., Any]] = {
     torch.ops.prims.collapse.default: _collapse,
     torch.ops.prims.sum.default: _sum,
     torch.ops.prims.prod.default: _product,
@@ -176,17 +104,10 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten._convolution.deprecated: _convolution,
     aten._index_put_impl.default: _index_put_impl,
     aten.ldexp.Tensor: _ldexp,
-    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
-    aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_backward(2),
+    aten.max_pool3d_with_indices_backward.default: _max_pool_backward(3),
     **{getattr(aten, name).default: _all_dims(name) for name in ("var", "var_mean", "std", "std_mean")},
     **{getattr(aten, name).dim: _some_dims(name) for name in ("var", "var_mean", "std", "std_mean")},
+    **SPECTRA,
 }
-
-
-def portable() -> dict[Any, Callable[..., Any]]:
-    """Overload → function of simpler ones, as of now: operators may be registered later.
-
-    >>> aten._convolution.default in portable()
-    True
-    """
-    return {**_TABLE, **SPECTRA, **dict(_quantized())}
+"""Overload → function of simpler ones."""

@@ -15,6 +15,8 @@ from smelt.contract.facts import new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
 from smelt.runtime.externs import is_mutating
+from smelt.symbolic import as_expr
+from smelt.symbolic.solving import solve_sizes
 
 aten = torch.ops.aten
 
@@ -65,6 +67,7 @@ class _Finder:
         self._signature()
         for node in self.program.placeholders:
             self._bind(node.meta.get("val"))
+        self._solve()
         for node in self.program.graph_module.graph.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._input(node)
@@ -183,6 +186,16 @@ class _Finder:
         """An input binds a symbol that it holds as it is: an s0 input, a tensor of shape (s0, 4)."""
         numbers = [*value.shape, *_strides(value)] if isinstance(value, torch.Tensor) else [value]
         self.bound.update(number(each) for each in numbers if hasattr(number(each), "is_symbol"))
+
+    def _solve(self) -> None:
+        """What the inputs' sizes tell besides: ``h``, from a tensor of shape (2*h, 4)."""
+        values = [(node.name, node.meta.get("val")) for node in self.program.placeholders]
+        shapes = [
+            (name, [as_expr(size) for size in value.shape])
+            for name, value in values
+            if isinstance(value, torch.Tensor)
+        ]
+        self.bound.update(each.symbol for each in solve_sizes(shapes, self.bound))
 
     def _value(self, node: Node, value: Any) -> None:
         if isinstance(value, (list, tuple)):

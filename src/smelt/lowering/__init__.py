@@ -18,6 +18,7 @@ ROW_MODULES: tuple[str, ...] = (
     "data_sizes",
     "divisors",
     "embedding",
+    "grouped",
     "scans",
     "incomplete_gamma",
     "indexing",

@@ -12,7 +12,18 @@ from torch.utils._pytree import tree_leaves
 from smelt.lowering.tensor import Complex
 
 _BY_NAME: dict[str, tuple[str, ...]] = {
-    "a matrix product": ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_int_mm"),
+    "a matrix product": (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "_int_mm",
+        "_grouped_mm",
+    ),
     "a convolution": ("convolution", "convolution_backward"),
     "a Fourier transform": ("_fft_c2c", "_fft_c2r", "_fft_r2c"),
     "attention": ("attention_with_dropout", "attention_with_dropout_backward"),

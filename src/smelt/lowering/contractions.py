@@ -40,10 +40,16 @@ class Sum:
     start: Callable[[Index], Any] | None = None
 
 
-Meaning = Callable[..., Sum]
+Meaning = Callable[..., "Sum | tuple[Sum, ...]"]
 
 MEANINGS: dict[torch._ops.OpOverload, Meaning] = {}
-"""ATen overload → ``meaning(ctx, *args, **kwargs)``, arguments as rows of the lowering table get them."""
+"""ATen overload → ``meaning(ctx, *args, **kwargs)``, arguments as rows of the lowering table get them.
+
+A meaning may add nodes that the sum reads; of a call with several results it gives a sum for each.
+"""
+
+NAMED_MEANINGS: dict[str, Meaning] = {}
+"""Operator name (``library::name``) → meaning, for operators that other libraries define."""
 
 
 def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
@@ -55,6 +61,21 @@ def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
         return meaning
 
     return add
+
+
+def means_named(name: str) -> Callable[[Meaning], Meaning]:
+    """Register the meaning of an operator that may not exist yet."""
+
+    def add(meaning: Meaning) -> Meaning:
+        NAMED_MEANINGS[name] = meaning
+        return meaning
+
+    return add
+
+
+def meaning_of(target: torch._ops.OpOverload) -> Meaning | None:
+    """The meaning of an overload, or None."""
+    return MEANINGS.get(target) or NAMED_MEANINGS.get(target.name())
 
 
 _ATTENTION = (
@@ -81,12 +102,36 @@ def keep_meaning(
             keep_attention(ctx, *args, **kwargs)
         elif target in _ATTENTION_BACKWARD:
             keep_gradients(ctx, *args, **kwargs)
-        elif target in MEANINGS:
-            found = MEANINGS[target](ctx, *args, **kwargs)
-            body = _contraction(ctx.shape, ctx.dtype, found, node.body)
-            ctx.graph.nodes[-1] = replace(node, body=body)
+        else:
+            _keep(ctx, node, node.body, target, args, kwargs)
     except Unsupported:
         return
+
+
+def _keep(
+    ctx: Builder,
+    node: Node,
+    call: Extern,
+    target: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> None:
+    """A contraction for each result, behind what the meaning computes for it."""
+    meaning, place = meaning_of(target), len(ctx.graph.nodes) - 1
+    if meaning is None:
+        return
+    try:
+        found = meaning(ctx, *args, **kwargs)
+    except Unsupported:
+        del ctx.graph.nodes[place + 1 :]
+        raise
+    del ctx.graph.nodes[place]
+    sums = found if isinstance(found, tuple) else (found,)
+    for result, (name, each) in enumerate(zip(node.outputs, sums, strict=True)):
+        if name is not None:
+            buffer = ctx.graph.buffers[name]
+            body = _contraction(buffer.shape, buffer.dtype, each, call, result, len(sums))
+            ctx.graph.nodes.append(replace(node, outputs=(name,), body=body))
 
 
 def _contraction(
@@ -96,7 +141,8 @@ def _contraction(
     return Contraction(tuple(shape), found.reduce_shape, dtype, *functions, call, result, results)
 
 
-def _load(x: Tensor, index: Index, dtype: torch.dtype) -> Any:
+def factor(x: Tensor, index: Index, dtype: torch.dtype) -> Any:
+    """An element of an operand of a contraction that gives ``dtype``, in the accumulator's dtype."""
     return convert(x.load(index), x.dtype, accumulator(dtype))
 
 
@@ -113,7 +159,7 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
 # -- matrix products ---------------------------------------------------------------------------------------
 
 
-def _product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
+def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
     """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector.
 
     Of two dtypes there is none: ATen refuses them, and its meta functions (hence capture) do not.
@@ -127,29 +173,29 @@ def _product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
 
     def lhs(index: Index, rindex: Index) -> Any:
         row = [index[batch]] if rows else []
-        return _scaled(_load(x, [*index[:batch], *row, *rindex], dtype), alpha, dtype)
+        return _scaled(factor(x, [*index[:batch], *row, *rindex], dtype), alpha, dtype)
 
     def rhs(index: Index, rindex: Index) -> Any:
-        return _load(y, [*index[:batch], *rindex, *([index[-1]] if columns else [])], dtype)
+        return factor(y, [*index[:batch], *rindex, *([index[-1]] if columns else [])], dtype)
 
     return Sum((x.shape[-1],), lhs, rhs)
 
 
 @means(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten._int_mm.default)
 def product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
-    return _product(ctx, x, y)
+    return matrix_product(ctx, x, y)
 
 
 @means(aten.vdot.default)
 def conjugate_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
     """On real numbers, the plain product."""
-    return _product(ctx, x, y)
+    return matrix_product(ctx, x, y)
 
 
 @means(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
 def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Sum:
     """``beta * onto + alpha * (x @ y)``; with a beta of 0 nothing of ``onto`` counts, no NaN either."""
-    found = _product(ctx, x, y, alpha)
+    found = matrix_product(ctx, x, y, alpha)
     if onto.dtype != x.dtype:
         raise Unsupported("a product onto another dtype")
     if beta == 0:
@@ -159,7 +205,7 @@ def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any 
     def start(index: Index) -> Any:
         tail = index[len(shape) - len(onto.shape) :]
         where = [ZERO if size == 1 else at for at, size in zip(tail, onto.shape, strict=True)]
-        return _scaled(_load(onto, where, dtype), beta, dtype)
+        return _scaled(factor(onto, where, dtype), beta, dtype)
 
     return Sum(found.reduce_shape, found.lhs, found.rhs, start)
 
@@ -219,7 +265,7 @@ def _windows(
     for dim, (position, size) in enumerate(zip(at, x.shape[2:], strict=True)):
         if lie.padding[dim] > 0:
             tests += [("ge", position, ZERO), ("lt", position, size)]
-    return _where(tests, lambda: _load(x, [batch, channel, *at], dtype), dtype)
+    return _where(tests, lambda: factor(x, [batch, channel, *at], dtype), dtype)
 
 
 def _seen_by(
@@ -250,7 +296,7 @@ def _seen_by(
         if stride > 1:
             tests.append(("eq", remainder(numerator, stride), ZERO))
         at.append(divided(numerator, stride))
-    return _where(tests, lambda: _load(x, [batch, channel, *at], dtype), dtype)
+    return _where(tests, lambda: factor(x, [batch, channel, *at], dtype), dtype)
 
 
 @means(aten.convolution.default)
@@ -272,7 +318,7 @@ def convolution(
         raise Unsupported("a convolution without a batch dimension")
     lie = _geometry(rank, stride, padding, dilation, groups)
     taps = weight.shape[2:]
-    start = None if bias is None else (lambda index: _load(bias, (index[1],), dtype))
+    start = None if bias is None else (lambda index: factor(bias, (index[1],), dtype))
     if transposed:
         into, out, sizes = divided(weight.shape[0], groups), weight.shape[1], ctx.shape[2:]
 
@@ -282,7 +328,7 @@ def convolution(
         return Sum(
             (into, *taps),
             lambda i, r: _seen_by(x, i[0], channels(i, r), i[2:], sizes, r[1:], taps, lie, dtype),
-            lambda i, r: _load(
+            lambda i, r: factor(
                 weight, [channels(i, r), remainder(i[1], out) if groups > 1 else i[1], *r[1:]], dtype
             ),
             start,
@@ -295,7 +341,7 @@ def convolution(
     return Sum(
         (weight.shape[1], *taps),
         lambda i, r: _windows(x, i[0], channel(i, r), i[2:], r[1:], lie, dtype),
-        lambda i, r: _load(weight, [i[1], *r], dtype),
+        lambda i, r: factor(weight, [i[1], *r], dtype),
         start,
     )
 
@@ -354,7 +400,7 @@ def _input_gradient(
     inner = divided(weight.shape[0], groups)
 
     def weights(own: Expr, other: Expr, at: Index) -> Any:
-        return _load(weight, [own, other, *at], dtype)
+        return factor(weight, [own, other, *at], dtype)
 
     if transposed:
         each = weight.shape[1]
@@ -392,7 +438,7 @@ def _weight_gradient(
 
     return Sum(
         (windows.shape[0], *windows.shape[2:]),
-        lambda i, r: _load(windows, [r[0], i[0], *r[1:]], dtype),
+        lambda i, r: factor(windows, [r[0], i[0], *r[1:]], dtype),
         lambda i, r: _windows(seen, r[0], channel(i), r[1:], i[2:], lie, dtype),
     )
 
@@ -402,7 +448,7 @@ def _bias_gradient(ctx: Builder, node: Node, name: str, grad: Tensor) -> None:
     buffer, within = ctx.graph.buffers[name], accumulator(grad.dtype)
     over = (grad.shape[0], *grad.shape[2:])
     body = Reduction(
-        "sum", buffer.shape, over, within, lambda i, r: _load(grad, [r[0], i[0], *r[1:]], grad.dtype)
+        "sum", buffer.shape, over, within, lambda i, r: factor(grad, [r[0], i[0], *r[1:]], grad.dtype)
     )
     if buffer.dtype == within:
         ctx.graph.nodes.append(replace(node, outputs=(name,), body=body))

@@ -31,7 +31,7 @@ from smelt.lowering.structural import compare
 from smelt.lowering.tensor import Index, Tensor
 from smelt.lowering.views import reshape
 from smelt.ops import ops
-from smelt.symbolic import as_expr, numel, unflatten
+from smelt.symbolic import as_expr, numel, same, unflatten
 
 aten = torch.ops.aten
 
@@ -143,8 +143,12 @@ def index_by_mask(ctx: Builder, x: Tensor, mask: Tensor) -> Tensor:
     return compacted(ctx, chosen, values.load, x.dtype, bind_count(ctx, chosen))
 
 
-def mask_among(indices: Sequence[Tensor | None], x: Tensor) -> int | None:
-    """The place of the one mask among advanced indices; None where there is none.
+_OTHER_MASK = "The shape of the mask does not match the shape of the indexed tensor"
+
+
+def mask_among(ctx: Builder, indices: Sequence[Tensor | None], x: Tensor) -> int | None:
+    """The place of the one mask among advanced indices; None where there is none. That it fits is checked at
+    run time where the sizes do not tell.
 
     Raises:
         Unsupported: there are several masks, a 0-d one, or one that does not fit.
@@ -157,8 +161,14 @@ def mask_among(indices: Sequence[Tensor | None], x: Tensor) -> int | None:
     assert mask is not None
     if len(places) > 1 or not mask.shape:
         raise Unsupported("indexing by several masks, or by a single truth value")
-    if tuple(x.shape[first : first + len(mask.shape)]) != tuple(mask.shape):
-        raise Unsupported("a mask of another shape than what it indexes")
+    indexed = x.shape[first : first + len(mask.shape)]
+    if len(indexed) < len(mask.shape):
+        raise Unsupported("a mask of more dimensions than what it indexes")
+    for own, size in zip(mask.shape, indexed):
+        if own.is_Integer and size.is_Integer and own != size:
+            raise Unsupported("a mask of another shape than what it indexes")
+        if not same(own, size):
+            ctx.check(equal(own, size), _OTHER_MASK, "IndexError")
     return first
 
 

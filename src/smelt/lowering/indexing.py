@@ -79,7 +79,7 @@ class AdvancedIndex:
 
 
 def _index(ctx: Builder, x: Tensor, indices: Indices, check: bool) -> Tensor:
-    place = mask_among(indices, x)
+    place = mask_among(ctx, indices, x)
     if place is not None:
         mask = indices[place]
         assert mask is not None

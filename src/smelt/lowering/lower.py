@@ -23,7 +23,7 @@ from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
 from smelt.lowering.complexes import copied
-from smelt.lowering.contractions import keep_meaning
+from smelt.lowering.contractions import keep_meaning, meaning_of
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
 from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
@@ -260,7 +260,7 @@ class _Lowering:
         self, node: FxNode, target: OpOverload, row: Row | None, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[Way, str | None]:
         """How to lower a call; and why as a fallback, where it is one."""
-        if is_custom(target):
+        if is_custom(target) and meaning_of(target) is None:
             return Way.ATEN, None
         if self.builder.decided.complex and row is None:
             return Way.ATEN, None if chosen(target) else f"complex numbers: {_no_row(target)}"
@@ -268,7 +268,7 @@ class _Lowering:
             return Way.VIEW if row is not None and is_view(target) else Way.ATEN, None
         foreign = _foreign([args, kwargs, self.builder.result])
         if row is None:
-            if chosen(target) is not None:
+            if chosen(target) is not None or meaning_of(target) is not None:
                 return Way.ATEN if foreign else Way.MEANT, None
             return Way.ATEN, _no_row(target)
         reason = foreign or (self._random(target) if is_random(target) else None)

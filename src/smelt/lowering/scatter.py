@@ -44,7 +44,7 @@ def index_put(ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumul
     mask = _only_mask(indices)
     if mask is not None and not accumulate and all(is_one(size) for size in values.shape):
         return _fill_where(ctx, x, *mask, values)
-    place = mask_among(indices, x)
+    place = mask_among(ctx, indices, x)
     if place is not None:
         chosen = indices[place]
         assert chosen is not None

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import re
-import traceback
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo.exc import Unsupported as DynamoRefusal
-from torch._dynamo.exc import UserError, UserErrorType
+from torch._dynamo.exc import UserError
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from smelt.capture import Program, capture_export, lines
@@ -22,20 +19,10 @@ from smelt.capture.numbers import OperatorsOfNumbers
 from smelt.capture.state import state_of
 from smelt.capture.step import BackwardCalledError, Step, stopped_at_backward
 from smelt.contract import contract, portable_decompositions
-from smelt.contract.where import parse
 from smelt.errors import SmeltError, Unsupported
+from smelt.mlir.refusals import FINAL, refused, said_before, told_once
 
 Exportable = torch.nn.Module | ExportedProgram | Callable[..., Any]
-
-_FINAL = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.INVALID_INPUT)
-_FRAME = re.compile(r'(File "([^"]+)", line \d+, in \S+)')
-_FIXES = re.compile(r"^Suggested fixes:\n((?:  .+\n?)+)", re.MULTILINE)
-_NOISE = re.compile(r"For more info|Suggested fixes|Caused by|$|[a-z]\w* = ")
-_DATA_REMEDY: dict[type, str] = {
-    GuardOnDataDependentSymNode: "torch.cond, torch.where or torch._check instead of Python's if"
-}
-_MORE = re.compile(r"For more information, run with TORCH_LOGS=\S+|\x1b\[\d+m")
-_SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +41,7 @@ def capture(
     dynamic_shapes: Any = None,
     strict: bool | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    deferred: bool = False,
 ) -> Captured:
     """Capture a model, a function or an ExportedProgram.
 
@@ -63,6 +51,7 @@ def capture(
         strict: export through Dynamo (True), or not (False); None: through Dynamo where it does not work
             without.
         decompositions: ATen overload → function, in place of smelt's own.
+        deferred: as `torch.export.export` takes ``prefer_deferred_runtime_asserts_over_guards``.
 
     A program that runs autograd itself (``backward``, ``torch.autograd.grad``, an optimizer's step) is traced
     below it: see `smelt.mlir.export.export`.
@@ -78,7 +67,7 @@ def capture(
     _check_arguments(f, args, kwargs, dynamic_shapes, strict)
     if not isinstance(f, ExportedProgram):
         positional, named = _apart((tuple(args), dict(kwargs or {})))
-        f = _exported(f, positional, named, dynamic_shapes, strict)
+        f = _exported(f, positional, named, dynamic_shapes, strict, deferred)
         _replace_views(f)
     table = portable_decompositions() if decompositions is None else decompositions
     try:
@@ -89,6 +78,13 @@ def capture(
             return Captured(contract(capture_export(f, table, name)), f)
     except Unsupported as refusal:
         raise SmeltError("SM0602", "smelt cannot export this program", why=refusal.reason) from refusal
+    except SmeltError:
+        raise
+    except Exception as error:  # what torch raises has no common class
+        told = refused(error)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _apart(arguments: Any) -> Any:
@@ -136,51 +132,41 @@ def _exported(
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
     strict: bool | None,
+    deferred: bool,
 ) -> ExportedProgram:
     if not callable(f):
         raise SmeltError("SM0722", f"{f!r} is no model, no function and no ExportedProgram")
     module = f if isinstance(f, torch.nn.Module) else None
-    export = functools.partial(torch.export.export, args=args, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
-    try:
-        if strict is not None:
-            return export(module or _Function(f, lined=not strict), strict=strict)
-        try:
-            with stopped_at_backward(state_of(f).optimizers.values()):
-                return export(module or _Function(f, lined=True), strict=False)
-        except BackwardCalledError:
-            pass
-        except Exception as error:  # what torch.export raises has no common class
-            if isinstance(error, UserError) and error.error_type in _FINAL:
-                raise  # Dynamo would say the same, at length
-            try:
-                with OperatorsOfNumbers():
-                    return export(module or _Function(f, lined=False), strict=True)
-            except Exception:
-                raise error from None
-        return export(Step(f), strict=False)
-    except (UserError, GuardOnDataDependentSymNode, DynamoRefusal) as error:
-        raise _refused(error) from error
-
-
-def _refused(error: Exception) -> SmeltError:
-    """What `torch.export` says of a program that it cannot capture, with the user's line."""
-    text = _MORE.sub("", _SIZE.sub(r"dimension \2 of \1", str(error)))
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    kept = [line.strip() for line in text.split("\n\n")[0].splitlines() if not _NOISE.match(line.strip())]
-    fixes = _FIXES.search(text)
-    return SmeltError(
-        "SM0723",
-        "torch.export cannot capture this program",
-        where=_users_line(text) or _users_line(frames),
-        why=" ".join(line for line in kept if line),
-        remedy="PyTorch suggests " + " ".join(fixes[1].split()) if fixes else _DATA_REMEDY.get(type(error)),
+    export = functools.partial(
+        torch.export.export,
+        args=args,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        prefer_deferred_runtime_asserts_over_guards=deferred,
     )
-
-
-def _users_line(text: str) -> str | None:
-    """The innermost frame of a traceback's text that is neither torch's nor smelt's."""
-    frames = [each for each in _FRAME.findall(text) if not each[1].startswith(lines.NOT_THE_USERS)]
-    return parse(frames[-1][0]) if frames else None
+    try:
+        with told_once():
+            if strict is not None:
+                return export(module or _Function(f, lined=not strict), strict=strict)
+            try:
+                with stopped_at_backward(state_of(f).optimizers.values()):
+                    return export(module or _Function(f, lined=True), strict=False)
+            except BackwardCalledError:
+                pass
+            except Exception as error:  # what torch.export raises has no common class
+                if isinstance(error, UserError) and error.error_type in FINAL:
+                    raise
+                try:
+                    with OperatorsOfNumbers(), said_before():
+                        return export(module or _Function(f, lined=False), strict=True)
+                except Exception:
+                    raise error from None
+            return export(Step(f), strict=False)
+    except Exception as error:
+        told = refused(error)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _replace_views(exported: ExportedProgram) -> None:
@@ -215,9 +201,22 @@ class _Function(torch.nn.Module):
         for name, module in state_of(function).modules.items():
             self.add_module(name + "_" * hasattr(self, name), module)
 
-        @functools.wraps(function)
+        @_as(function)
         def forward(*args: Any, **kwargs: Any) -> Any:
             with lines.of_functions():
                 return function(*args, **kwargs)
 
-        self.forward = forward if lined else function
+        self.forward = forward if lined or _has_no_signature(function) else function
+
+
+def _as(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What lends a function its name and signature; built-in functions have none."""
+    return (lambda own: own) if _has_no_signature(function) else functools.wraps(function)
+
+
+def _has_no_signature(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    return False

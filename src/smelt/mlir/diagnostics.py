@@ -15,6 +15,7 @@ from torch.fx import Graph
 
 from smelt.errors import Problem, SmeltError
 from smelt.mlir.locations import where_of
+from smelt.runtime import repros
 
 _OPERATION = re.compile(r"'([a-z_]+\.[\w.$]+)'")
 _OPERATOR = re.compile(r'"torch\.operator".*?name = "([^"]+)"')
@@ -92,7 +93,7 @@ class PipelineError(SmeltError):
             f"{what} failed" + ("" if self.operation is None else f" on {self.operation}"),
             where=None if first is None else first.where,
             why=listed.strip() if "\n" not in listed else "\n" + listed,
-            remedy=f"torch-mlir-opt --run-reproducer {reproducer}",
+            remedy=f"torch-mlir-opt --run-reproducer {reproducer}" if reproducer else None,
         )
 
 
@@ -209,7 +210,8 @@ def erase_shape_constraints(module: Any) -> None:
 
 
 def write_reproducer(operation: Any, pipeline: str) -> str:
-    """Write a module and a pipeline into one file that ``torch-mlir-opt --run-reproducer`` runs; its path.
+    """Keep a module and a pipeline in one file that ``torch-mlir-opt --run-reproducer`` runs; its path, or ""
+    where no file can be written (see `smelt.runtime.repros`).
 
     Weights are part of it up to 16 MiB in all; beyond that they are left out, which changes no shape.
     """
@@ -225,9 +227,8 @@ def write_reproducer(operation: Any, pipeline: str) -> str:
         text = f"{head.rstrip()},\n  {resource}\n#-}}{tail}"
     else:
         text = f"{text.rstrip()}\n\n{{-#\n  {resource}\n#-}}\n"
-    with tempfile.NamedTemporaryFile("w", prefix="smelt-", suffix=".mlir", delete=False) as file:
-        file.write(f"// torch-mlir-opt --run-reproducer {file.name}\n{text}")
-    return file.name
+    path = repros.keep("pipeline", f"// torch-mlir-opt --run-reproducer FILE\n{text}", ".mlir")
+    return "" if path is None else str(path)
 
 
 @contextmanager

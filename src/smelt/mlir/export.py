@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +13,12 @@ from torch.utils import _pytree as pytree
 
 from smelt.capture import Program
 from smelt.capture.check import InputCheck
+from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, run_pipeline_with_repro_report
 from smelt.mlir.execute import Executable, clone
+from smelt.mlir.external import Operator, declared, names_of
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
 
@@ -41,6 +43,9 @@ def export(
     dynamic_shapes: Any = None,
     weights: Weights = "inline",
     strict: bool | None = None,
+    decomposition_table: Mapping[Any, Callable[..., Any] | None] | None = None,
+    prefer_deferred_runtime_asserts_over_guards: bool = False,
+    external_calls: Collection[Operator] = (),
 ) -> Exported:
     """A model, a function or an ``ExportedProgram`` as MLIR.
 
@@ -50,6 +55,12 @@ def export(
         dynamic_shapes: which sizes are not fixed, as `torch.export.export` takes it.
         weights: ``"inline"``, literals of the module; ``"external"``, its last arguments.
         strict: as `torch.export.export` takes it; None tries without Dynamo first.
+        decomposition_table: ATen overload → function that computes it from others, where smelt's own table
+            has another one or none; None keeps an operator whole.
+        prefer_deferred_runtime_asserts_over_guards: as `torch.export.export` takes it: what tracing takes
+            for granted of sizes is checked in the program.
+        external_calls: operators (``"library::name"``) that stay calls of external functions, whoever runs
+            the module links them: see `smelt.mlir.external`. ``run`` cannot.
 
     A function may run autograd: a training step as one writes it is one module. What it closes over (models,
     optimizers) it holds; parameters, buffers and the optimizers' states are mutated and come back. Each call
@@ -83,8 +94,18 @@ def export(
     emitter(to)
     if weights not in get_args(Weights):
         raise SmeltError("SM0722", f"weights={weights!r}", remedy=f"one of {', '.join(get_args(Weights))}")
-    captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
-    return Exported(captured, to, weights)
+    external = names_of(external_calls)
+    table = {**portable_decompositions(), **(decomposition_table or {})}
+    captured = capture(
+        model,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic_shapes,
+        strict=strict,
+        decompositions={overload: function for overload, function in table.items() if function is not None},
+        deferred=prefer_deferred_runtime_asserts_over_guards,
+    )
+    return Exported(captured, to, weights, external)
 
 
 class Exported:
@@ -94,11 +115,17 @@ class Exported:
     ``program``: what was captured, in contract form. ``dialect``, ``weights``: as given to `export`.
     """
 
-    def __init__(self, captured: Captured, dialect: Dialect, weights: Weights = "inline") -> None:
-        self.dialect, self.weights = dialect, weights
+    def __init__(
+        self,
+        captured: Captured,
+        dialect: Dialect,
+        weights: Weights = "inline",
+        external: Collection[str] = (),
+    ) -> None:
+        self.dialect, self.weights, self.external = dialect, weights, external
         self._captured = captured
         self.signature: Signature = signature_of(captured.program, weights)
-        self.module = emit(captured.program, dialect, weights)
+        self.module = emit(captured.program, dialect, weights, external)
         self._check = InputCheck(captured.program, captured.exported.range_constraints)
         self._executable: Callable[..., list[Any]] | None = None
 
@@ -119,7 +146,11 @@ class Exported:
         Raises:
             SmeltError: SM0711, operators that it cannot express; SM0720, no such dialect.
         """
-        return self if dialect == self.dialect else Exported(self._captured, dialect, self.weights)
+        return (
+            self
+            if dialect == self.dialect
+            else Exported(self._captured, dialect, self.weights, self.external)
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the module: as text, or as MLIR bytecode where ``path`` ends in ``.mlirbc``.
@@ -174,8 +205,16 @@ class Exported:
         """What `run` calls: the module's function, compiled (StableHLO's by its interpreter); made once.
 
         Raises:
+            SmeltError: SM0750, the module calls external functions.
             PipelineError: SM0712, the module has no way to Linalg or to LLVM.
         """
+        missing = list(declared(self.module))
+        if missing:
+            raise SmeltError(
+                "SM0750",
+                f"the module calls functions that only you have: {', '.join(missing)}",
+                remedy="link them with the compiled module; to run it here, export without external_calls",
+            )
         if self._executable is None and self.dialect == "stablehlo":
             from smelt.mlir.stablehlo import evaluate_module
 
@@ -196,19 +235,21 @@ class Exported:
         return self._executable
 
 
-def emit(program: Program, dialect: str, weights: Weights = "inline") -> Any:
-    """The ``ir.Module`` of a program in contract form.
+def emit(program: Program, dialect: str, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
+    """The ``ir.Module`` of a program in contract form; the Torch dialect keeps all operators that it does not
+    know, others those that are ``external``.
 
     Raises:
         SmeltError: SM0711, operators that the dialect cannot express; SM0720, there is no such dialect.
     """
     try:
-        return emitter(dialect)(program, weights)
+        options = {} if dialect == "torch" or not external else {"external": external}
+        return emitter(dialect)(program, weights, **options)
     except UnsupportedOperatorsError as error:
         raise error.in_modules(program.graph_module.graph) from error
 
 
-def emitter(dialect: str) -> Callable[[Program, Weights], Any]:
+def emitter(dialect: str) -> Callable[..., Any]:
     """``emit(program, weights) -> ir.Module`` of a dialect.
 
     Raises:
@@ -219,7 +260,7 @@ def emitter(dialect: str) -> Callable[[Program, Weights], Any]:
     if spec is None or spec.origin is None:
         known = ", ".join(get_args(Dialect))
         raise SmeltError("SM0720", f"no dialect {dialect!r}", remedy=f"one of {known}")
-    found: Callable[[Program, Weights], Any] = import_module(name).emit
+    found: Callable[..., Any] = import_module(name).emit
     return found
 
 

@@ -58,6 +58,7 @@ from smelt.schedule.reuse import reuse_inputs
 from smelt.schedule.sorts import sort_kernel
 from smelt.symbolic import free_symbols, numel, same
 from smelt.symbolic.affine import expand
+from smelt.symbolic.solving import Solution, solve_sizes
 from smelt.symbolic.text import python_text
 
 STREAMED_BYTES = 2**24
@@ -177,7 +178,7 @@ class Assembler:
             constants=tuple(self.graph.constants),
             arena_bytes=_size(self.arena.size),
             arena=tuple(self.arena_tensors),
-            steps=tuple(steps),
+            steps=(*self._derived_sizes(), *steps),
             outputs=outputs,
             shape_symbols=self._shape_symbols(),
             lazy=tuple(
@@ -220,19 +221,25 @@ class Assembler:
             elif isinstance(value, Expr):
                 exprs.append(value)
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
-        return free_symbols(exprs) | given | self.late
+        solved = {each.size for each in self._solved() if not each.is_plain}
+        return free_symbols(exprs) | given | self.late | solved
+
+    def _solved(self) -> list[Solution]:
+        """The sizes that come with no input of their own, from those of the input tensors."""
+        given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.late
+        names = [name for name in self.graph.inputs if isinstance(name, str)]
+        return solve_sizes([(name, self.work.buffers[name].shape) for name in names], given)
 
     def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
-        """Where to read the sizes that come with no input of their own: a dimension of an input tensor."""
-        given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
-        given |= self.late
-        found: dict[Symbol, tuple[str, str, int]] = {}
-        for name in self.graph.inputs:
-            if isinstance(name, str):
-                for dim, size in enumerate(self.work.buffers[name].shape):
-                    if isinstance(size, Symbol) and size not in given:
-                        found.setdefault(size, (size.name, name, dim))
-        return tuple(found.values())
+        """Where to read sizes: a dimension of an input tensor."""
+        return tuple(
+            (each.symbol.name if each.is_plain else each.size.name, each.tensor, each.dim)
+            for each in self._solved()
+        )
+
+    def _derived_sizes(self) -> list[SizeStep]:
+        """The sizes that follow from those: ``h``, where the input tensor has ``2*h``."""
+        return [SizeStep(each.symbol.name, _size(each.value)) for each in self._solved() if not each.is_plain]
 
     # -- where buffers live
     # -----------------------------------------------------------------------------------

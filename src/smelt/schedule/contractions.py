@@ -110,6 +110,8 @@ def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose 
                 product = turned(product)
             made = _Native(node, product, chosen, layouts, borders, target).nodes()
         for each in made:
+            if _is_joined(chosen.nodes, each):
+                continue
             chosen.nodes.append(each)
             if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results):
                 _place(str(each.outputs[0]), each.body, layouts)
@@ -184,6 +186,18 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, ch
         outputs[body.result] = node.outputs[0]
         return replace(node, outputs=tuple(outputs), body=body.call)
     return node
+
+
+def _is_joined(nodes: list[Node], node: Node) -> bool:
+    """Whether an earlier node is the same call of ATen; it gives what this one does, too, from now on."""
+    if not isinstance(node.body, Extern) or len(node.outputs) == 1:
+        return False
+    for place, each in enumerate(nodes):
+        if each.body is node.body:
+            outputs = tuple(own if other is None else other for own, other in zip(each.outputs, node.outputs))
+            nodes[place] = replace(each, outputs=outputs)
+            return True
+    return False
 
 
 def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> bool:

@@ -16,6 +16,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
+from smelt.loops.ir import Extern
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
 
 Shape = tuple[Expr, ...]
@@ -95,6 +96,12 @@ class ArrayDialect:
     def seed(self) -> Array:
         """A random number of all int64, rank 0: a new one at every run."""
         raise Unsupported(f"{type(self).__name__} has no random numbers")
+
+    def external_call(
+        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+    ) -> list[Array]:
+        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value)."""
+        raise Unsupported(f"{type(self).__name__} has no external functions")
 
     # -- elementwise --------------------------------------------------------------------------------
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.capture import Program
 from smelt.errors import Problem, Unsupported
-from smelt.loops.ir import Graph
+from smelt.loops.ir import Extern, Graph
 from smelt.lowering import lower
 from smelt.mlir import bindings
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.graphs import Evaluation, literal
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
+from smelt.mlir.external import call
 from smelt.mlir.locations import location
 from smelt.mlir.signature import Argument, Signature, Weights, signature_of
 from smelt.symbolic import as_expr
+from smelt.symbolic.solving import solve_sizes
 
 
 class MlirArrays(ArrayDialect):
@@ -76,28 +77,18 @@ class MlirArrays(ArrayDialect):
         return self.memo[key]
 
     def know(self, arguments: Sequence[Array]) -> None:
-        """Solve the size symbols from the arguments' dimensions, those that stand alone first."""
-        rest: list[tuple[Expr, Array, int]] = []
-        for array in arguments:
-            for dim, size in enumerate(array.shape):
-                if isinstance(size, Symbol):
-                    if size not in self.symbols:
-                        self.symbols[size] = self.dimension(array, dim)
-                elif not size.is_Integer:
-                    rest.append((size, array, dim))
-        for expr, array, dim in rest:
-            unknown = [s for s in expr.free_symbols if s not in self.symbols]
-            if len(unknown) == 1:
-                self._solve(expr, unknown[0], array, dim)
+        """Solve the size symbols from the arguments' dimensions."""
+        named = {f"arg{number}": array for number, array in enumerate(arguments)}
+        for each in solve_sizes([(name, array.shape) for name, array in named.items()], self.symbols):
+            self.symbols[each.size] = self.dimension(named[each.tensor], each.dim)
+            self.symbols[each.symbol] = self.size(each.value)
 
-    def _solve(self, expr: Expr, symbol: Any, array: Array, dim: int) -> None:
-        """``symbol`` from ``expr``, linear in it, being the size of a dimension."""
-        size = sympy.Symbol("_size", integer=True, positive=True)
-        found = sympy.solve(sympy.Eq(expr, size), symbol)
-        if len(found) == 1:
-            self.symbols[size] = self.dimension(array, dim)
-            self.symbols[symbol] = super().size(found[0])
-            del self.symbols[size]
+    def external_call(
+        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+    ) -> list[Array]:
+        plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
+        values = call(body, plain, [self.type(*each) for each in results])
+        return [Array(value, *each) for value, each in zip(values, results)]
 
     # -- transposed arrays ----------------------------------------------------------------------------
 
@@ -158,7 +149,12 @@ def _text(values: torch.Tensor) -> str:
 
 
 def write_module(
-    program: Program, weights: Weights, dialect: MlirArrays, name: str, context: Any = None
+    program: Program,
+    weights: Weights,
+    dialect: MlirArrays,
+    name: str,
+    context: Any = None,
+    external: Collection[str] = (),
 ) -> Any:
     """A module with one function ``main`` that computes ``program`` by the operations of ``dialect``.
 
@@ -167,6 +163,7 @@ def write_module(
         weights: whether the tensors that the program holds are literals or arguments.
         dialect: fresh.
         name: the dialect's, for messages.
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that the dialect cannot express.
@@ -180,7 +177,7 @@ def write_module(
         module = ir.Module.create()
         problems: list[Problem] = []
         with ir.InsertionPoint(module.body):
-            _write_function(program, graph, signature_of(program, weights), dialect, problems)
+            _write_function(program, graph, signature_of(program, weights), dialect, problems, external)
         if problems:
             raise UnsupportedOperatorsError(name, problems)
         return verify(module)
@@ -192,6 +189,7 @@ def _write_function(
     signature: Signature,
     dialect: MlirArrays,
     problems: list[Problem],
+    external: Collection[str],
 ) -> None:
     from torch_mlir import ir
     from torch_mlir.dialects import func
@@ -217,7 +215,7 @@ def _write_function(
                 except Unsupported as refusal:
                     problems.append(Problem(f"{held.name}: {refusal.reason}"))
         inputs = [given.get(node) for node in program.placeholders]
-        mutated, outputs = Evaluation(graph, dialect, problems, location).run(inputs)
+        mutated, outputs = Evaluation(graph, dialect, problems, location, external).run(inputs)
         if problems:
             return
         results = [*mutated, *(each for each in outputs if each is not None)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from smelt.mlir.arrays.control import CONTROL
 from smelt.mlir.arrays.determinants import determinants
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.strided import parts_of_view, read_view
+from smelt.mlir.external import is_external, leaves, named_arguments, result_names
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
@@ -59,12 +60,19 @@ class Evaluation:
     """One loop graph under a dialect. What the dialect cannot do is added to ``problems``, all of it.
 
     ``place``: gives a context manager for what is made of a node, from the user's line.
+    ``external``: operators that stay calls (`smelt.mlir.external`).
     """
 
     def __init__(
-        self, graph: Graph, dialect: ArrayDialect, problems: list[Problem], place: Place | None = None
+        self,
+        graph: Graph,
+        dialect: ArrayDialect,
+        problems: list[Problem],
+        place: Place | None = None,
+        external: Collection[str] = (),
     ) -> None:
         self.graph, self.dialect, self.problems = graph, dialect, problems
+        self.external = external
         self.place: Place = place or (lambda where: nullcontext())
         self.buffers = Buffers()
         self.absent: dict[str, str] = {}  # buffer → why there is none, which each call that reads it tells
@@ -165,6 +173,8 @@ class Evaluation:
             self.absent[name] = refusal.reason
 
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
+        if is_external(body, self.external):
+            return self._external(body, outputs)
         if body.target not in CALLS or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
@@ -181,9 +191,17 @@ class Evaluation:
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
         return CONTROL[body.target](self.dialect, bodies, *args)
 
+    def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
+        """The call of a declared function; what it gives has the types of the operator's results."""
+        arguments: list[tuple[str, Any]] = []
+        for name, given in named_arguments(body):
+            arguments += [(name, each) for each in leaves(self.argument(given))]
+        made = [self.graph.buffers[name].outside for name in result_names(outputs)]
+        return self.dialect.external_call(body, arguments, [(dtype, shape) for dtype, shape, _ in made])
+
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
-        inner = Evaluation(graph, self.dialect, self.problems, self.place)
+        inner = Evaluation(graph, self.dialect, self.problems, self.place, self.external)
         mutated, outputs = inner.run(operands)
         if self.problems:
             raise MissingInputError("a body that is not supported")

@@ -6,21 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.mlir.linalg.scalars import Scalar, convert
 from smelt.mlir.linalg.writer import Writer
 
 Body = Callable[[Sequence[Any]], list[Any]]
+Made = tuple[torch.dtype, Sequence[Expr]] | None
+"""Dtype and shape of a result that is a tensor; None for a number."""
 
 
 def cond(
-    writer: Writer, bodies: Sequence[Body], kinds: Sequence[Any], predicate: Any, operands: Sequence[Any]
+    writer: Writer, bodies: Sequence[Body], made: Sequence[Made], predicate: Any, operands: Sequence[Any]
 ) -> list[Any]:
     """``scf.if``: the first body where ``predicate`` holds, else the second."""
     from torch_mlir.dialects import scf
 
-    branch = scf.IfOp(_truth(writer, predicate), list(kinds), has_else=True)
+    kinds = _types(writer, made)
+    branch = scf.IfOp(_truth(writer, predicate), kinds, has_else=True)
     for block, body in zip((branch.then_block, branch.else_block), bodies):
         with writer.region(block):
             scf.YieldOp([_as(each, kind) for each, kind in zip(body(operands), kinds, strict=True)])
@@ -30,7 +34,7 @@ def cond(
 def while_loop(
     writer: Writer,
     bodies: Sequence[Body],
-    kinds: Sequence[Any],
+    made: Sequence[Made],
     carried: Sequence[Any],
     others: Sequence[Any],
 ) -> list[Any]:
@@ -40,7 +44,10 @@ def while_loop(
     test, step = bodies
     initial = [_plain(each) for each in carried]
     dtypes = [each.dtype if isinstance(each, Scalar) else None for each in carried]
-    types = [first.type if kind is None else kind for first, kind in zip(initial, kinds, strict=True)]
+    types = [
+        first.type if kind is None else kind
+        for first, kind in zip(initial, _types(writer, made), strict=True)
+    ]
     loop = scf.WhileOp(types, [_as(each, kind) for each, kind in zip(initial, types)])
     before = loop.before.blocks.append(*types)
     after = loop.after.blocks.append(*types)
@@ -62,7 +69,7 @@ def while_loop(
 def scan(
     writer: Writer,
     bodies: Sequence[Body],
-    kinds: Sequence[Any],
+    made: Sequence[Made],
     initial: Sequence[Any],
     items: Sequence[Any],
     others: Sequence[Any],
@@ -74,41 +81,41 @@ def scan(
 
     (body,) = bodies
     count = len(initial)
-    if any(not ir.RankedTensorType.isinstance(each.type) for each in initial):
+    if any(isinstance(each, Scalar) for each in initial):
         raise Unsupported("a scan that carries numbers")
     index = ir.IndexType.get()
     zero, one = arith.constant(index, 0), arith.constant(index, 1)
     turns = tensor.dim(items[0], zero)
-    unknown = ir.ShapedType.get_dynamic_size()
-    outs = []
-    for kind in kinds[count:]:
-        if any(size == unknown for size in kind.shape[1:]):
-            raise Unsupported("a scan whose turns give tensors of dynamic sizes")
-        outs.append(_cast(tensor.empty([turns, *kind.shape[1:]], kind.element_type), kind))
-    start = [_as(each, kind) for each, kind in zip(initial, kinds)]
+    outs = [writer.empty(*each) for each in made[count:] if each is not None]
+    types = [writer.type(*each) for each in made if each is not None]
+    start = [_as(each, kind) for each, kind in zip(initial, types)]
     loop = scf.ForOp(zero, turns, one, [*start, *outs])
     with writer.region(loop.body):
         at = loop.induction_variable
         state = list(loop.inner_iter_args)
         lines = [_line(each, at) for each in items]
         results = body([*state[:count], *lines, *others])
-        after = [_as(each, kind) for each, kind in zip(results, kinds)]
+        after = [_as(each, kind) for each, kind in zip(results[:count], types)]
         stored = [_store(line, out, at) for line, out in zip(results[count:], state[count:], strict=True)]
-        scf.YieldOp([*after[:count], *stored])
+        scf.YieldOp([*after, *stored])
     return list(loop.results)
 
 
 def map_impl(
-    writer: Writer, bodies: Sequence[Body], kinds: Sequence[Any], items: Sequence[Any], others: Sequence[Any]
+    writer: Writer, bodies: Sequence[Body], made: Sequence[Made], items: Sequence[Any], others: Sequence[Any]
 ) -> list[Any]:
     """The body on every element of the first dimension of ``items``, results stacked."""
-    return scan(writer, bodies, kinds, [], items, others)
+    return scan(writer, bodies, made, [], items, others)
 
 
 CONTROL: dict[str, Callable[..., list[Any]]] = {
     f"higher_order.{each.__name__}": each for each in (cond, while_loop, scan, map_impl)
 }
-"""Target of an extern call → function of (writer, bodies, types of the results, *arguments)."""
+"""Target of an extern call → function of (writer, bodies, what the results are, *arguments)."""
+
+
+def _types(writer: Writer, made: Sequence[Made]) -> list[Any]:
+    return [None if each is None else writer.type(*each) for each in made]
 
 
 def _truth(writer: Writer, value: Any) -> Any:
@@ -136,7 +143,7 @@ def _as(value: Any, kind: Any) -> Any:
     value = _plain(value)
     if kind is None or value.type == kind:
         return value
-    if ir.RankedTensorType.isinstance(kind):
+    if isinstance(kind, ir.RankedTensorType):
         return _cast(value, kind)
     return arith.index_cast(kind, value)
 

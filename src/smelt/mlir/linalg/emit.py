@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sympy
@@ -25,6 +25,8 @@ from smelt.mlir.linalg.writer import Writer
 from smelt.mlir.locations import location
 from smelt.mlir.signature import Argument, Weights, signature_of
 from smelt.symbolic import as_expr
+from smelt.symbolic.affine import symbols_in
+from smelt.symbolic.solving import solve_sizes
 
 CAPABILITIES = Capabilities(
     bodies=frozenset(
@@ -36,12 +38,13 @@ CAPABILITIES = Capabilities(
 """What Linalg takes of the loop graph."""
 
 
-def emit(program: Program, weights: Weights = "inline") -> Any:
+def emit(program: Program, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
     """A program in contract form as a module with one function ``main`` of Linalg on tensors.
 
     Args:
         program: what `smelt.contract.contract` gave.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Sizes stay dynamic (``?``); what the program takes for granted of them is asserted (``cf.assert``), as is
     that positions are in range; a message begins with the name of the exception that eager raises. Integers
@@ -61,7 +64,7 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
     with context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            _Function(program, graph, weights, problems).write(module)
+            _Function(program, graph, weights, problems, external).write(module)
         if problems:
             raise UnsupportedOperatorsError("Linalg", problems)
         verify(module)
@@ -70,7 +73,15 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
 
 
 class _Function:
-    def __init__(self, program: Program, graph: Graph, weights: Weights, problems: list[Problem]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        weights: Weights,
+        problems: list[Problem],
+        external: Collection[str],
+    ) -> None:
+        self.external = external
         self.program, self.graph, self.problems = program, graph, problems
         self.signature = signature_of(program, weights)
         self.writer = Writer()
@@ -103,7 +114,9 @@ class _Function:
                     except Unsupported as refusal:
                         self.problems.append(Problem(f"{held.name}: {refusal.reason}"))
             inputs = [given.get(node) for node in self.program.placeholders]
-            evaluation = Evaluation(self.graph, self.writer, self.problems, location, self._seed)
+            evaluation = Evaluation(
+                self.graph, self.writer, self.problems, location, self._seed, self.external
+            )
             mutated, outputs = evaluation.run(inputs)
             if self.problems:
                 return
@@ -135,33 +148,29 @@ class _Function:
         """Each size symbol from a dimension of an argument, or from a number; all other dimensions that
         depend on it are checked."""
         sizes = self.writer.sizes
-        rest: list[tuple[Expr, str, Any, int]] = []
+        tensors: dict[str, Any] = {}
+        shapes: list[tuple[str, list[Expr]]] = []
+        given: list[Symbol] = []
         for argument, value in zip(arguments, values):
             meta = argument.meta
             if isinstance(meta, torch.Tensor):
+                tensors[argument.node.name] = value
+                shapes.append((argument.node.name, [as_expr(size) for size in meta.shape]))
                 continue
             expr = as_expr(meta) if isinstance(meta, torch.SymInt) else getattr(meta.node, "expr", None)
             if isinstance(expr, Symbol):
                 sizes.know(expr.name, Scalar(value, _number_dtype(meta)))
-        for argument, value in zip(arguments, values):
-            if not isinstance(argument.meta, torch.Tensor):
-                continue
-            for dim, each in enumerate(argument.meta.shape):
-                size = as_expr(each)
-                if isinstance(size, Symbol) and size.name not in sizes.symbols:
-                    sizes.know(size.name, self.writer.dimension(value, dim))
-                elif not size.is_Integer:
-                    rest.append((size, argument.name, value, dim))
-        for size, _, value, dim in rest:
-            unknown = [s for s in size.free_symbols if s.name not in sizes.symbols]  # type: ignore[attr-defined]
-            if len(unknown) == 1:
-                self._invert(size, unknown[0], self.writer.dimension(value, dim))
-        for size, name, value, dim in rest:
-            if all(s.name in sizes.symbols for s in size.free_symbols):  # type: ignore[attr-defined]
-                have, (want, parts) = self.writer.dimension(value, dim), sympy.fraction(sympy.together(size))
-                have = sizes.elementwise("mul", have, sizes.number(parts))
-                message = f"RuntimeError: dimension {dim} of {name} is not {size}"
-                require(compare("eq", have, sizes.number(want)), message)
+                given.append(expr)
+        alone = set()
+        for each in solve_sizes(shapes, given):
+            sizes.know(each.size.name, self.writer.dimension(tensors[each.tensor], each.dim))
+            sizes.know(each.symbol.name, sizes.number(each.value))
+            alone.add((each.tensor, each.dim) if each.is_plain else None)
+        for name, shape in shapes:
+            for dim, size in enumerate(shape):
+                known = all(symbol.name in sizes.symbols for symbol in symbols_in(size))
+                if not size.is_Integer and known and (name, dim) not in alone:
+                    self._check_size(name, dim, size, self.writer.dimension(tensors[name], dim))
         self._assume()
 
     def _assume(self) -> None:
@@ -183,13 +192,13 @@ class _Function:
                 continue
             require(holds, f"RuntimeError: the program was captured for {condition}")
 
-    def _invert(self, size: Expr, symbol: Any, value: Scalar) -> None:
-        """``symbol`` from ``size``, an expression of it, being ``value``."""
-        known = Symbol("_size", integer=True, positive=True)
-        found = sympy.solve(sympy.Eq(size, known), symbol)
-        if len(found) == 1:
-            self.writer.sizes.know(known.name, value)
-            self.writer.sizes.know(symbol.name, self.writer.sizes.number(found[0]))
+    def _check_size(self, name: str, dim: int, size: Expr, value: Scalar) -> None:
+        """Assert that a dimension is the expression that it was captured as."""
+        sizes = self.writer.sizes
+        want, parts = sympy.fraction(sympy.together(size))
+        have = sizes.elementwise("mul", value, sizes.number(parts))
+        message = f"RuntimeError: dimension {dim} of {name} is not {size}"
+        require(compare("eq", have, sizes.number(want)), message)
 
     # -- random numbers ----------------------------------------------------------------------------------
 

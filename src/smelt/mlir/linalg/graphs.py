@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,6 +31,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
+from smelt.mlir.external import call, is_external, leaves, named_arguments, result_names
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
@@ -85,7 +86,7 @@ class Evaluation:
     """One loop graph under a writer. What Linalg cannot express is added to ``problems``, all of it.
 
     ``place``: gives a context manager for what is made of a node, from the user's line. ``seed``: writes a
-    new random number.
+    new random number. ``external``: operators that stay calls (`smelt.mlir.external`).
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Evaluation:
         problems: list[Problem],
         place: Place,
         seed: Callable[[], Scalar],
+        external: Collection[str] = (),
     ) -> None:
         self.graph, self.writer, self.problems, self.place, self.seed = graph, writer, problems, place, seed
+        self.external = external
         self.tensors = Tensors()
         self.bodies = Bodies(writer, graph, self.tensors)
 
@@ -214,6 +217,8 @@ class Evaluation:
             holds, *message = body.args
             require(convert(self.number(holds), torch.bool), f"RuntimeError: {(message or _FAILED)[0]}")
             return []
+        if is_external(body, self.external):
+            return self._external(body, node)
         if body.target not in _SIMPLE or body.overwrites or body.sizes:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
@@ -223,16 +228,25 @@ class Evaluation:
             (view,) = body.args
             return [self.number(view)]
         inner = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        kinds = [None if name is None else self._type(name) for name in node.outputs]
-        return CONTROL[body.target](self.writer, inner, kinds, *args)
+        made = [None if name is None else self._made(name) for name in node.outputs]
+        return CONTROL[body.target](self.writer, inner, made, *args)
 
-    def _type(self, name: str) -> Any:
+    def _external(self, body: Extern, node: Node) -> list[Any]:
+        """The call of a declared function; what it gives has the types of the operator's results."""
+        arguments: list[tuple[str, Any]] = []
+        for name, given in named_arguments(body):
+            made = self.argument(given)
+            arguments += [(name, each.value if isinstance(each, Scalar) else each) for each in leaves(made)]
+        types = [self.writer.type(*self._made(name)) for name in result_names(node.outputs)]
+        return call(body, arguments, types)
+
+    def _made(self, name: str) -> tuple[torch.dtype, Sequence[Expr]]:
         dtype, shape, _ = self.graph.buffers[name].outside
-        return self.writer.type(dtype, shape)
+        return dtype, shape
 
     def _inner(self, graph: Graph, operands: Sequence[Any]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""
-        inner = Evaluation(graph, self.writer, self.problems, self.place, self.seed)
+        inner = Evaluation(graph, self.writer, self.problems, self.place, self.seed, self.external)
         mutated, outputs = inner.run(operands)
         if self.problems:
             raise MissingInputError("a body that is not supported")

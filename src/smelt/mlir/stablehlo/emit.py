@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from smelt.capture import Program
@@ -24,12 +25,13 @@ CAPABILITIES = Capabilities(
 """What StableHLO takes of the loop graph."""
 
 
-def emit(program: Program, weights: Weights = "inline") -> Any:
+def emit(program: Program, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
     """A program in contract form as a module with one function ``main`` in StableHLO.
 
     Args:
         program: what `smelt.contract.contract` gave.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Dynamic sizes are ``?``; operations on them take the sizes as operands, computed from the arguments'
     dimensions. The module is a valid portable artifact. Unsigned integers are ``ui8``. StableHLO cannot
@@ -42,7 +44,7 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
     context = bindings.new_context()
     from torch_mlir.passmanager import PassManager
 
-    module = write_module(program, weights, StableHlo(), "StableHLO", context)
+    module = write_module(program, weights, StableHlo(), "StableHLO", context, external)
     with context:
         PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
     return module

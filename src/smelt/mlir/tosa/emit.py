@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from smelt.capture import Program
@@ -26,12 +27,13 @@ CAPABILITIES = Capabilities(
 """What TOSA takes of the loop graph."""
 
 
-def emit(program: Program, weights: Weights = "inline") -> Any:
+def emit(program: Program, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
     """A program in contract form as a module with one function ``main`` in TOSA.
 
     Args:
         program: what `smelt.contract.contract` gave.
         weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
+        external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Integers are signless, uint8 in ``i8``. Where the program has int64 or float64, so has the module. Sizes
     that are dynamic are computed by TOSA's operations on shapes. TOSA cannot raise: an index out of range
@@ -45,7 +47,7 @@ def emit(program: Program, weights: Weights = "inline") -> Any:
     context = bindings.new_context()
     from torch_mlir.passmanager import PassManager
 
-    module = write_module(program, weights, Tosa(), "TOSA", context)
+    module = write_module(program, weights, Tosa(), "TOSA", context, external)
     with context:
         PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
     return module

@@ -1,0 +1,136 @@
+"""Operators kept as calls of external functions: the caller of a module links them.
+
+    torch.ops.mylib.scale(x, 2.5)  →  func.call @mylib.scale(%x, %c) : (tensor<3xf32>, f64) -> tensor<3xf32>
+
+The function is called as the operator (``mylib.scale``; overloads other than ``default`` keep their name, and
+a second signature gets a number). Operands are the tensors and numbers (i64, f64, i1) in the schema's order,
+defaults too, those in lists one by one; results are the operator's. What is neither (None, text, dtypes)
+stands in the attribute ``smelt.arguments`` of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError, Unsupported
+from smelt.loops.ir import Extern
+
+Operator = str | torch._ops.OpOverload | torch._ops.OpOverloadPacket
+
+
+def names_of(operators: Collection[Operator]) -> frozenset[str]:
+    """The names of operators, and of all their overloads where none is said.
+
+    Raises:
+        SmeltError: SM0722, there is no such operator.
+
+    >>> sorted(names_of(["aten::tanh", torch.ops.aten.sin.default]))
+    ['aten.sin.default', 'aten.tanh']
+    """
+    found = set()
+    for each in operators:
+        text = str(each).replace("::", ".")
+        library, *rest = text.split(".")
+        packet = getattr(getattr(torch.ops, library), rest[0], None) if rest else None
+        if packet is None or (len(rest) > 1 and rest[1] not in packet.overloads()):
+            raise SmeltError(
+                "SM0722", f"external_calls: there is no operator {each}", remedy="'library::name'"
+            )
+        found.add(text)
+    return frozenset(found)
+
+
+def is_external(body: Extern, names: Collection[str]) -> bool:
+    """Whether a call is to be kept.
+
+    Raises:
+        Unsupported: it is one that no function can stand for.
+    """
+    if body.target not in names and body.target.rpartition(".")[0] not in names:
+        return False
+    if body.overwrites or body.sizes or body.symbol is not None or body.bodies:
+        raise Unsupported("an external call that writes to its arguments, or whose sizes depend on data")
+    return True
+
+
+def named_arguments(body: Extern) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call, each with its name in the schema and in the schema's order."""
+    library, name, overload = body.target.split(".")
+    schema = getattr(getattr(getattr(torch.ops, library), name), overload)._schema
+    for place, argument in enumerate(schema.arguments):
+        if place < len(body.args):
+            yield argument.name, body.args[place]
+        elif argument.name in body.kwargs:
+            yield argument.name, body.kwargs[argument.name]
+        elif argument.has_default_value():
+            yield argument.name, argument.default_value
+
+
+def leaves(value: Any) -> list[Any]:
+    """A value, or what is in a list."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def result_names(outputs: Sequence[str | None]) -> list[str]:
+    """The buffers of a call's results.
+
+    Raises:
+        Unsupported: one is no tensor.
+    """
+    found = [name for name in outputs if name is not None]
+    if len(found) < len(outputs):
+        raise Unsupported("an external call that gives something else than tensors")
+    return found
+
+
+def call(body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[Any]:
+    """``func.call`` of the declared function. ``arguments``: (name, MLIR value, or what is none);
+    ``results``: types."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import func
+
+    operands = [value for _, value in arguments if isinstance(value, ir.Value)]
+    other = {
+        name: ir.StringAttr.get(str(value)) for name, value in arguments if not isinstance(value, ir.Value)
+    }
+    kind = ir.FunctionType.get([each.type for each in operands], list(results))
+    made = func.CallOp(list(results), _declared(body.target.removesuffix(".default"), kind), operands)
+    if other:
+        made.operation.attributes["smelt.arguments"] = ir.DictAttr.get(other)
+    return list(made.results)
+
+
+def declared(module: Any) -> Iterator[str]:
+    """The names of the functions that a module calls and does not have."""
+    from torch_mlir import ir
+
+    for each in module.body.operations:
+        if each.operation.name == "func.func" and not each.regions[0].blocks:
+            yield ir.StringAttr(each.attributes["sym_name"]).value
+
+
+def _declared(name: str, kind: Any) -> str:
+    """The name of the function of a type, declared at the end of the module where it is not yet."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import func
+
+    module = ir.InsertionPoint.current.block.owner
+    while module.name != "builtin.module":
+        module = module.parent
+    body = module.regions[0].blocks[0]
+    own, number = name, 0
+    functions = [each for each in body.operations if each.operation.name == "func.func"]
+    types = {
+        ir.StringAttr(each.attributes["sym_name"]).value: each.attributes["function_type"]
+        for each in functions
+    }
+    while own in types and types[own] != ir.TypeAttr.get(kind):
+        number += 1
+        own = f"{name}_{number}"
+    if own not in types:
+        with ir.InsertionPoint(body):
+            func.FuncOp(own, kind, visibility="private")
+    return own

@@ -1,0 +1,268 @@
+"""What is captured for MLIR: derived sizes, tied weights, control flow, options, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import smelt
+from smelt.errors import SmeltError
+from smelt.mlir.parameters import held_tensors
+
+pytest.importorskip("torch_mlir", reason="needs the extra [mlir]")
+H = Dim("h")
+DIALECTS = ("linalg", "stablehlo", "tosa")
+
+
+class Halves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2).sum(1)
+
+
+class Shorter(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[1:] * y
+
+
+DERIVED: dict[str, tuple[nn.Module, Any, list[tuple[int, ...]], tuple[int, ...]]] = {
+    "2*h": (Halves(), {"x": {0: 2 * H}}, [(8,), (14,)], (7,)),
+    "h+1": (Shorter(), {"x": {0: H + 1}, "y": {0: H}}, [(5, 4), (9, 8)], (9, 9)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize("to", [*DIALECTS, "torch", "compile"])
+def test_derived_sizes(name: str, to: Any) -> None:
+    model, shapes, sizes, wrong = DERIVED[name]
+    example = tuple(map(torch.randn, sizes[0]))
+    if to == "compile":
+        run = smelt.compile(torch.export.export(model, example, dynamic_shapes=shapes))
+    else:
+        run = smelt.export(model, example, to=to, dynamic_shapes=shapes).run
+    for each in sizes:
+        args = tuple(map(torch.randn, each))
+        torch.testing.assert_close(run(*args), model(*args))
+    with pytest.raises(SmeltError, match="dimension 0 of input x") as caught:
+        run(*map(torch.randn, wrong))
+    assert caught.value.code == "SM0603"
+
+
+def test_linalg_itself_checks_a_derived_size() -> None:
+    exported = smelt.export(Halves(), (torch.randn(8),), dynamic_shapes={"x": {0: 2 * H}})
+    with pytest.raises(RuntimeError, match="dimension 0 of x is not 2"):
+        exported.compile()(torch.randn(7))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(500, 8), nn.Linear(8, 500, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("again", self.count)
+
+    def forward(self, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.head(self.embedding(i)), self.again + 1
+
+
+@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
+def test_tied_weights_are_written_once(to: Any, tmp_path: Any) -> None:
+    model, i = Tied().eval(), torch.tensor([[1, 2]])
+    sizes = {}
+    for weights in ("inline", "external"):
+        exported = smelt.export(model, (i,), to=to, weights=weights)
+        for got, expected in zip(exported.run(i), model(i), strict=True):
+            torch.testing.assert_close(got, expected)
+        exported.save(tmp_path / f"{weights}.mlirbc")
+        sizes[weights] = sum(file.stat().st_size for file in tmp_path.glob(f"{weights}.*"))
+    assert list(held_tensors(exported.signature)) == ["embedding.weight", "count"]
+    assert max(sizes.values()) < 1.5 * model.head.weight.nbytes
+
+
+def test_of_tensors_that_share_memory_partly_all_are_held() -> None:
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+            self.register_buffer("part", self.whole.detach()[1:])
+            self.register_buffer("turned", self.whole.detach().reshape(3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.whole.sum() * self.part.sum() + self.turned[1].sum()
+
+    model, x = Halved().eval(), torch.ones(2)
+    torch.testing.assert_close(smelt.export(model, (x,)).run(x), model(x))
+
+
+def step(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return h + x, (h * x).sum()
+
+
+@pytest.mark.parametrize("to", DIALECTS)
+def test_scan_and_map(to: Any) -> None:
+    from torch._higher_order_ops.map import map as over
+    from torch._higher_order_ops.scan import scan
+
+    h, xs = torch.randn(3), torch.randn(5, 3)
+    shapes = ({}, {0: Dim("n"), 1: Dim.STATIC})
+    scanned = smelt.export(lambda h, xs: scan(step, h, xs), (h, xs), to=to, dynamic_shapes=shapes)
+    mapped = smelt.export(
+        lambda xs: over(lambda x: x.cos() * 2, xs), (xs,), to=to, dynamic_shapes=({0: Dim("n"), 1: Dim("m")},)
+    )
+    for rows, columns in ((5, 3), (8, 3), (4, 6)):
+        xs = torch.randn(rows, columns)
+        torch.testing.assert_close(mapped.run(xs), xs.cos() * 2)
+        if columns == 3:
+            for got, expected in zip(scanned.run(h, xs), scan(step, h, xs), strict=True):
+                torch.testing.assert_close(got, expected)
+
+
+def test_a_mask_of_another_dynamic_size_is_checked() -> None:
+    def put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.index_put(x, (mask,), values)
+
+    args = torch.rand(5, 4), torch.tensor([True, False, True, True, False]), torch.rand(3, 4)
+    shapes = ({0: Dim.AUTO}, {0: Dim.AUTO}, {0: Dim.AUTO})
+    exported = smelt.export(put, args, dynamic_shapes=shapes)
+    torch.testing.assert_close(exported.run(*args), put(*args))
+    with pytest.raises((IndexError, SmeltError)):
+        exported.run(args[0], args[1][:4], args[2])
+
+
+# -- options ---------------------------------------------------------------------------------------------
+
+
+def test_decompositions_of_ones_own() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    exported = smelt.export(
+        torch.tanh, (torch.ones(3),), decomposition_table={torch.ops.aten.tanh.default: twice}
+    )
+    assert torch.equal(exported.run(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_asserts_are_preferred_over_guards() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.reshape(-1) + y
+
+    args = torch.randn(4, 6), torch.randn(24)
+    shapes = {"x": {0: Dim("a"), 1: Dim("b")}, "y": {0: Dim.DYNAMIC}}
+    asserts = {}
+    for deferred in (False, True):
+        exported = smelt.export(
+            Model(), args, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=deferred
+        )
+        asserts[deferred] = exported.program.graph_module.code.count("_assert_scalar")
+    assert asserts[True] > asserts[False]
+    torch.testing.assert_close(exported.run(*args), Model()(*args))
+    with pytest.raises((RuntimeError, SmeltError)):
+        exported.run(torch.randn(4, 6), torch.randn(25))
+
+
+@torch.library.custom_op("smelt_external::scale", mutates_args=())
+def scale(x: torch.Tensor, factor: float, times: int = 2, mode: str = "plain") -> torch.Tensor:
+    return x * factor * times
+
+
+@scale.register_fake
+def _(x: torch.Tensor, factor: float, times: int = 2, mode: str = "plain") -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
+def test_external_calls(to: Any) -> None:
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        once = torch.ops.smelt_external.scale(x.sin(), 2.5)
+        return once + torch.ops.smelt_external.scale(once[:2], 3.0, mode="other").sum()
+
+    args, shapes = (torch.rand(4),), ({0: Dim.AUTO},)
+    if to != "torch":
+        with pytest.raises(SmeltError, match="smelt_external"):
+            smelt.export(calls, args, to=to, dynamic_shapes=shapes)
+    exported = smelt.export(
+        calls, args, to=to, dynamic_shapes=shapes, external_calls=["smelt_external::scale"]
+    )
+    text = str(exported)
+    assert text.count("call @smelt_external.scale" if to != "torch" else '"torch.smelt_external.scale"') == 2
+    if to != "torch":
+        assert text.count("func.func private @smelt_external.scale") == 2  # (?) and (2) elements
+        assert 'mode = "other"' in text
+        with pytest.raises(SmeltError) as caught:
+            exported.run(*args)
+        assert caught.value.code == "SM0750"
+
+
+def test_an_external_operator_that_does_not_exist() -> None:
+    with pytest.raises(SmeltError, match="there is no operator") as caught:
+        smelt.export(nn.Tanh(), (torch.ones(2),), external_calls=["smelt_external::nothing"])
+    assert caught.value.code == "SM0722"
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+
+
+def test_what_torch_raises_inside_has_a_code_and_a_line() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.ones(7, 7)
+
+    with pytest.raises(SmeltError, match="reduction dim") as caught:
+        smelt.export(Model(), (torch.ones(4, 4),))
+    assert caught.value.code == "SM0723" and "test_capturing.py" in str(caught.value.where)
+
+
+def test_quantized_tensors_are_refused() -> None:
+    scale, zero = torch.tensor([0.1]), torch.tensor([0])
+
+    def quantized(x: torch.Tensor) -> torch.Tensor:
+        return torch._make_per_tensor_quantized_tensor(x, 0.1, 3).dequantize() * scale + zero
+
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(quantized, (torch.ones(4, dtype=torch.int8),))
+    assert caught.value.code == "SM0723"
+
+
+def test_errors_of_ones_own_program_stay_what_they_are() -> None:
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        smelt.export(mine, (torch.ones(3),))
+
+
+def test_a_size_that_is_fixed_after_all_hints_at_auto() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(3)
+
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(Fixed(), (torch.ones(3),), dynamic_shapes={"x": {0: Dim("n")}})
+    assert "Dim.AUTO" in str(caught.value.remedy)
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(nn.Tanh(), (torch.ones(1),), dynamic_shapes=({0: Dim("n")},))
+    assert "size 2 or more" in str(caught.value.remedy)
+
+
+def test_a_call_with_one_row_says_how_to_get_that() -> None:
+    exported = smelt.export(nn.Tanh(), (torch.ones(4),), dynamic_shapes=({0: Dim.AUTO},))
+    with pytest.raises(SmeltError, match="exported for 2 and more") as caught:
+        exported.run(torch.ones(1))
+    assert 'Dim("n")' in str(caught.value.remedy)
+    named = smelt.export(nn.Tanh(), (torch.ones(4, 2),), dynamic_shapes=({0: Dim("n")},))
+    for rows in (0, 1, 5):
+        assert named.run(torch.zeros(rows, 2)).shape == (rows, 2)
+
+
+def test_the_program_is_printed_once(capfd: Any) -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(SmeltError):
+        smelt.export(branch, (torch.ones(3),))
+    assert capfd.readouterr().err.count("def forward") <= 1
