@@ -68,8 +68,10 @@ class ArrayDialect:
     """The operations of a target, on arrays. Methods raise `Unsupported` where the target has no way.
 
     ``symbols``: the number of each size symbol, an array of rank 0 (int64; float64 or bool for numbers that
-    are inputs). The evaluation fills it.
+    are inputs). The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
     """
+
+    raises = False
 
     def __init__(self) -> None:
         self.symbols: dict[Symbol, Array] = {}
@@ -95,6 +97,10 @@ class ArrayDialect:
     def seed(self) -> Array:
         """A random number of all int64, rank 0: a new one at every run."""
         raise Unsupported(f"{type(self).__name__} has no random numbers")
+
+    def require(self, condition: Array, message: str) -> None:
+        """End the run with the exception that ``message`` begins with, unless all of ``condition`` holds."""
+        raise NotImplementedError
 
     # -- elementwise --------------------------------------------------------------------------------
 

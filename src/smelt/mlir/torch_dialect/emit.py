@@ -21,7 +21,9 @@ from smelt.mlir.signature import Argument, Weights, signature_of
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
+from smelt.mlir.torch_dialect.dialect import TorchDialect
 from smelt.mlir.torch_dialect.literals import literal
+from smelt.mlir.torch_dialect.pipelines import reason_against
 from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
@@ -104,6 +106,8 @@ class _Function:
         walk = Walk(self.program.graph_module, self.problems, constraints)
         for argument, value in zip(arguments, block.arguments):
             walk.take(argument.node, value)
+            if isinstance(argument.meta, torch.Tensor):
+                walk.dialect.know_sizes(value, argument.meta)
         for held in self.signature.literals:
             walk.attempt(held.node, partial(self._hold, walk, held))
         walk.run()
@@ -130,10 +134,14 @@ class Walk:
         module: GraphModule,
         problems: list[Problem],
         constraints: Constraints | None = None,
-        outer: Constants | None = None,
+        outer: Walk | None = None,
     ) -> None:
         self.module, self.problems, self.constraints = module, problems, constraints
-        self.constants = Constants(outer)
+        self.constants = Constants(None if outer is None else outer.constants)
+        self.dialect = TorchDialect(self.constants)
+        if outer is not None:
+            self.dialect.symbols.update(outer.dialect.symbols)
+            self.dialect.memo.update(outer.dialect.memo)
         self.operands = Operands(self.constants, self.value_of)
         self.values: dict[Node, Any] = {}
         self.failed: set[Node] = set()
@@ -193,10 +201,29 @@ class Walk:
             pass  # the signature returns what it would store
         elif not isinstance(target, OpOverload):
             self._number(node)
+        elif self._is_risky(node, target) and self._by_loops(node):
+            pass
         elif target in special.WRITERS:
             special.WRITERS[target](self, node)
         else:
             self.call(node, target)
+
+    def _is_risky(self, node: Node, overload: OpOverload) -> bool:
+        """Whether torch-mlir's pipelines are not to be trusted with the call."""
+        name = operation_name(renamed(with_numbers(node, overload)))
+        return reason_against(name, dtypes_of(node)) is not None
+
+    def _by_loops(self, node: Node) -> bool:
+        """Write the call by its loop functions; False where that is no way."""
+        from smelt.mlir.torch_dialect import loops
+
+        try:
+            loops.write(self, node)
+        except Unsupported as e:
+            import os
+            if os.environ.get("SHOW"): print("LOOPS", node.target, e.reason)
+            return False
+        return True
 
     def _number(self, node: Node) -> None:
         meta = node.meta.get("val")
@@ -281,6 +308,13 @@ class Walk:
         name = {"name": ir.StringAttr.get("unsupported")}
         made = ir.Operation.create("torch.operator", results=kinds, attributes=name, regions=0)
         self.values[node] = list(made.results) if isinstance(meta, (list, tuple)) else made.results[0]
+
+
+def dtypes_of(node: Node) -> set[torch.dtype]:
+    """The dtypes of a call's tensors, given and made."""
+    metas: list[Any] = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
+    flat = [one for each in metas for one in (each if isinstance(each, (list, tuple)) else [each])]
+    return {each.dtype for each in flat if isinstance(each, torch.Tensor)}
 
 
 def operation_name(overload: OpOverload) -> str:

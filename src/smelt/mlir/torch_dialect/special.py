@@ -137,7 +137,7 @@ def _as_strided(walk: Any, node: Node) -> None:
     shape = walk.operands.list_of([-1], _INTEGERS, node)
     whole = _operation("torch.aten.reshape", flat, [walk.value_of(source), shape])
     chosen = literal(memory[wanted], f"{node.name}_elements")
-    indices = ir_list([chosen], "optional<vtensor>")
+    indices = numbers.list_of([chosen], "optional<vtensor>")
     walk.take(node, _operation("torch.aten.index.Tensor", result, [whole, indices]))
 
 
@@ -312,14 +312,6 @@ def _embedding_bag(walk: Any, node: Node) -> None:
     kinds = [type_of(meta) for meta in node.meta["val"]]
     made = ir.Operation.create("torch.aten.embedding_bag.padding_idx", results=kinds, operands=operands)
     walk.values[node] = list(made.results)
-
-
-def ir_list(values: Sequence[Any], kind: str) -> Any:
-    """``torch.prim.ListConstruct`` of values that are there already."""
-    from torch_mlir import ir
-
-    result = [ir.Type.parse(f"!torch.list<{kind}>")]
-    return ir.Operation.create("torch.prim.ListConstruct", results=result, operands=list(values)).results[0]
 
 
 def _slice(walk: Any, operand: Any, meta: Any, dim: int, start: int, stop: int) -> Any:

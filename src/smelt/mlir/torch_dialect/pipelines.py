@@ -1,0 +1,102 @@
+"""What torch-mlir's pipelines take right of the Torch dialect, and what they do not: one table.
+
+Calls that they get wrong, hang or crash on, or do not know, are written by their loop functions where that
+is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others before a module is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.errors import Problem, SmeltError
+from smelt.mlir.locations import where_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``operations`` (names without ``torch.aten.``, "" for all that `SOUND` does not name) of tensors of
+    ``dtypes``: what torch-mlir's pipelines do. ``silent``: not by a message."""
+
+    operations: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    what: str
+    silent: bool = True
+
+
+INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
+HALVES = frozenset({torch.float16, torch.bfloat16})
+FLOATS = frozenset({torch.float32, torch.float64})
+REAL = frozenset({*INTEGERS, *HALVES, *FLOATS, torch.bool, torch.uint8})
+
+MOVES = frozenset(
+    """
+    alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand flatten.using_ints
+    lift_fresh_copy permute reshape select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
+    squeeze.dims t transpose.int unbind.int unflatten.int unfold unsqueeze view _unsafe_view _reshape_alias
+    """.split()
+)
+"""Operations that look at no element: right for every dtype."""
+
+OF_INTEGERS = frozenset(
+    """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar neg eq.Tensor eq.Scalar ne.Tensor ne.Scalar
+    lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar where.self full
+    arange arange.start arange.start_step zeros ones fill.Scalar scalar_tensor _local_scalar_dense item
+    logical_and logical_or logical_xor logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
+    bitwise_not any all
+    """.split()
+)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ALL = frozenset({"*"})
+"""All operations that `MOVES` and `OF_INTEGERS` do not name."""
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        _names(
+            "index.Tensor index_put _index_put_impl _unsafe_index.Tensor _unsafe_index_put gather index_select "
+            "embedding scatter.src scatter.value scatter_add scatter_reduce.two select_scatter index_add "
+            "index_copy take take_along_dim embedding_dense_backward"
+        ),
+        REAL,
+        "positions out of range, and negative ones, reach memory that is not the tensor's",
+    ),
+    Fault(ALL, frozenset({torch.uint8}), "uint8 is taken for int8"),
+    Fault(ALL, HALVES, "each step is rounded to 16 bits, and some have no form in them"),
+    Fault(ALL, frozenset({*INTEGERS, torch.bool}), "only the simplest operations take integers right"),
+)
+
+
+def reason_against(name: str, dtypes: Collection[torch.dtype]) -> Fault | None:
+    """Why torch-mlir's pipelines are not to be trusted with an operation (``torch.aten.add.Tensor``) on
+    tensors of these dtypes; None where they are.
+
+    >>> reason_against("torch.aten.add.Tensor", [torch.int64]) is None
+    True
+    >>> reason_against("torch.aten.add.Tensor", [torch.uint8]).what
+    'uint8 is taken for int8'
+    """
+    short = name.removeprefix("torch.aten.")
+    for fault in FAULTS:
+        if fault.dtypes.isdisjoint(dtypes):
+            continue
+        if short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes)):
+            return fault
+    return None
+
+
+def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
+    if short in MOVES:
+        return True
+    return short in OF_INTEGERS and all(dtype in _PLAIN for dtype in dtypes)
+
+
+_PLAIN = (torch.int64, torch.int32, torch.bool)
