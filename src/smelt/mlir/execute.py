@@ -112,7 +112,7 @@ class Executable:
         self.failed: list[int] = []
         with module.context, ir.Location.unknown():
             copy = clone(module)
-            function = _function(copy, name)
+            function = function_of(copy, name)
             kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
             self.inputs = [_Kind(str(each)) for each in kind.inputs]
             self.results = [_Kind(str(each)) for each in kind.results]
@@ -123,7 +123,7 @@ class Executable:
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to LLVM")
             _stop_where_assertions_fail(copy)
-        _load_conversions()
+        load_conversions()
         self.module = copy
         self.callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.failed.append)
         self.patience = math.inf
@@ -268,7 +268,12 @@ def clone(module: Any) -> Any:
     return copy
 
 
-def _function(module: Any, name: str) -> Any:
+def function_of(module: Any, name: str) -> Any:
+    """A module's function of this name.
+
+    Raises:
+        SmeltError: SM0718, there is none.
+    """
     from torch_mlir import ir
 
     for each in module.body.operations:
@@ -372,7 +377,7 @@ def _exception(message: str) -> Exception:
 
 
 @lru_cache(maxsize=1)
-def _load_conversions() -> None:
+def load_conversions() -> None:
     """Let the compiled code find conversions from and to 16-bit floats."""
     found = ctypes.util.find_library("gcc_s")
     if found is not None:

@@ -15,7 +15,7 @@ from smelt.capture import Program
 from smelt.capture.check import InputCheck
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
-from smelt.mlir.diagnostics import UnsupportedOperatorsError, run_pipeline_with_repro_report
+from smelt.mlir.diagnostics import UnsupportedOperatorsError
 from smelt.mlir.execute import Executable, clone
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
@@ -23,15 +23,6 @@ from smelt.mlir.signature import Signature, Weights, signature_of
 Dialect = Literal["linalg", "torch", "stablehlo", "tosa"]
 
 _PACKAGES = {"torch": "torch_dialect"}
-_TO_LINALG: dict[str, str | None] = {
-    "linalg": None,
-    "torch": (
-        "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
-    ),
-}
-"""Dialect → the upstream passes that bring it to Linalg, to run it (StableHLO and TOSA: see `compile`)."""
-
-
 def export(
     model: Exportable,
     args: Sequence[Any] = (),
@@ -175,6 +166,7 @@ class Exported:
 
         Raises:
             PipelineError: SM0712, the module has no way to Linalg or to LLVM.
+            SmeltError: SM0740, SM0741 or SM0742, what torch-mlir's pipelines crash on, hang on or get wrong.
         """
         if self._executable is None and self.dialect == "stablehlo":
             from smelt.mlir.stablehlo import evaluate_module
@@ -186,13 +178,12 @@ class Exported:
             module = clone(self.module)
             to_linalg(module)
             self._executable = Executable(module)
+        if self._executable is None and self.dialect == "torch":
+            from smelt.mlir.torch_dialect.pipelines import executable
+
+            self._executable = executable(self.module)
         if self._executable is None:
-            module, passes = self.module, _TO_LINALG[self.dialect]
-            if passes is not None:
-                module = clone(module)
-                what = f"bringing {self.dialect} to Linalg"
-                run_pipeline_with_repro_report(module, f"builtin.module({passes})", what)
-            self._executable = Executable(module)
+            self._executable = Executable(self.module)
         return self._executable
 
 

@@ -23,7 +23,7 @@ from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
 from smelt.mlir.torch_dialect.dialect import TorchDialect
 from smelt.mlir.torch_dialect.literals import literal
-from smelt.mlir.torch_dialect.pipelines import reason_against
+from smelt.mlir.torch_dialect.pipelines import FAULT, reason_against
 from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
@@ -127,7 +127,8 @@ class _Function:
 
 class Walk:
     """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
-    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node."""
+    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node, ``faults`` what
+    torch-mlir's pipelines get wrong of a call that has no other form."""
 
     def __init__(
         self,
@@ -145,6 +146,7 @@ class Walk:
         self.operands = Operands(self.constants, self.value_of)
         self.values: dict[Node, Any] = {}
         self.failed: set[Node] = set()
+        self.faults: dict[Node, str] = {}
 
     def run(self) -> None:
         """Write every call; what cannot be written is added to ``problems``."""
@@ -201,27 +203,25 @@ class Walk:
             pass  # the signature returns what it would store
         elif not isinstance(target, OpOverload):
             self._number(node)
-        elif self._is_risky(node, target) and self._by_loops(node):
-            pass
-        elif target in special.WRITERS:
-            special.WRITERS[target](self, node)
-        else:
-            self.call(node, target)
+        elif not self._by_loops(node, target):
+            if target in special.WRITERS:
+                special.WRITERS[target](self, node)
+            else:
+                self.call(node, target)
 
-    def _is_risky(self, node: Node, overload: OpOverload) -> bool:
-        """Whether torch-mlir's pipelines are not to be trusted with the call."""
-        name = operation_name(renamed(with_numbers(node, overload)))
-        return reason_against(name, dtypes_of(node)) is not None
-
-    def _by_loops(self, node: Node) -> bool:
-        """Write the call by its loop functions; False where that is no way."""
+    def _by_loops(self, node: Node, overload: OpOverload) -> bool:
+        """Write a call that torch-mlir's pipelines are not to be trusted with by its loop functions; False
+        where that is not so, or no way."""
         from smelt.mlir.torch_dialect import loops
 
+        fault = reason_against(operation_name(renamed(with_numbers(node, overload))), dtypes_of(node))
+        if fault is None:
+            return False
         try:
             loops.write(self, node)
-        except Unsupported as e:
-            import os
-            if os.environ.get("SHOW"): print("LOOPS", node.target, e.reason)
+        except Unsupported as refusal:
+            if fault.silent:
+                self.faults[node] = f"{fault.what}, and by loop functions: {refusal.reason}"
             return False
         return True
 
@@ -269,6 +269,8 @@ class Walk:
             made = ir.Operation.create(
                 "torch.operator", results=results, operands=list(operands), attributes=attributes, regions=0
             )
+        if node in self.faults:
+            made.attributes[FAULT] = ir.StringAttr.get(self.faults[node])
         if packed:
             self.unpack(node, made.results[0], meta)
         elif isinstance(meta, (list, tuple)):

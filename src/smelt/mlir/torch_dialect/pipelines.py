@@ -6,14 +6,18 @@ is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others bef
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from smelt.errors import Problem, SmeltError
+from smelt.mlir.isolated import IsolatedExecutable
 from smelt.mlir.locations import where_of
+
+FAULT = "fault"
+"""The attribute of an operation that torch-mlir's pipelines get wrong: why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +104,42 @@ def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
 
 
 _PLAIN = (torch.int64, torch.int32, torch.bool)
+
+
+_TO_LINALG = (
+    "builtin.module(torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
+)
+
+
+def executable(module: Any) -> Callable[..., list[Any]]:
+    """A module of the Torch dialect, compiled by way of torch-mlir's pipelines in a process of its own.
+
+    Raises:
+        SmeltError: SM0742, operations that the pipelines get wrong; SM0740, SM0741 they crash or hang.
+        PipelineError: SM0712, they fail.
+    """
+    refuse(module)
+    return IsolatedExecutable(module, [(_TO_LINALG, "bringing torch to Linalg")])
+
+
+def refuse(module: Any) -> None:
+    """Nothing, if torch-mlir's pipelines are right about all of a module, or say themselves that they fail.
+
+    Raises:
+        SmeltError: SM0742, all operations that they get wrong, each with its line and reason.
+    """
+    from torch_mlir import ir
+
+    problems: list[Problem] = []
+
+    def look(operation: Any) -> Any:
+        if FAULT in operation.attributes:
+            what = f"{operation.name}: {ir.StringAttr(operation.attributes[FAULT]).value}"
+            problems.append(Problem(what, where_of(operation.location)))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    if problems:
+        listed = "\n".join(f"    - {each}" for each in problems)
+        what = f"torch-mlir's pipelines are wrong about {len(problems)} operation(s)\n{listed}"
+        raise SmeltError("SM0742", what, remedy='export to "linalg", "stablehlo" or "tosa"')
