@@ -57,16 +57,19 @@ def _compare(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
     return dialect.write(f"{name}.Tensor", [x, y], torch.bool, x.shape)
 
 
+def _eq(dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """By ``ne`` for floats: upstream folds ``x == x`` to True, which it is not for NaN."""
+    if not x.dtype.is_floating_point:
+        return _compare("eq", dialect, x, y)
+    return _plain("logical_not", dialect, _compare("ne", dialect, x, y))
+
+
 def _truncdiv(dialect: TorchDialect, x: Array, y: Array) -> Array:
     return dialect.write("div.Tensor_mode", [x, y, "trunc"], x.dtype, x.shape)
 
 
 def _of_floats(name: str, dialect: TorchDialect, *args: Array) -> Any:
     return _plain(name, dialect, *args) if args[0].dtype.is_floating_point else NotImplemented
-
-
-def _test(name: str, dialect: TorchDialect, x: Array) -> Array:
-    return dialect.write(name, [x], torch.bool, x.shape)
 
 
 def _shift(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
@@ -101,6 +104,26 @@ def _signbit(x: Any) -> Any:
     return ops.logical_or(ops.lt(x, zero), negative_zero)
 
 
+def _extreme(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """NaN where either is, which upstream's own do not give."""
+    if not x.dtype.is_floating_point:
+        return _plain(name, dialect, x, y)
+    beats = ops.gt if name == "maximum" else ops.lt
+
+    def chosen(one: Any, other: Any) -> Any:
+        return ops.where(ops.logical_or(beats(one, other), ops.isnan(one)), one, other)
+
+    return through(dialect, chosen, x, y)
+
+
+def _fmod(dialect: TorchDialect, x: Array, y: Array) -> Any:
+    """Of what is not negative, ``remainder`` is the same, and exact."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    sizes = [_plain("abs", dialect, each) for each in (x, y)]
+    return dialect.apply("copysign", _plain("remainder.Tensor", dialect, *sizes), x)
+
+
 _OF_BITS = (
     *("add", "sub", "mul", "where", "eq", "ne"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
@@ -127,8 +150,11 @@ ELEMENTWISE: dict[str, Rule] = {
     "truediv": partial(_plain, "div.Tensor"),
     "truncdiv": _truncdiv,
     "where": partial(_plain, "where.self"),
-    **{name: partial(_compare, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{name: partial(_plain, name) for name in ("maximum", "minimum", "neg", "abs")},
+    **{name: partial(_compare, name) for name in ("ne", "lt", "le", "gt", "ge")},
+    "eq": _eq,
+    **{name: partial(_extreme, name) for name in ("maximum", "minimum")},
+    **{name: partial(_plain, name) for name in ("neg", "abs")},
+    "fmod": _fmod,
     **{name: partial(_plain, name) for name in ("logical_and", "logical_or", "logical_xor", "logical_not")},
     **{f"bitwise_{name}": partial(_plain, f"bitwise_{name}.Tensor") for name in ("and", "or", "xor")},
     "bitwise_not": partial(_plain, "bitwise_not"),

@@ -214,7 +214,8 @@ class Walk:
         where that is not so, or no way."""
         from smelt.mlir.torch_dialect import loops
 
-        fault = reason_against(operation_name(renamed(with_numbers(node, overload))), dtypes_of(node))
+        name = operation_name(renamed(with_numbers(node, overload)))
+        fault = reason_against(name, *described(node))
         if fault is None:
             return False
         try:
@@ -312,11 +313,13 @@ class Walk:
         self.values[node] = list(made.results) if isinstance(meta, (list, tuple)) else made.results[0]
 
 
-def dtypes_of(node: Node) -> set[torch.dtype]:
-    """The dtypes of a call's tensors, given and made."""
+def described(node: Node) -> tuple[set[torch.dtype], int]:
+    """The dtypes of a call's tensors, given and made, and how many elements the largest has, where known."""
     metas: list[Any] = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
     flat = [one for each in metas for one in (each if isinstance(each, (list, tuple)) else [each])]
-    return {each.dtype for each in flat if isinstance(each, torch.Tensor)}
+    tensors = [each for each in flat if isinstance(each, torch.Tensor)]
+    counts = [number(each.numel()) for each in tensors]
+    return {each.dtype for each in tensors}, max((n for n in counts if isinstance(n, int)), default=0)
 
 
 def operation_name(overload: OpOverload) -> str:

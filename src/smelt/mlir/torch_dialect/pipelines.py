@@ -22,13 +22,15 @@ FAULT = "fault"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``operations`` (names without ``torch.aten.``, "" for all that `SOUND` does not name) of tensors of
-    ``dtypes``: what torch-mlir's pipelines do. ``silent``: not by a message."""
+    """``operations`` (names without ``torch.aten.``) of tensors of
+    ``dtypes``, and of at least so many elements: what torch-mlir's pipelines do. ``silent``: it may not be
+    run so, for want of another form."""
 
     operations: frozenset[str]
     dtypes: frozenset[torch.dtype]
     what: str
     silent: bool = True
+    least: int = 0
 
 
 INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
@@ -45,15 +47,34 @@ MOVES = frozenset(
 )
 """Operations that look at no element: right for every dtype."""
 
-OF_INTEGERS = frozenset(
+PLAIN = frozenset(
     """
-    add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar neg eq.Tensor eq.Scalar ne.Tensor ne.Scalar
-    lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar where.self full
-    arange arange.start arange.start_step zeros ones fill.Scalar scalar_tensor _local_scalar_dense item
-    logical_and logical_or logical_xor logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
-    bitwise_not any all
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar neg eq.Tensor eq.Scalar ne.Tensor
+    ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar where.self
+    where.ScalarOther where.ScalarSelf where.Scalar full full_like zeros zeros_like ones ones_like empty_like
+    new_full new_zeros new_ones fill.Scalar fill.Tensor scalar_tensor arange arange.start arange.start_step
+    _local_scalar_dense item logical_and logical_or logical_xor logical_not bitwise_and.Tensor bitwise_or.Tensor
+    bitwise_xor.Tensor bitwise_not any all _to_copy to.dtype copy masked_fill.Scalar masked_fill.Tensor
+    max_pool2d_with_indices max_pool3d_with_indices max_pool2d max_pool3d sym_size.int sym_numel
+    torch.prims.convert_element_type
     """.split()
 )
+"""Operations that are right for float32, float64, int32, int64 and truth values."""
+
+OF_FLOATS = frozenset(
+    """
+    div.Tensor div.Scalar abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan
+    sinh cosh tanh asinh acosh atanh atan2 erf sigmoid floor ceil trunc round sign relu leaky_relu
+    remainder.Tensor remainder.Scalar pow.Tensor_Tensor pow.Scalar
+    sum sum.dim_IntList mean mean.dim amax amin _softmax _log_softmax var.correction std.correction
+    mm bmm addmm baddbmm mv addmv dot matmul linear convolution _convolution convolution_backward
+    avg_pool1d avg_pool2d avg_pool3d native_layer_norm native_group_norm native_batch_norm
+    _native_batch_norm_legit _native_batch_norm_legit_no_training upsample_nearest1d upsample_nearest2d
+    upsample_nearest1d.vec upsample_nearest2d.vec pixel_shuffle pixel_unshuffle rand rand_like randn randn_like
+    bernoulli bernoulli.p bernoulli.Tensor uniform normal_functional native_dropout dropout
+    """.split()
+)
+"""Operations that are right for float32 and float64."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -61,27 +82,32 @@ def _names(text: str) -> frozenset[str]:
 
 
 ALL = frozenset({"*"})
-"""All operations that `MOVES` and `OF_INTEGERS` do not name."""
+"""All operations that `MOVES`, `PLAIN` and `OF_FLOATS` do not name for these dtypes."""
+
+LONG_SUM = 1 << 13
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
         _names(
             "index.Tensor index_put _index_put_impl _unsafe_index.Tensor _unsafe_index_put gather index_select "
-            "embedding scatter.src scatter.value scatter_add scatter_reduce.two select_scatter index_add "
-            "index_copy take take_along_dim embedding_dense_backward"
+            "embedding scatter.src scatter.value scatter_add scatter_reduce.two index_add index_copy take"
         ),
         REAL,
         "positions out of range, and negative ones, reach memory that is not the tensor's",
     ),
+    Fault(_names("eq.Tensor"), FLOATS, "x == x is folded to True, which it is not for NaN"),
     Fault(ALL, frozenset({torch.uint8}), "uint8 is taken for int8"),
-    Fault(ALL, HALVES, "each step is rounded to 16 bits, and some have no form in them"),
-    Fault(ALL, frozenset({*INTEGERS, torch.bool}), "only the simplest operations take integers right"),
+    Fault(ALL, HALVES, "each step is rounded to 16 bits", silent=False),
+    Fault(ALL, frozenset({*INTEGERS, *FLOATS, torch.bool}), "NaN, ties or integers are not as eager's", silent=False),
+    Fault(
+        _names("sum sum.dim_IntList mean mean.dim"), FLOATS, "long sums lose digits", silent=False, least=LONG_SUM
+    ),
 )
 
 
-def reason_against(name: str, dtypes: Collection[torch.dtype]) -> Fault | None:
+def reason_against(name: str, dtypes: Collection[torch.dtype], count: int = 0) -> Fault | None:
     """Why torch-mlir's pipelines are not to be trusted with an operation (``torch.aten.add.Tensor``) on
-    tensors of these dtypes; None where they are.
+    tensors of these dtypes, the largest of ``count`` elements; None where they are.
 
     >>> reason_against("torch.aten.add.Tensor", [torch.int64]) is None
     True
@@ -90,20 +116,20 @@ def reason_against(name: str, dtypes: Collection[torch.dtype]) -> Fault | None:
     """
     short = name.removeprefix("torch.aten.")
     for fault in FAULTS:
-        if fault.dtypes.isdisjoint(dtypes):
-            continue
-        if short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes)):
+        concerns = not fault.dtypes.isdisjoint(dtypes) and count >= fault.least
+        if concerns and (short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes))):
             return fault
     return None
 
 
 def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
-    if short in MOVES:
+    if short in MOVES or any(dtype.is_complex for dtype in dtypes):
         return True
-    return short in OF_INTEGERS and all(dtype in _PLAIN for dtype in dtypes)
+    floats = FLOATS.issuperset(dtype for dtype in dtypes if dtype is not torch.bool)
+    return (short in PLAIN and _PLAIN.issuperset(dtypes)) or (short in OF_FLOATS and floats)
 
 
-_PLAIN = (torch.int64, torch.int32, torch.bool)
+_PLAIN = frozenset({*FLOATS, torch.int64, torch.int32, torch.bool})
 
 
 _TO_LINALG = (
