@@ -23,6 +23,8 @@ from smelt.mlir.signature import Signature, Weights, signature_of
 Dialect = Literal["linalg", "torch", "stablehlo", "tosa"]
 
 _PACKAGES = {"torch": "torch_dialect"}
+
+
 def export(
     model: Exportable,
     args: Sequence[Any] = (),

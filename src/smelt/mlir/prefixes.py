@@ -9,7 +9,9 @@ from smelt.mlir.execute import clone, function_of
 from smelt.mlir.locations import where_of
 
 
-def first_operation(module: Any, fails: Callable[[Any], bool], name: str = "main") -> tuple[str | None, str | None]:
+def first_operation(
+    module: Any, fails: Callable[[Any], bool], name: str = "main"
+) -> tuple[str | None, str | None]:
     """``(operation, the user's line)`` that ends the shortest part of ``main`` for which ``fails`` holds.
 
     A part is the function's first operations, with all tensors that the rest uses as results. The search
@@ -56,4 +58,6 @@ def _prefix(module: Any, name: str, count: int) -> Any:
 
 def _tensors(operation: Any) -> list[Any]:
     """The tensors that an operation gives."""
-    return [each for each in operation.results if "tensor<" in str(each.type) and "list" not in str(each.type)]
+    return [
+        each for each in operation.results if "tensor<" in str(each.type) and "list" not in str(each.type)
+    ]

@@ -112,7 +112,14 @@ class TorchDialect(MlirArrays):
 
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("full", repr(value), dtype, tuple(shape))
-        if key not in self.memo:
+        if key not in self.memo and dtype is torch.uint8:
+            # ``min(iota, 0) + value``, which is not folded: upstream passes make an int8 literal of a constant
+            places = self.iota(numel(shape), torch.int64)
+            zeros = self.write("clamp_max", [places, 0], torch.int64, places.shape)
+            wide = self.write("add.Scalar", [zeros, int(value), 1], torch.int64, places.shape)
+            made = self.reshape(self.convert(wide, dtype), tuple(shape))
+            self.memo[key] = Array(made.value, dtype, tuple(shape), value)
+        elif key not in self.memo:
             single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
             scalar = literal(single, "scalar")
             made = self.broadcast(Array(scalar, dtype, ()), shape, [])

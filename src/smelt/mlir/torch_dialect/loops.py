@@ -22,7 +22,7 @@ def write(walk: Any, node: Node) -> None:
     Raises:
         Unsupported: there are no loop functions, or the dialect's arrays cannot run them.
     """
-    meta: Any = node.meta["val"]
+    meta: Any = node.meta.get("val")
     metas = list(meta) if isinstance(meta, (list, tuple)) else [meta]
     if not all(isinstance(each, torch.Tensor) for each in metas):
         raise Unsupported("a result that is no tensor")

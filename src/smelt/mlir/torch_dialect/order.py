@@ -78,9 +78,7 @@ def _halved(dialect: TorchDialect, name: str, x: Array, dim: int) -> Array:
         sizes[dim] = half
         first = dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
         starts[dim] = half
-        x = dialect.apply(
-            name, first, dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
-        )
+        x = dialect.apply(name, first, dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank))
     return dialect.reshape(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
 
 
@@ -134,7 +132,13 @@ def put(dialect: TorchDialect, base: Array, positions: Array, values: Array, mod
     return dialect.convert(dialect.write("scatter_reduce.two", operands, base.dtype, base.shape), dtype)
 
 
-_REDUCTIONS = {"mul": "prod", "maximum": "amax", "minimum": "amin", "logical_or": "amax", "logical_and": "amin"}
+_REDUCTIONS = {
+    "mul": "prod",
+    "maximum": "amax",
+    "minimum": "amin",
+    "logical_or": "amax",
+    "logical_and": "amin",
+}
 
 
 def divisor(size: int) -> int | None:

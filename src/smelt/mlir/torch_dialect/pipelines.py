@@ -36,13 +36,15 @@ class Fault:
 INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 HALVES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = frozenset({torch.float32, torch.float64})
+COMPLEX = frozenset({torch.complex64, torch.complex128})
 REAL = frozenset({*INTEGERS, *HALVES, *FLOATS, torch.bool, torch.uint8})
 
 MOVES = frozenset(
     """
     alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand flatten.using_ints
-    lift_fresh_copy permute reshape select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
-    squeeze.dims t transpose.int unbind.int unflatten.int unfold unsqueeze view _unsafe_view _reshape_alias
+    imag lift_fresh_copy permute real reshape select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
+    squeeze.dims t transpose.int unbind.int unflatten.int unfold unsqueeze view
+    view_as_complex view_as_real _unsafe_view _reshape_alias
     """.split()
 )
 """Operations that look at no element: right for every dtype."""
@@ -97,10 +99,20 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(_names("eq.Tensor"), FLOATS, "x == x is folded to True, which it is not for NaN"),
     Fault(ALL, frozenset({torch.uint8}), "uint8 is taken for int8"),
+    Fault(ALL, COMPLEX, "few operations take complex numbers", silent=False),
     Fault(ALL, HALVES, "each step is rounded to 16 bits", silent=False),
-    Fault(ALL, frozenset({*INTEGERS, *FLOATS, torch.bool}), "NaN, ties or integers are not as eager's", silent=False),
     Fault(
-        _names("sum sum.dim_IntList mean mean.dim"), FLOATS, "long sums lose digits", silent=False, least=LONG_SUM
+        ALL,
+        frozenset({*INTEGERS, *FLOATS, torch.bool}),
+        "NaN, ties or integers are not as eager's",
+        silent=False,
+    ),
+    Fault(
+        _names("sum sum.dim_IntList mean mean.dim"),
+        FLOATS,
+        "long sums lose digits",
+        silent=False,
+        least=LONG_SUM,
     ),
 )
 
@@ -117,13 +129,15 @@ def reason_against(name: str, dtypes: Collection[torch.dtype], count: int = 0) -
     short = name.removeprefix("torch.aten.")
     for fault in FAULTS:
         concerns = not fault.dtypes.isdisjoint(dtypes) and count >= fault.least
-        if concerns and (short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes))):
+        if concerns and (
+            short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes))
+        ):
             return fault
     return None
 
 
 def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
-    if short in MOVES or any(dtype.is_complex for dtype in dtypes):
+    if short in MOVES:
         return True
     floats = FLOATS.issuperset(dtype for dtype in dtypes if dtype is not torch.bool)
     return (short in PLAIN and _PLAIN.issuperset(dtypes)) or (short in OF_FLOATS and floats)
@@ -132,9 +146,7 @@ def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
 _PLAIN = frozenset({*FLOATS, torch.int64, torch.int32, torch.bool})
 
 
-_TO_LINALG = (
-    "builtin.module(torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
-)
+_TO_LINALG = "builtin.module(torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
 
 
 def executable(module: Any) -> Callable[..., list[Any]]:

@@ -68,6 +68,25 @@ def _assert(walk: Any, node: Node) -> None:
     )
 
 
+@writes(aten._assert_async.default, aten._assert_async.msg)
+def _assert_tensor(walk: Any, node: Node) -> None:
+    """``_assert_async(condition, message)`` → ``torch.runtime.assert`` of its number."""
+    from torch_mlir import ir
+
+    condition: Any = node.args[0]
+    message = str(node.args[1]) if len(node.args) > 1 else "an assertion does not hold"
+    operand = walk.value_of(condition)
+    meta = condition.meta["val"]
+    if meta.dtype is not torch.bool:
+        none, truth = walk.constants.get(0), torch.empty(meta.shape, dtype=torch.bool, device="meta")
+        operand = _operation("torch.aten.ne.Scalar", truth, [operand, none])
+    ir.Operation.create(
+        "torch.runtime.assert",
+        operands=[numbers.item(operand, True)],
+        attributes={"message": ir.StringAttr.get(message)},
+    )
+
+
 @writes(
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
@@ -165,7 +184,7 @@ def _view(walk: Any, node: Node) -> None:
         bounds = [walk.constants.get(0), walk.constants.get(-1)]
         operand = _operation("torch.aten.flatten.using_ints", meta.flatten(), [operand, *bounds])
     wanted = list(sizes)
-    if len(unknown) == 1:
+    if len(unknown) == 1 and -1 not in wanted:
         wanted[unknown[0]] = -1
     operands = [operand, walk.operands.list_of(wanted, _INTEGERS, node)]
     walk.take(
