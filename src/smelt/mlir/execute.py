@@ -343,8 +343,8 @@ def _replace_assertions(module: Any) -> list[str]:
 
 
 def _call_libm(module: Any) -> None:
-    """``math.tanh``, ``log1p`` and ``expm1`` become calls of libm's functions: what MLIR's passes make of them
-    by ``exp`` and ``log`` has no right digit near 0."""
+    """``math.tanh``, ``log1p`` and ``expm1`` become calls of libm's functions: what MLIR's passes make of
+    them by ``exp`` and ``log`` has no right digit near 0."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
 

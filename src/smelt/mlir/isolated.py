@@ -150,7 +150,8 @@ class _Server:
     def __init__(self) -> None:
         self.owner, self.lock = os.getpid(), threading.Lock()
         self.link, other = socket.socketpair()
-        start = f"import sys; sys.path[:] = {sys.path!r}; from smelt.mlir.isolated import serve; serve({other.fileno()})"
+        start = f"import sys; sys.path[:] = {sys.path!r}; from smelt.mlir.isolated import serve"
+        start += f"; serve({other.fileno()})"
         try:
             with other:
                 self.process = subprocess.Popen(

@@ -113,7 +113,7 @@ class TorchDialect(MlirArrays):
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("full", repr(value), dtype, tuple(shape))
         if key not in self.memo and dtype is torch.uint8:
-            # ``min(iota, 0) + value``, which is not folded: upstream passes make an int8 literal of a constant
+            # ``min(iota, 0) + value``, which is not folded: passes make an int8 literal of a constant
             places = self.iota(numel(shape), torch.int64)
             zeros = self.write("clamp_max", [places, 0], torch.int64, places.shape)
             wide = self.write("add.Scalar", [zeros, int(value), 1], torch.int64, places.shape)
@@ -255,7 +255,7 @@ class TorchDialect(MlirArrays):
         return self.write("flip", [x, list(dims)], x.dtype, x.shape)
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
-        """By arrays of that number before and behind: in place of ``constant_pad_nd``, which knows no bool."""
+        """By arrays of that number before and behind: ``constant_pad_nd`` knows no bool."""
         for dim, sides in enumerate(zip(low, high, strict=True)):
             parts = [x]
             for place, size in zip((0, len(parts)), sides):

@@ -138,7 +138,7 @@ class Walk:
         outer: Walk | None = None,
     ) -> None:
         self.module, self.problems, self.constraints = module, problems, constraints
-        self.constants = Constants(None if outer is None else outer.constants)
+        self.constants: Constants = Constants(None if outer is None else outer.constants)
         self.dialect = TorchDialect(self.constants)
         if outer is not None:
             self.dialect.symbols.update(outer.dialect.symbols)

@@ -54,15 +54,20 @@ def _reduced(dialect: TorchDialect, kind: str, x: Array, dims: Sequence[int]) ->
 
 
 def _in_parts(dialect: TorchDialect, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
-    """Parts of a long dimension are summed first."""
+    """Parts of a long dimension are summed first, and parts of their sums."""
     for dim in dims:
-        size = x.shape[dim]
-        part = divisor(int(size)) if size.is_Integer and size > LONG_SUM else None
-        if part is not None:
-            halves = (sympy.Integer(int(size) // part), sympy.Integer(part))
+        if x.shape[dim].is_Integer and x.shape[dim] <= LONG_SUM:
+            continue
+        while x.shape[dim].is_Integer and (part := _part(int(x.shape[dim]))) is not None:
+            halves = (x.shape[dim] / part, sympy.Integer(part))
             x = dialect.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
             x = _reduced(dialect, "sum", x, [dim + 1])
     return x, list(dims)
+
+
+def _part(size: int) -> int | None:
+    """The largest divisor of ``size``, more than that, up to 64; None below 4."""
+    return next((part for part in range(min(64, size - 1), 3, -1) if size % part == 0), None)
 
 
 def _halved(dialect: TorchDialect, name: str, x: Array, dim: int) -> Array:
@@ -139,12 +144,6 @@ _REDUCTIONS = {
     "logical_or": "amax",
     "logical_and": "amin",
 }
-
-
-def divisor(size: int) -> int | None:
-    """The divisor of ``size`` next to its root, from 16 on."""
-    root = int(size**0.5)
-    return next((part for part in range(root, 15, -1) if size % part == 0), None)
 
 
 def _start(kind: str, dtype: torch.dtype) -> Number:

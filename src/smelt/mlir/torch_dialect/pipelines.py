@@ -15,6 +15,7 @@ import torch
 from smelt.errors import Problem, SmeltError
 from smelt.mlir.isolated import IsolatedExecutable
 from smelt.mlir.locations import where_of
+from smelt.mlir.torch_dialect.order import LONG_SUM
 
 FAULT = "fault"
 """The attribute of an operation that torch-mlir's pipelines get wrong: why."""
@@ -39,60 +40,60 @@ FLOATS = frozenset({torch.float32, torch.float64})
 COMPLEX = frozenset({torch.complex64, torch.complex128})
 REAL = frozenset({*INTEGERS, *HALVES, *FLOATS, torch.bool, torch.uint8})
 
-MOVES = frozenset(
-    """
-    alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand flatten.using_ints
-    imag lift_fresh_copy permute real reshape select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
-    squeeze.dims t transpose.int unbind.int unflatten.int unfold unsqueeze view
-    view_as_complex view_as_real _unsafe_view _reshape_alias
-    """.split()
-)
-"""Operations that look at no element: right for every dtype."""
-
-PLAIN = frozenset(
-    """
-    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar neg eq.Tensor eq.Scalar ne.Tensor
-    ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar where.self
-    where.ScalarOther where.ScalarSelf where.Scalar full full_like zeros zeros_like ones ones_like empty_like
-    new_full new_zeros new_ones fill.Scalar fill.Tensor scalar_tensor arange arange.start arange.start_step
-    _local_scalar_dense item logical_and logical_or logical_xor logical_not bitwise_and.Tensor bitwise_or.Tensor
-    bitwise_xor.Tensor bitwise_not any all _to_copy to.dtype copy masked_fill.Scalar masked_fill.Tensor
-    max_pool2d_with_indices max_pool3d_with_indices max_pool2d max_pool3d sym_size.int sym_numel
-    torch.prims.convert_element_type
-    """.split()
-)
-"""Operations that are right for float32, float64, int32, int64 and truth values."""
-
-OF_FLOATS = frozenset(
-    """
-    div.Tensor div.Scalar abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan
-    sinh cosh tanh asinh acosh atanh atan2 erf sigmoid floor ceil trunc round sign relu leaky_relu
-    remainder.Tensor remainder.Scalar pow.Tensor_Tensor pow.Scalar
-    sum sum.dim_IntList mean mean.dim amax amin _softmax _log_softmax var.correction std.correction
-    mm bmm addmm baddbmm mv addmv dot matmul linear convolution _convolution convolution_backward
-    avg_pool1d avg_pool2d avg_pool3d native_layer_norm native_group_norm native_batch_norm
-    _native_batch_norm_legit _native_batch_norm_legit_no_training upsample_nearest1d upsample_nearest2d
-    upsample_nearest1d.vec upsample_nearest2d.vec pixel_shuffle pixel_unshuffle rand rand_like randn randn_like
-    bernoulli bernoulli.p bernoulli.Tensor uniform normal_functional native_dropout dropout
-    """.split()
-)
-"""Operations that are right for float32 and float64."""
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+MOVES = _names(
+    """
+    alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand
+    flatten.using_ints imag lift_fresh_copy permute real reshape select.int slice.Tensor split.Tensor
+    split_with_sizes squeeze squeeze.dim squeeze.dims t transpose.int unbind.int unflatten.int unfold
+    unsqueeze view view_as_complex view_as_real _unsafe_view _reshape_alias
+    """
+)
+"""Operations that look at no element: right for every dtype."""
+
+PLAIN = _names(
+    """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar neg eq.Tensor
+    eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor
+    ge.Scalar where.self where.ScalarOther where.ScalarSelf where.Scalar full full_like zeros zeros_like
+    ones ones_like empty_like new_full new_zeros new_ones fill.Scalar fill.Tensor scalar_tensor arange
+    arange.start arange.start_step _local_scalar_dense item logical_and logical_or logical_xor
+    logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_not any all _to_copy
+    to.dtype copy masked_fill.Scalar masked_fill.Tensor max_pool2d_with_indices max_pool3d_with_indices
+    max_pool2d max_pool3d sym_size.int sym_numel torch.prims.convert_element_type
+    """
+)
+"""Operations that are right for float32, float64, int32, int64 and truth values."""
+
+OF_FLOATS = _names(
+    """
+    div.Tensor div.Scalar abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin
+    acos atan sinh cosh tanh asinh acosh atanh atan2 erf sigmoid floor ceil trunc round sign relu
+    leaky_relu remainder.Tensor remainder.Scalar pow.Tensor_Tensor pow.Scalar sum sum.dim_IntList mean
+    mean.dim amax amin _softmax _log_softmax var.correction std.correction mm bmm addmm baddbmm mv addmv
+    dot matmul linear convolution _convolution convolution_backward avg_pool1d avg_pool2d avg_pool3d
+    native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_no_training upsample_nearest1d upsample_nearest2d upsample_nearest1d.vec
+    upsample_nearest2d.vec pixel_shuffle pixel_unshuffle rand rand_like randn randn_like bernoulli
+    bernoulli.p bernoulli.Tensor uniform normal_functional native_dropout dropout
+    """
+)
+"""Operations that are right for float32 and float64."""
+
+
 ALL = frozenset({"*"})
 """All operations that `MOVES`, `PLAIN` and `OF_FLOATS` do not name for these dtypes."""
-
-LONG_SUM = 1 << 13
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
         _names(
-            "index.Tensor index_put _index_put_impl _unsafe_index.Tensor _unsafe_index_put gather index_select "
-            "embedding scatter.src scatter.value scatter_add scatter_reduce.two index_add index_copy take"
+            "index.Tensor index_put _index_put_impl _unsafe_index.Tensor _unsafe_index_put gather "
+            "index_select embedding scatter.src scatter.value scatter_add scatter_reduce.two index_add "
+            "index_copy take"
         ),
         REAL,
         "positions out of range, and negative ones, reach memory that is not the tensor's",
@@ -146,7 +147,10 @@ def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
 _PLAIN = frozenset({*FLOATS, torch.int64, torch.int32, torch.bool})
 
 
-_TO_LINALG = "builtin.module(torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
+_TO_LINALG = (
+    "builtin.module("
+    "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
+)
 
 
 def executable(module: Any) -> Callable[..., list[Any]]:
