@@ -1,4 +1,4 @@
-"""What only exporting takes apart: overloads that dispatch would resolve, Fourier transforms, complex products."""
+"""What only exporting takes apart: overloads that dispatch resolves, Fourier transforms, complex products."""
 
 from __future__ import annotations
 

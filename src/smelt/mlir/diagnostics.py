@@ -85,6 +85,7 @@ class PipelineError(SmeltError):
         self, what: str, diagnostics: Sequence[Diagnostic], reproducer: str, why: str | None = None
     ) -> None:
         self.diagnostics, self.reproducer = tuple(diagnostics), reproducer
+        self.pipeline, self.reason = what, why
         first = next((each for each in diagnostics if each.severity == "error"), None)
         self.operation = None if first is None else first.operation
         listed = "\n".join(f"    - {each}" for each in diagnostics) or why or "MLIR gives no reason"

@@ -43,9 +43,12 @@ _LOWERING = (
     "func.func(convert-linalg-to-loops),"
     "func.func(lower-affine),"
     "convert-shape-to-std,"
-    "func.func(refback-expand-ops-for-llvm),"
     "convert-complex-to-standard,"
-    "func.func(math-extend-to-supported-types{target-type=f32}),"
+    "func.func(math-extend-to-supported-types{target-type=f32}))"
+)
+_TO_LLVM = (
+    "builtin.module("
+    "func.func(refback-expand-ops-for-llvm),"
     "func.func(arith-expand{include-bf16=true}),"
     "func.func(convert-math-to-llvm),"
     "convert-math-to-libm,"
@@ -112,7 +115,7 @@ class Executable:
         self.failed: list[int] = []
         with module.context, ir.Location.unknown():
             copy = clone(module)
-            function = _function(copy, name)
+            function = function_of(copy, name)
             kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
             self.inputs = [_Kind(str(each)) for each in kind.inputs]
             self.results = [_Kind(str(each)) for each in kind.results]
@@ -121,9 +124,11 @@ class Executable:
             # torch-mlir's own dialect is bufferized by a pass that the analysis cannot look through
             analysis = "copy-before-write" if "tm_tensor." in _dialects(copy) else ""
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
-            run_pipeline_with_repro_report(copy, lowering, "lowering to LLVM")
+            run_pipeline_with_repro_report(copy, lowering, "lowering to loops")
+            _call_libm(copy)
+            run_pipeline_with_repro_report(copy, _TO_LLVM, "lowering to LLVM")
             _stop_where_assertions_fail(copy)
-        _load_conversions()
+        load_conversions()
         self.module = copy
         self.callback = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.failed.append)
         self.patience = math.inf
@@ -268,7 +273,12 @@ def clone(module: Any) -> Any:
     return copy
 
 
-def _function(module: Any, name: str) -> Any:
+def function_of(module: Any, name: str) -> Any:
+    """A module's function of this name.
+
+    Raises:
+        SmeltError: SM0718, there is none.
+    """
     from torch_mlir import ir
 
     for each in module.body.operations:
@@ -332,6 +342,34 @@ def _replace_assertions(module: Any) -> list[str]:
     return messages
 
 
+def _call_libm(module: Any) -> None:
+    """``math.tanh``, ``log1p`` and ``expm1`` become calls of libm's functions: what MLIR's passes make of
+    them by ``exp`` and ``log`` has no right digit near 0."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import func
+
+    found: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        if operation.name in ("math.tanh", "math.log1p", "math.expm1"):
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    declared: set[str] = set()
+    for operation in found:
+        kind = operation.results[0].type
+        name = operation.name.removeprefix("math.") + ("f" if str(kind) == "f32" else "")
+        if name not in declared:
+            declared.add(name)
+            with ir.InsertionPoint.at_block_begin(module.body):
+                func.FuncOp(name, ir.FunctionType.get([kind], [kind]), visibility="private")
+        with ir.InsertionPoint(operation), operation.location:
+            result = func.CallOp([kind], name, [operation.operands[0]]).results[0]
+        operation.results[0].replace_all_uses_with(result)
+        operation.erase()
+
+
 def _stop_where_assertions_fail(module: Any) -> None:
     """Behind each call that notes a failed assertion (in LLVM) the function returns, with nothing: what comes
     after it counts on the assertion, down to the sizes of memory."""
@@ -372,7 +410,7 @@ def _exception(message: str) -> Exception:
 
 
 @lru_cache(maxsize=1)
-def _load_conversions() -> None:
+def load_conversions() -> None:
     """Let the compiled code find conversions from and to 16-bit floats."""
     found = ctypes.util.find_library("gcc_s")
     if found is not None:

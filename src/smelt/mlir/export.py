@@ -16,7 +16,7 @@ from smelt.capture.check import InputCheck
 from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
-from smelt.mlir.diagnostics import UnsupportedOperatorsError, run_pipeline_with_repro_report
+from smelt.mlir.diagnostics import UnsupportedOperatorsError
 from smelt.mlir.execute import Executable, clone
 from smelt.mlir.external import Operator, declared, names_of
 from smelt.mlir.parameters import held_tensors, save_parameters
@@ -25,13 +25,6 @@ from smelt.mlir.signature import Signature, Weights, signature_of
 Dialect = Literal["linalg", "torch", "stablehlo", "tosa"]
 
 _PACKAGES = {"torch": "torch_dialect"}
-_TO_LINALG: dict[str, str | None] = {
-    "linalg": None,
-    "torch": (
-        "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline"
-    ),
-}
-"""Dialect → the upstream passes that bring it to Linalg, to run it (StableHLO and TOSA: see `compile`)."""
 
 
 def export(
@@ -207,6 +200,7 @@ class Exported:
         Raises:
             SmeltError: SM0750, the module calls external functions.
             PipelineError: SM0712, the module has no way to Linalg or to LLVM.
+            SmeltError: SM0740, SM0741 or SM0742, what torch-mlir's pipelines crash on, hang on or get wrong.
         """
         missing = list(declared(self.module))
         if missing:
@@ -225,13 +219,12 @@ class Exported:
             module = clone(self.module)
             to_linalg(module)
             self._executable = Executable(module)
+        if self._executable is None and self.dialect == "torch":
+            from smelt.mlir.torch_dialect.pipelines import executable
+
+            self._executable = executable(self.module)
         if self._executable is None:
-            module, passes = self.module, _TO_LINALG[self.dialect]
-            if passes is not None:
-                module = clone(module)
-                what = f"bringing {self.dialect} to Linalg"
-                run_pipeline_with_repro_report(module, f"builtin.module({passes})", what)
-            self._executable = Executable(module)
+            self._executable = Executable(self.module)
         return self._executable
 
 

@@ -69,8 +69,10 @@ class ArrayDialect:
     """The operations of a target, on arrays. Methods raise `Unsupported` where the target has no way.
 
     ``symbols``: the number of each size symbol, an array of rank 0 (int64; float64 or bool for numbers that
-    are inputs). The evaluation fills it.
+    are inputs). The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
     """
+
+    raises = False
 
     def __init__(self) -> None:
         self.symbols: dict[Symbol, Array] = {}
@@ -102,6 +104,10 @@ class ArrayDialect:
     ) -> list[Array]:
         """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value)."""
         raise Unsupported(f"{type(self).__name__} has no external functions")
+
+    def require(self, condition: Array, message: str) -> None:
+        """End the run with the exception that ``message`` begins with, unless all of ``condition`` holds."""
+        raise NotImplementedError
 
     # -- elementwise --------------------------------------------------------------------------------
 

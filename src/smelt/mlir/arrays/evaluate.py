@@ -63,7 +63,7 @@ class ArrayHandler(Handler):
 
     ``extents``: the space, loop variable → extent, in order. ``buffers``: what loads see. ``values``: symbols
     that stand for data (the turn of a scan). Where an index of data (`indirect_index`) is out of range, the
-    nearest one in range is read: arrays have no way to raise.
+    run ends if the dialect has a way to raise, else the nearest one in range is read.
     """
 
     def __init__(
@@ -161,12 +161,26 @@ class ArrayHandler(Handler):
             position = self.elementwise(
                 "where", negative, self.elementwise("add", position, extent), position
             )
+        if check:
+            inside = self.elementwise("ge", position, zero)
+            inside = self.elementwise("logical_and", inside, self.elementwise("lt", position, extent))
+            kind = "RuntimeError" if check == "RuntimeError" else "IndexError"
+            self._require(inside, f"{kind}: index out of range in {self.origin.op}")
         if check or self._masks:
             last = self.index_expr(size - 1, torch.int64)
             position = self.elementwise("maximum", self.elementwise("minimum", position, last), zero)
         symbol = Symbol(f"indirect{len(self.values)}", integer=True)
         self.values[symbol] = position
         return symbol
+
+    def _require(self, condition: Value, message: str) -> None:
+        """End the run where the condition does not hold, and no mask hides that."""
+        if not self.dialect.raises:
+            return
+        for mask in self._masks:
+            condition = self.elementwise("logical_or", condition, self.elementwise("logical_not", mask))
+        if condition.array is not None or not condition.number:
+            self.dialect.require(self.as_array(condition, condition.axes), message)
 
     # -- values as arrays ---------------------------------------------------------------------------
 
@@ -334,10 +348,13 @@ class ArrayHandler(Handler):
         return value
 
     def _divisor(self, value: Value) -> Value:
-        """A divisor with 1 in place of 0: where it matters, the program raises, and arrays cannot."""
+        """A divisor with 1 in place of 0, where the program raises if the dialect has a way."""
         if value.array is None:
+            if value.number == 0:
+                self._require(self.constant(False, torch.bool), "RuntimeError: ZeroDivisionError")
             return value if value.number != 0 else self.constant(1, value.dtype)
         zero = self.elementwise("eq", value, self.constant(0, value.dtype))
+        self._require(self.elementwise("logical_not", zero), "RuntimeError: ZeroDivisionError")
         return self.elementwise("where", zero, self.constant(1, value.dtype), value)
 
     def _decomposed(self, name: str, args: Sequence[Value]) -> Value:
@@ -500,6 +517,20 @@ def elementwise_on(dialect: ArrayDialect, name: str, *args: Array) -> Array:
     result = handler.elementwise(name, *(Value(arg.dtype, axes, arg) for arg in args))
     result_dtype(TABLE[name], [arg.dtype for arg in args])
     return handler.as_array(result, axes)
+
+
+def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array) -> Array:
+    """A loop function of the elements of arrays of one shape."""
+    axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
+    handler = ArrayHandler(dialect, {}, dict(zip(axes, args[0].shape)))
+    with using(handler):
+        value = function(
+            *(
+                Value(arg.dtype, axes, arg) if arg.number is None else Value(arg.dtype, (), None, arg.number)
+                for arg in args
+            )
+        )
+    return handler.as_array(value, axes)
 
 
 def expect(value: Any, dtype: torch.dtype, origin: Origin | None) -> Value:

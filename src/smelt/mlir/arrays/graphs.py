@@ -81,7 +81,7 @@ class Evaluation:
         """What the mutated inputs hold at the end, in the order of ``graph.mutations``, and the outputs.
 
         ``inputs``: one for each of the graph's, None where it has none. An output that is a number is an
-        array of rank 0. Checks (`smelt.loops.ir.Check`) are left out: arrays have no way to raise.
+        array of rank 0. Checks (`smelt.loops.ir.Check`) are left out where the dialect has no way to raise.
         """
         self._take(inputs)
         for name, tensor in self.graph.constants.items():
@@ -144,6 +144,8 @@ class Evaluation:
     def _node(self, node: Node) -> None:
         body = node.body.call if isinstance(node.body, Attentions) else node.body
         if isinstance(body, Check):
+            if self.dialect.raises:
+                self.dialect.require(self.dialect.size(body.condition), f"{body.kind}: {body.message}")
             return
         if isinstance(body, Bind):
             self.dialect.symbols[body.symbol] = self.dialect.size(body.value)

@@ -89,7 +89,7 @@ def inline(walk: Any, module: GraphModule, operands: list[Any]) -> list[Any]:
     Raises:
         Unsupported: one of the calls has no form in the dialect (and ``walk.problems`` says which).
     """
-    inner = type(walk)(module, walk.problems, walk.constraints, walk.constants)
+    inner = type(walk)(module, walk.problems, walk.constraints, walk)
     placeholders = module.graph.find_nodes(op="placeholder")
     for placeholder, operand in zip(placeholders, operands, strict=True):
         meta = placeholder.meta["val"]

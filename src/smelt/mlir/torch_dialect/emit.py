@@ -21,7 +21,9 @@ from smelt.mlir.signature import Argument, Weights, signature_of
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
+from smelt.mlir.torch_dialect.dialect import TorchDialect
 from smelt.mlir.torch_dialect.literals import literal
+from smelt.mlir.torch_dialect.pipelines import FAULT, reason_against
 from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
@@ -104,6 +106,8 @@ class _Function:
         walk = Walk(self.program.graph_module, self.problems, constraints)
         for argument, value in zip(arguments, block.arguments):
             walk.take(argument.node, value)
+            if isinstance(argument.meta, torch.Tensor):
+                walk.dialect.know_sizes(value, argument.meta)
         for held in self.signature.literals:
             walk.attempt(held.node, partial(self._hold, walk, held))
         walk.run()
@@ -123,20 +127,26 @@ class _Function:
 
 class Walk:
     """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
-    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node."""
+    walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node, ``faults`` what
+    torch-mlir's pipelines get wrong of a call that has no other form."""
 
     def __init__(
         self,
         module: GraphModule,
         problems: list[Problem],
         constraints: Constraints | None = None,
-        outer: Constants | None = None,
+        outer: Walk | None = None,
     ) -> None:
         self.module, self.problems, self.constraints = module, problems, constraints
-        self.constants = Constants(outer)
+        self.constants: Constants = Constants(None if outer is None else outer.constants)
+        self.dialect = TorchDialect(self.constants)
+        if outer is not None:
+            self.dialect.symbols.update(outer.dialect.symbols)
+            self.dialect.memo.update(outer.dialect.memo)
         self.operands = Operands(self.constants, self.value_of)
         self.values: dict[Node, Any] = {}
         self.failed: set[Node] = set()
+        self.faults: dict[Node, str] = {}
 
     def run(self) -> None:
         """Write every call; what cannot be written is added to ``problems``."""
@@ -193,10 +203,28 @@ class Walk:
             pass  # the signature returns what it would store
         elif not isinstance(target, OpOverload):
             self._number(node)
-        elif target in special.WRITERS:
-            special.WRITERS[target](self, node)
-        else:
-            self.call(node, target)
+        elif not self._by_loops(node, target):
+            if target in special.WRITERS:
+                special.WRITERS[target](self, node)
+            else:
+                self.call(node, target)
+
+    def _by_loops(self, node: Node, overload: OpOverload) -> bool:
+        """Write a call that torch-mlir's pipelines are not to be trusted with by its loop functions; False
+        where that is not so, or no way."""
+        from smelt.mlir.torch_dialect import loops
+
+        name = operation_name(renamed(with_numbers(node, overload)))
+        fault = reason_against(name, *described(node))
+        if fault is None:
+            return False
+        try:
+            loops.write(self, node)
+        except Unsupported as refusal:
+            if fault.silent:
+                self.faults[node] = f"{fault.what}, and by loop functions: {refusal.reason}"
+            return False
+        return True
 
     def _number(self, node: Node) -> None:
         meta = node.meta.get("val")
@@ -242,6 +270,8 @@ class Walk:
             made = ir.Operation.create(
                 "torch.operator", results=results, operands=list(operands), attributes=attributes, regions=0
             )
+        if node in self.faults:
+            made.attributes[FAULT] = ir.StringAttr.get(self.faults[node])
         if packed:
             self.unpack(node, made.results[0], meta)
         elif isinstance(meta, (list, tuple)):
@@ -281,6 +311,15 @@ class Walk:
         name = {"name": ir.StringAttr.get("unsupported")}
         made = ir.Operation.create("torch.operator", results=kinds, attributes=name, regions=0)
         self.values[node] = list(made.results) if isinstance(meta, (list, tuple)) else made.results[0]
+
+
+def described(node: Node) -> tuple[set[torch.dtype], int]:
+    """The dtypes of a call's tensors, given and made, and how many elements the largest has, where known."""
+    metas: list[Any] = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
+    flat = [one for each in metas for one in (each if isinstance(each, (list, tuple)) else [each])]
+    tensors = [each for each in flat if isinstance(each, torch.Tensor)]
+    counts = [number(each.numel()) for each in tensors]
+    return {each.dtype for each in tensors}, max((n for n in counts if isinstance(n, int)), default=0)
 
 
 def operation_name(overload: OpOverload) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,20 @@ _BINARY = {
     operator.gt: "gt",
     operator.ge: "ge",
 }
+DTYPES = {_INT: torch.int64, _FLOAT: torch.float64, _BOOL: torch.bool}
+"""Type of a number → the dtype of a tensor that holds it."""
+
+FUNCTIONS: dict[str, Any] = {
+    "truncdiv": operator.floordiv,
+    "fmod": operator.mod,
+    "remainder": operator.mod,
+    "maximum": max,
+    "minimum": min,
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "neg", "pow")},
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+"""Row of `smelt.ops.table` → function that `compute` takes, for numbers that are not negative."""
+
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -71,6 +86,21 @@ def compute(function: Any, args: list[Any], constants: Constants) -> Any:
     if name == "sym_ite" and str(values[0].type) == _BOOL and values[1].type == values[2].type:
         return _choose(*values)
     raise Unsupported(f"{name} of {', '.join(sorted(kinds))}")
+
+
+def converted(value: Any, dtype: torch.dtype) -> Any:
+    """A number as one of another type."""
+    if DTYPES[str(value.type)] == dtype:
+        return value
+    return _as_float(value) if dtype.is_floating_point else _as_int(value)
+
+
+def list_of(values: Sequence[Any], kind: str) -> Any:
+    """``torch.prim.ListConstruct`` of values that are there already."""
+    from torch_mlir import ir
+
+    result = [ir.Type.parse(f"!torch.list<{kind}>")]
+    return ir.Operation.create("torch.prim.ListConstruct", results=result, operands=list(values)).results[0]
 
 
 def size_of(tensor: Any, dim: int, constants: Constants) -> Any:

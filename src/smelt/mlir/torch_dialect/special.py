@@ -68,6 +68,25 @@ def _assert(walk: Any, node: Node) -> None:
     )
 
 
+@writes(aten._assert_async.default, aten._assert_async.msg)
+def _assert_tensor(walk: Any, node: Node) -> None:
+    """``_assert_async(condition, message)`` → ``torch.runtime.assert`` of its number."""
+    from torch_mlir import ir
+
+    condition: Any = node.args[0]
+    message = str(node.args[1]) if len(node.args) > 1 else "an assertion does not hold"
+    operand = walk.value_of(condition)
+    meta = condition.meta["val"]
+    if meta.dtype is not torch.bool:
+        none, truth = walk.constants.get(0), torch.empty(meta.shape, dtype=torch.bool, device="meta")
+        operand = _operation("torch.aten.ne.Scalar", truth, [operand, none])
+    ir.Operation.create(
+        "torch.runtime.assert",
+        operands=[numbers.item(operand, True)],
+        attributes={"message": ir.StringAttr.get(message)},
+    )
+
+
 @writes(
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
@@ -137,7 +156,7 @@ def _as_strided(walk: Any, node: Node) -> None:
     shape = walk.operands.list_of([-1], _INTEGERS, node)
     whole = _operation("torch.aten.reshape", flat, [walk.value_of(source), shape])
     chosen = literal(memory[wanted], f"{node.name}_elements")
-    indices = ir_list([chosen], "optional<vtensor>")
+    indices = numbers.list_of([chosen], "optional<vtensor>")
     walk.take(node, _operation("torch.aten.index.Tensor", result, [whole, indices]))
 
 
@@ -165,7 +184,7 @@ def _view(walk: Any, node: Node) -> None:
         bounds = [walk.constants.get(0), walk.constants.get(-1)]
         operand = _operation("torch.aten.flatten.using_ints", meta.flatten(), [operand, *bounds])
     wanted = list(sizes)
-    if len(unknown) == 1:
+    if len(unknown) == 1 and -1 not in wanted:
         wanted[unknown[0]] = -1
     operands = [operand, walk.operands.list_of(wanted, _INTEGERS, node)]
     walk.take(
@@ -312,14 +331,6 @@ def _embedding_bag(walk: Any, node: Node) -> None:
     kinds = [type_of(meta) for meta in node.meta["val"]]
     made = ir.Operation.create("torch.aten.embedding_bag.padding_idx", results=kinds, operands=operands)
     walk.values[node] = list(made.results)
-
-
-def ir_list(values: Sequence[Any], kind: str) -> Any:
-    """``torch.prim.ListConstruct`` of values that are there already."""
-    from torch_mlir import ir
-
-    result = [ir.Type.parse(f"!torch.list<{kind}>")]
-    return ir.Operation.create("torch.prim.ListConstruct", results=result, operands=list(values)).results[0]
 
 
 def _slice(walk: Any, operand: Any, meta: Any, dim: int, start: int, stop: int) -> Any:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from sympy import Symbol
 
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.arrays.evaluate import ArrayHandler, Value
-from smelt.ops import TABLE, ops, using
+from smelt.mlir.arrays.evaluate import through
+from smelt.ops import TABLE, ops
 from smelt.ops.table import result_dtype
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def elementwise(tosa: Tosa, name: str, *args: Array) -> Any:
         return tosa.empty(dtype, args[0].shape)
     operand = args[-1].dtype
     if operand is torch.bool and name in _ON_BOOLS:
-        return _through(tosa, _ON_BOOLS[name], *args)
+        return through(tosa, _ON_BOOLS[name], *args)
     narrow = operand is torch.uint8 or (operand in (torch.int8, torch.int16) and name in _DIVISIONS)
     if narrow and name not in _OF_BITS:
         wide = [tosa.convert(arg, torch.int32) if arg.dtype == operand else arg for arg in args]
@@ -51,20 +50,7 @@ def narrowed(tosa: Tosa, x: Array) -> Array:
 
 def truncated(tosa: Tosa, x: Array) -> Array:
     """Floats rounded to zero; -0 stays."""
-    return _through(tosa, _trunc, x)
-
-
-def _through(tosa: Tosa, function: Callable[..., Any], *args: Array) -> Array:
-    """A loop function of the arrays' elements."""
-    axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
-    handler = ArrayHandler(tosa, {}, dict(zip(axes, args[0].shape)))
-    with using(handler):
-        value = function(*(_value(arg, axes) for arg in args))
-    return handler.as_array(value, axes)
-
-
-def _value(arg: Array, axes: tuple[Symbol, ...]) -> Value:
-    return Value(arg.dtype, axes, arg) if arg.number is None else Value(arg.dtype, (), None, arg.number)
+    return through(tosa, _trunc, x)
 
 
 # -- one operation ----------------------------------------------------------------------------------
@@ -183,7 +169,7 @@ def _float_fmod(x: Any, y: Any) -> Any:
 
 
 def _fmod(tosa: Tosa, x: Array, y: Array) -> Any:
-    return _through(tosa, _float_fmod, x, y) if x.dtype.is_floating_point else NotImplemented
+    return through(tosa, _float_fmod, x, y) if x.dtype.is_floating_point else NotImplemented
 
 
 _OF_BITS = (
@@ -235,10 +221,10 @@ ELEMENTWISE: dict[str, Rule] = {
     "ge": partial(_compare, "greater_equal"),
     "lt": partial(_reversed, "greater"),
     "le": partial(_reversed, "greater_equal"),
-    "truediv": lambda tosa, x, y: _through(tosa, _truediv, x, y),
-    "sqrt": lambda tosa, x: _through(tosa, _sqrt, x),
-    "trunc": lambda tosa, x: _through(tosa, _trunc, x),
-    "signbit": lambda tosa, x: _through(tosa, _signbit, x),
+    "truediv": lambda tosa, x, y: through(tosa, _truediv, x, y),
+    "sqrt": lambda tosa, x: through(tosa, _sqrt, x),
+    "trunc": lambda tosa, x: through(tosa, _trunc, x),
+    "signbit": lambda tosa, x: through(tosa, _signbit, x),
     "fmod": _fmod,
 }
 """Row of `smelt.ops.table.TABLE` → rule of (tosa, *arrays); NotImplemented for dtypes it does not take."""

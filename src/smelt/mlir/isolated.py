@@ -1,0 +1,340 @@
+"""A module brought to machine code and run in a process of its own, which may crash or hang.
+
+A server is started once, with the bindings loaded; it forks a process for each module. Messages are a line of
+JSON and the bytes of tensors. What ends such a process, or takes too long, is an error here, which names the
+operation: the first without which the others run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from smelt.errors import SmeltError
+from smelt.mlir.diagnostics import Diagnostic, PipelineError, write_reproducer
+
+COMPILE_LIMIT, CALL_LIMIT = 300.0, 1800.0
+"""Seconds that making machine code, and one call of it, may take."""
+SEARCH_LIMIT = 10.0
+"""Seconds for one step of the search for the operation that crashes or hangs."""
+
+Stage = tuple[str, str]
+"""A pass pipeline, and what it does, for messages."""
+
+
+class EndedError(Exception):
+    """The process of a module is no more. ``how``: ``crashed (SIGSEGV)`` or ``did not end within 300 s``."""
+
+    def __init__(self, how: str, printed: str = "", late: bool = False) -> None:
+        super().__init__(how)
+        self.how, self.printed, self.late = how, printed, late
+
+
+class IsolatedExecutable:
+    """As `smelt.mlir.execute.Executable`, of a module that ``stages`` bring to Linalg, in another process.
+
+    Raises:
+        PipelineError: SM0712, a pipeline failed.
+        SmeltError: SM0740 the process crashed, SM0741 it took too long; SM0743 there is no process.
+    """
+
+    def __init__(self, module: Any, stages: Sequence[Stage]) -> None:
+        self.module, self.stages = module, tuple(stages)
+        try:
+            self.process = _Process(module, stages, COMPILE_LIMIT)
+        except EndedError as ended:
+            raise self._error(ended, "compiling", lambda part: _Process(part, stages, SEARCH_LIMIT)) from None
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """The results for these arguments; what the compiled function raises."""
+        if self.process.ended:
+            self.process = _Process(self.module, self.stages, COMPILE_LIMIT)
+        try:
+            return self.process.call(values, CALL_LIMIT)
+        except EndedError as ended:
+
+            def attempt(part: Any) -> None:
+                _Process(part, self.stages, SEARCH_LIMIT).call(values, SEARCH_LIMIT)
+
+            raise self._error(ended, "running", attempt) from None
+
+    def _error(self, ended: EndedError, doing: str, attempt: Callable[[Any], Any]) -> SmeltError:
+        from smelt.mlir.prefixes import first_operation
+
+        def fails(part: Any) -> bool:
+            try:
+                attempt(part)
+            except EndedError:
+                return True
+            except Exception:  # another error than the one that is looked for
+                return False
+            return False
+
+        name, where = first_operation(self.module, fails)
+        pipeline = self.stages[0][0] if self.stages else "builtin.module()"
+        path = write_reproducer(self.module.operation, pipeline)
+        return SmeltError(
+            "SM0741" if ended.late else "SM0740",
+            f"{doing} the module {ended.how}" + ("" if name is None else f" at {name}"),
+            where=where,
+            why=ended.printed or None,
+            remedy=f'export to "linalg"; torch-mlir-opt --run-reproducer {path}',
+        )
+
+
+class _Process:
+    """One forked process: builds a module, and then answers calls."""
+
+    def __init__(self, module: Any, stages: Sequence[Stage], limit: float) -> None:
+        self.ended = False
+        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as code:
+            module.operation.write_bytecode(code)
+            code.flush()
+            self.printed = os.dup(printed.fileno())
+            self.link, self.number = _server().fork(printed.fileno(), code.fileno())
+        self._ask({"stages": list(stages)}, (), limit)
+
+    def call(self, values: Sequence[Any], limit: float) -> list[Any]:
+        """What the function gives."""
+        return self._ask({}, values, limit)
+
+    def _ask(self, message: dict[str, Any], values: Sequence[Any], limit: float) -> list[Any]:
+        self.link.settimeout(limit)
+        try:
+            _send(self.link, message, values)
+            answer, results = _receive(self.link)
+        except TimeoutError:
+            self.close()
+            raise EndedError(f"did not end within {limit:.0f} s", late=True) from None
+        except (EOFError, OSError):
+            text = os.pread(self.printed, 1 << 20, 0).decode(errors="replace").strip()
+            status = self.close()
+            how = f"({signal.Signals(-status).name})" if status < 0 else f"(status {status})"
+            raise EndedError(f"crashed {how}", text[-400:]) from None
+        if "error" in answer:
+            raise _raised(answer["error"])
+        return results
+
+    def close(self) -> int:
+        """End the process; how it ended."""
+        self.ended = True
+        self.link.close()
+        os.close(self.printed)
+        return _server().wait(self.number)
+
+    def __del__(self) -> None:
+        if not getattr(self, "ended", True):
+            with contextlib.suppress(Exception):  # the interpreter may be on its way out
+                self.close()
+
+
+class _Server:
+    """The process that forks; it ends when this one does."""
+
+    def __init__(self) -> None:
+        self.owner, self.lock = os.getpid(), threading.Lock()
+        self.link, other = socket.socketpair()
+        start = f"import sys; sys.path[:] = {sys.path!r}; from smelt.mlir.isolated import serve"
+        start += f"; serve({other.fileno()})"
+        try:
+            with other:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", start],
+                    pass_fds=[other.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+        except OSError as error:
+            what = "no process can be started, and a module of this dialect runs in one of its own"
+            raise SmeltError("SM0743", what, why=str(error), remedy='export to "linalg"') from error
+
+    def fork(self, *files: int) -> tuple[socket.socket, int]:
+        """A new process: its link and number. ``files`` are handed to it."""
+        here, there = socket.socketpair()
+        with self.lock, there:
+            socket.send_fds(self.link, [b"f"], [there.fileno(), *files])
+            return here, int(self._answer())
+
+    def wait(self, number: int) -> int:
+        """End a process, and how it ended."""
+        with self.lock:
+            self.link.sendall(b"w" + number.to_bytes(8, "little"))
+            return int(self._answer())
+
+    def _answer(self) -> str:
+        return b"".join(iter(lambda: self.link.recv(1), b"\n")).decode()
+
+    @property
+    def usable(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+
+_servers: list[_Server] = []
+_starting = threading.Lock()
+
+
+def _server() -> _Server:
+    """The server of this process."""
+    with _starting:
+        if not _servers or not _servers[0].usable:
+            _servers[:] = [_Server()]
+        return _servers[0]
+
+
+# -- messages ---------------------------------------------------------------------------------------
+
+
+def _send(link: socket.socket, message: dict[str, Any], values: Sequence[Any]) -> None:
+    """``message`` and ``values`` (tensors, numbers)."""
+    told: list[Any] = []
+    parts: list[Any] = []
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            told.append(value)
+            continue
+        dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        told.append([str(dense.dtype).removeprefix("torch."), list(dense.shape)])
+        size = dense.numel() * dense.itemsize
+        if size:
+            parts.append((dense, (ctypes.c_char * size).from_address(dense.data_ptr())))
+    link.sendall(json.dumps({**message, "values": told}).encode() + b"\n")
+    for _, part in parts:
+        link.sendall(part)
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[Any]]:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        found = link.recv(1)
+        if not found:
+            raise EOFError
+        line += found
+    message = json.loads(line)
+    values = [_tensor(link, *each) if isinstance(each, list) else each for each in message.pop("values")]
+    return message, values
+
+
+def _tensor(link: socket.socket, dtype: str, shape: list[int]) -> torch.Tensor:
+    made = torch.empty(shape, dtype=getattr(torch, dtype))
+    size = made.numel() * made.itemsize
+    view = memoryview((ctypes.c_char * size).from_address(made.data_ptr())).cast("B") if size else b""
+    done = 0
+    while done < size:
+        count = link.recv_into(view[done:])  # type: ignore[arg-type]
+        if count == 0:
+            raise EOFError
+        done += count
+    return made
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """An exception as plain data."""
+    if isinstance(error, PipelineError):
+        found = [asdict(each) for each in error.diagnostics]
+        return {"failed": [error.pipeline, found, error.reproducer, error.reason]}
+    if isinstance(error, SmeltError):
+        return {"smelt": [error.code, error.what, error.where, error.why, error.remedy]}
+    return {"name": type(error).__name__, "text": str(error)}
+
+
+def _raised(told: dict[str, Any]) -> Exception:
+    if "failed" in told:
+        what, found, path, why = told["failed"]
+        return PipelineError(what, [Diagnostic(**each) for each in found], path, why)
+    if "smelt" in told:
+        code, what, where, why, remedy = told["smelt"]
+        return SmeltError(code, what, where=where, why=why, remedy=remedy)
+    kind = getattr(builtins, told["name"], RuntimeError)
+    known = isinstance(kind, type) and issubclass(kind, Exception)
+    return kind(told["text"]) if known else RuntimeError(told["text"])
+
+
+# -- in the other processes -------------------------------------------------------------------------
+
+
+def serve(number: int) -> None:
+    """Fork a process for each ``f``, end one for each ``w``, until the other end is closed."""
+    from smelt.mlir import bindings, execute
+
+    bindings.new_context()  # loads the bindings; it has no threads until a pass runs
+    execute.load_conversions()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=number) as link:
+        while True:
+            asked, files, _, _ = socket.recv_fds(link, 1, 3)
+            if not asked:
+                return
+            if asked == b"w":
+                link.sendall(b"%d\n" % _end(int.from_bytes(link.recv(8, socket.MSG_WAITALL), "little")))
+                continue
+            child = os.fork()
+            if child == 0:
+                link.close()
+                with contextlib.suppress(BaseException):
+                    _work(*files)
+                os._exit(0)
+            for file in files:
+                os.close(file)
+            link.sendall(b"%d\n" % child)
+
+
+def _end(child: int) -> int:
+    """A process that has ended has a moment to be gone; one that has not is killed."""
+    for _ in range(50):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _work(link_number: int, printed: int, code: int) -> None:
+    """Answer what is asked of one module: first to build it, then calls."""
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    run: Callable[..., list[Any]] | None = None
+    with socket.socket(fileno=link_number) as link:
+        while True:
+            message, values = _receive(link)
+            answer: dict[str, Any] = {}
+            results: Sequence[Any] = ()
+            try:
+                if run is None:
+                    run = _built(code, message["stages"])
+                else:
+                    results = run(*values)
+            except Exception as error:
+                answer = {"error": _told(error)}
+            _send(link, answer, results)
+
+
+def _built(code: int, stages: Sequence[Stage]) -> Callable[..., list[Any]]:
+    from torch_mlir import ir
+
+    from smelt.mlir import bindings
+    from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+    from smelt.mlir.execute import Executable
+
+    with os.fdopen(code, "rb") as file:
+        file.seek(0)
+        module = ir.Module.parse(file.read(), context=bindings.new_context())
+    for pipeline, what in stages:
+        run_pipeline_with_repro_report(module, pipeline, what)
+    return partial(Executable(module))

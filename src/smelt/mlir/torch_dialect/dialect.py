@@ -1,0 +1,395 @@
+"""Array operations in the Torch dialect: those few that torch-mlir's pipelines take right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.errors import Unsupported
+from smelt.mlir.arrays.dialect import Array, Number, Shape
+from smelt.mlir.arrays.evaluate import elementwise_on
+from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.torch_dialect import numbers, order
+from smelt.mlir.torch_dialect.arguments import Constants
+from smelt.mlir.torch_dialect.elementwise import elementwise, widened
+from smelt.mlir.torch_dialect.literals import literal
+from smelt.mlir.torch_dialect.types import element
+from smelt.symbolic import numel, same
+from smelt.symbolic.affine import expand
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+class TorchDialect(MlirArrays):
+    """Writes value tensors of the Torch dialect.
+
+    ``constants``: those of the function or region that is being written. Sizes are operands of type
+    ``!torch.int``, computed from the dimensions of the arguments (`number`).
+    """
+
+    raises = True
+
+    def __init__(self, constants: Constants) -> None:
+        super().__init__()
+        self.constants = constants
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    def type(self, dtype: torch.dtype, shape: Shape) -> Any:
+        from torch_mlir import ir
+
+        sizes = ",".join(str(size) if size.is_Integer else "?" for size in shape)
+        return ir.Type.parse(f"!torch.vtensor<[{sizes}],{element(dtype)}>")
+
+    def write(self, name: str, operands: Sequence[Any], dtype: torch.dtype, shape: Shape) -> Array:
+        """``torch.aten.NAME`` with one result; an operand may be an array, a list of numbers, or a number,
+        dtype or None, which becomes a constant."""
+        from torch_mlir import ir
+
+        values = [self._operand(each) for each in operands]
+        full_name = name if name.startswith("torch.") else f"torch.aten.{name}"
+        made = ir.Operation.create(full_name, results=[self.type(dtype, shape)], operands=values)
+        return Array(made.results[0], dtype, tuple(shape))
+
+    def _operand(self, operand: Any) -> Any:
+        if isinstance(operand, Array):
+            return operand.value
+        if isinstance(operand, Expr):
+            return self.number(operand)
+        if isinstance(operand, (list, tuple)):
+            kind = "vtensor" if operand and isinstance(operand[0], Array) else "int"
+            return numbers.list_of([self._operand(each) for each in operand], kind)
+        return operand if hasattr(operand, "type") else self.constants.get(operand)
+
+    # -- numbers ------------------------------------------------------------------------------------
+
+    def number(self, expr: Expr) -> Any:
+        """A size as ``!torch.int``."""
+        key = ("number", expr)
+        if key not in self.memo:
+            self.memo[key] = evaluate_number(expr, _Numbers(self))
+        return self.memo[key]
+
+    def size(self, expr: Any) -> Array:
+        expr = sympy.sympify(expr)
+        if isinstance(expr, Expr) and expr.is_integer and not expr.is_Integer and not expr.is_Symbol:
+            key = ("size", expr)
+            if key not in self.memo:
+                self.memo[key] = self.tensor_of(self.number(expr))
+            return self.memo[key]
+        return super().size(expr)
+
+    def tensor_of(self, number: Any) -> Array:
+        """A ``!torch.int``, ``!torch.float`` or ``!torch.bool`` as an array of rank 0."""
+        dtype = numbers.DTYPES[str(number.type)]
+        made = self.write("scalar_tensor", [number, dtype, None, None, None], dtype, ())
+        self.memo["number of", made.value] = number
+        return made
+
+    def number_of(self, x: Array) -> Any:
+        """What an array of rank 0 holds, as a number of the dialect."""
+        key = ("number of", x.value)
+        if key not in self.memo:
+            self.memo[key] = numbers.item(x.value, torch.empty((), dtype=x.dtype).item())
+        return self.memo[key]
+
+    def dimension(self, x: Array, dim: int) -> Array:
+        return self.tensor_of(numbers.size_of(x.value, dim, self.constants))
+
+    def know_sizes(self, value: Any, meta: torch.Tensor) -> None:
+        """Learn the size symbols that are dimensions of a tensor."""
+        from smelt.symbolic import as_expr
+
+        shape = tuple(as_expr(size) for size in meta.shape)
+        if any(isinstance(size, Symbol) and size not in self.symbols for size in shape):
+            self.know([Array(value, meta.dtype, shape)])
+
+    def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
+        key = ("full", repr(value), dtype, tuple(shape))
+        if key not in self.memo and dtype is torch.uint8:
+            # ``min(iota, 0) + value``, which is not folded: passes make an int8 literal of a constant
+            places = self.iota(numel(shape), torch.int64)
+            zeros = self.write("clamp_max", [places, 0], torch.int64, places.shape)
+            wide = self.write("add.Scalar", [zeros, int(value), 1], torch.int64, places.shape)
+            made = self.reshape(self.convert(wide, dtype), tuple(shape))
+            self.memo[key] = Array(made.value, dtype, tuple(shape), value)
+        elif key not in self.memo:
+            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
+            scalar = literal(single, "scalar")
+            made = self.broadcast(Array(scalar, dtype, ()), shape, [])
+            self.memo[key] = Array(made.value, dtype, tuple(shape), value)
+        return self.memo[key]
+
+    def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        shape = tuple(sympy.Integer(size) for size in tensor.shape)
+        return Array(literal(tensor, name), tensor.dtype, shape)
+
+    def iota(self, size: Expr, dtype: torch.dtype) -> Array:
+        key = ("iota", size)
+        if key not in self.memo:
+            operands = [0, size, 1, torch.int64, None, None, None]
+            self.memo[key] = self.write("arange.start_step", operands, torch.int64, (size,))
+        return self.convert(self.memo[key], dtype)
+
+    def seed(self) -> Array:
+        limits = torch.iinfo(torch.int64)
+        operands = [limits.min, limits.max, [], torch.int64, None, None, None]
+        return self.write("randint.low", operands, torch.int64, ())
+
+    def require(self, condition: Array, message: str) -> None:
+        from torch_mlir import ir
+
+        holds = condition if condition.rank == 0 else self.write("all", [condition], torch.bool, ())
+        attributes = {"message": ir.StringAttr.get(message)}
+        ir.Operation.create("torch.runtime.assert", operands=[self.number_of(holds)], attributes=attributes)
+
+    # -- elementwise --------------------------------------------------------------------------------
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        return elementwise(self, name, *args)
+
+    def apply(self, name: str, *args: Array) -> Array:
+        """One row of the table of operators."""
+        return elementwise_on(self, name, *args)
+
+    def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
+        if x.dtype.is_floating_point or dtype.is_floating_point:
+            raise Unsupported("torch-mlir's pipelines cannot look at the bits of floating-point numbers")
+        return self.convert(x, dtype)
+
+    def convert(self, x: Array, dtype: torch.dtype) -> Array:
+        if x.dtype == dtype:
+            return x
+        if dtype is torch.bool:
+            return self.write("ne.Scalar", [x, 0.0 if x.dtype.is_floating_point else 0], dtype, x.shape)
+        if x.dtype is torch.uint8:
+            return self.plain_convert(widened(self, x), dtype)
+        if x.dtype.is_floating_point and not dtype.is_floating_point:
+            x = self.plain_convert(x, torch.int64)
+        if {x.dtype, dtype} == {torch.float64, torch.bfloat16}:
+            x = self.plain_convert(x, torch.float32)
+        return self.plain_convert(x, dtype)
+
+    def plain_convert(self, x: Array, dtype: torch.dtype) -> Array:
+        """As torch-mlir's pipelines convert, which take uint8 for int8."""
+        if x.dtype == dtype:
+            return x
+        return self.write("torch.prims.convert_element_type", [x, dtype], dtype, x.shape)
+
+    def parts(self, x: Array) -> tuple[Array, Array]:
+        dtype = x.dtype.to_real()
+        return self.write("real", [x], dtype, x.shape), self.write("imag", [x], dtype, x.shape)
+
+    def joined(self, real: Array, imaginary: Array) -> Array:
+        return self.write("complex", [real, imaginary], real.dtype.to_complex(), real.shape)
+
+    # -- structure ----------------------------------------------------------------------------------
+
+    def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        sizes = list(x.shape)
+        for place in range(len(shape)):
+            if place not in dims:
+                sizes.insert(place, ONE)
+                x = self.write("unsqueeze", [x, place], x.dtype, tuple(sizes))
+        wanted = [-1 if same(size, whole) else whole for size, whole in zip(sizes, shape)]
+        if all(each == -1 for each in wanted):
+            return self.relabel(x, shape)
+        return self.write("expand", [x, wanted, False], x.dtype, shape)
+
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        """By way of one dimension, where not all sizes are known: torch-mlir's ``view`` takes unknown sizes
+        for 1 there."""
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if all(size.is_Integer for size in (*x.shape, *shape)):
+            return self.write("view", [x, list(shape)], x.dtype, shape)
+        flat = x
+        if x.rank != 1:
+            whole = (numel(x.shape),)
+            flat = (
+                self.write("unsqueeze", [x, 0], x.dtype, whole)
+                if x.rank == 0
+                else self.write("flatten.using_ints", [x, 0, -1], x.dtype, whole)
+            )
+        if not shape:
+            return self.write("squeeze.dim", [flat, 0], x.dtype, ())
+        if len(shape) == 1:
+            return self.relabel(flat, shape)
+        return self.write("unflatten.int", [flat, 0, list(shape)], x.dtype, shape)
+
+    def relabel(self, x: Array, shape: Shape) -> Array:
+        shape = tuple(shape)
+        kind = self.type(x.dtype, shape)
+        if kind == x.value.type:
+            return Array(x.value, x.dtype, shape)
+        return self.write("torch.tensor_static_info_cast", [x], x.dtype, shape)
+
+    def transpose(self, x: Array, order: Sequence[int]) -> Array:
+        if list(order) == list(range(x.rank)):
+            return x
+        return self.write("permute", [x, list(order)], x.dtype, tuple(x.shape[d] for d in order))
+
+    def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
+        shape = list(x.shape)
+        for dim, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+            if start == 0 and step == 1 and same(size, shape[dim]):
+                continue
+            shape[dim] = size
+            stop = expand(start + size * step)
+            if step != 1:  # not behind the end
+                stop = expand(start + (size - 1) * step + 1) if size != 0 else start
+            x = self.write("slice.Tensor", [x, dim, start, stop, step], x.dtype, tuple(shape))
+        return x
+
+    def reverse(self, x: Array, dims: Sequence[int]) -> Array:
+        return self.write("flip", [x, list(dims)], x.dtype, x.shape)
+
+    def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
+        """By arrays of that number before and behind: ``constant_pad_nd`` knows no bool."""
+        for dim, sides in enumerate(zip(low, high, strict=True)):
+            parts = [x]
+            for place, size in zip((0, len(parts)), sides):
+                if size != 0:
+                    edge = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+                    parts.insert(len(parts) if place else 0, self.full(value, x.dtype, edge))
+            x = self.concatenate(parts, dim)
+        return x
+
+    def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
+        if len(arrays) == 1:
+            return arrays[0]
+        shape = list(arrays[0].shape)
+        shape[dim] = sympy.Add(*(each.shape[dim] for each in arrays))
+        return self.write("cat", [list(arrays), dim], arrays[0].dtype, tuple(shape))
+
+    # -- by positions that are data -----------------------------------------------------------------
+
+    def take(self, x: Array, positions: Array) -> Array:
+        """``index_select`` along the first dimension."""
+        shape = (*positions.shape, *x.shape[1:])
+        flat = self.reshape(positions, (numel(positions.shape),))
+        rows = self.write("index_select", [x, 0, flat], x.dtype, (*flat.shape, *x.shape[1:]))
+        return self.reshape(rows, shape)
+
+    def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+        return order.put(self, base, positions, values, mode)
+
+    # -- reductions and order -----------------------------------------------------------------------
+
+    def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        return order.reduce(self, kind, x, dims)
+
+    def position_of_extreme(self, kind: str, x: Array) -> Array:
+        return order.position_of_extreme(self, kind, x)
+
+    def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
+        return order.sort(self, x, descending)
+
+    def sorted(self, x: Array, descending: bool) -> tuple[Array, Array]:
+        """``aten.sort`` of the last dimension."""
+        from torch_mlir import ir
+
+        types = [self.type(x.dtype, x.shape), self.type(torch.int64, x.shape)]
+        operands = [x.value, self.constants.get(-1), self.constants.get(descending)]
+        values, positions = ir.Operation.create("torch.aten.sort", results=types, operands=operands).results
+        return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
+
+    def gather(self, x: Array, dim: int, positions: Array) -> Array:
+        """``aten.gather``, of positions in range."""
+        return self.write("gather", [x, dim, positions, False], x.dtype, positions.shape)
+
+    def matmul(self, lhs: Array, rhs: Array) -> Array:
+        shape = (*lhs.shape[:2], rhs.shape[2])
+        return self.write("bmm", [lhs, rhs], lhs.dtype, shape)
+
+    # -- control ------------------------------------------------------------------------------------
+
+    def branch(
+        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+    ) -> list[Array]:
+        from torch_mlir import ir
+
+        kinds = self.probe(then)
+        types = [self.type(*kind) for kind in kinds]
+        made = ir.Operation.create(
+            "torch.prim.If", results=types, operands=[self.number_of(condition)], regions=2
+        )
+        for region, function in zip(made.regions, (then, otherwise)):
+            with ir.InsertionPoint(region.blocks.append()), self.region():
+                results = [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds)]
+                ir.Operation.create("torch.prim.If.yield", operands=[each.value for each in results])
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def loop(
+        self,
+        initial: Sequence[Array],
+        test: Callable[[Sequence[Array]], Array],
+        step: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        from torch_mlir import ir
+
+        kinds = [(each.dtype, each.shape) for each in initial]
+        types = [each.value.type for each in initial]
+        most, first = self.constants.get(torch.iinfo(torch.int64).max), self.number_of(test(initial))
+        operands = [most, first, *(each.value for each in initial)]
+        made = ir.Operation.create("torch.prim.Loop", results=types, operands=operands, regions=1)
+        places = [ir.Location.current] * (1 + len(types))
+        block = made.regions[0].blocks.append(ir.Type.parse("!torch.int"), *types, arg_locs=places)
+        with ir.InsertionPoint(block), self.region():
+            arguments = [Array(value, *kind) for value, kind in zip(list(block.arguments)[1:], kinds)]
+            state = [self.relabel(each, shape) for each, (_, shape) in zip(step(arguments), kinds)]
+            again = self.number_of(test(state))
+            ir.Operation.create(
+                "torch.prim.Loop.condition", operands=[again, *(each.value for each in state)]
+            )
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        outer = self.constants
+        self.constants = Constants(outer)
+        try:
+            with super().region():
+                yield
+        finally:
+            self.constants = outer
+
+
+class _Numbers(Numbers):
+    """Numbers of the dialect: ``!torch.int``, ``!torch.float``, ``!torch.bool``."""
+
+    def __init__(self, dialect: TorchDialect) -> None:
+        self.dialect = dialect
+
+    def symbol(self, symbol: Symbol) -> Any:
+        if symbol not in self.dialect.symbols:
+            raise Unsupported(f"the size {symbol} is no dimension of an argument")
+        return self.dialect.number_of(self.dialect.symbols[symbol])
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Any:
+        return self.dialect.constants.get(torch.tensor(value, dtype=dtype).item())
+
+    def dtype_of(self, value: Any) -> torch.dtype:
+        return numbers.DTYPES[str(value.type)]
+
+    def convert(self, value: Any, dtype: torch.dtype) -> Any:
+        return numbers.converted(value, dtype)
+
+    def elementwise(self, name: str, *args: Any) -> Any:
+        return numbers.compute(numbers.FUNCTIONS.get(name, name), list(args), self.dialect.constants)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype is torch.bool:
+        return dtype
+    return torch.float64 if dtype.is_floating_point else torch.int64

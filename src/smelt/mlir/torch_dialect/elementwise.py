@@ -1,0 +1,173 @@
+"""The elementwise rows in the Torch dialect, on the dtypes that torch-mlir's pipelines take right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.evaluate import through
+from smelt.ops import TABLE, ops
+from smelt.ops.table import result_dtype
+
+if TYPE_CHECKING:
+    from smelt.mlir.torch_dialect.dialect import TorchDialect
+
+Rule = Callable[..., Any]
+
+_NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+def elementwise(dialect: TorchDialect, name: str, *args: Array) -> Any:
+    """One row of `smelt.ops.table.TABLE`; NotImplemented where the pipelines have no way.
+
+    Rows of integers are computed in int64: ``row(x, y)`` → ``narrow(row(wide(x), wide(y)))``. MLIR's integers
+    have no sign, and what upstream passes do of uint8 is mostly what they do of int8.
+    """
+    operand = args[-1].dtype
+    if operand is torch.bool and name in _ON_BOOLS:
+        return through(dialect, _ON_BOOLS[name], *args)
+    if operand in _NARROW and name not in _OF_BITS:
+        dtype = result_dtype(TABLE[name], [arg.dtype for arg in args])
+        wide = [dialect.convert(arg, torch.int64) if arg.dtype == operand else arg for arg in args]
+        return dialect.convert(dialect.apply(name, *wide), dtype)
+    rule = ELEMENTWISE.get(name)
+    return NotImplemented if rule is None else rule(dialect, *args)
+
+
+def widened(dialect: TorchDialect, x: Array) -> Array:
+    """uint8 as int64."""
+    signed = dialect.plain_convert(x, torch.int64)
+    return dialect.write("bitwise_and.Scalar", [signed, 255], torch.int64, x.shape)
+
+
+def _plain(name: str, dialect: TorchDialect, *args: Array) -> Array:
+    return dialect.write(name, args, args[-1].dtype, args[0].shape)
+
+
+def _scaled(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """``add`` and ``sub`` have a factor for the second operand."""
+    return dialect.write(f"{name}.Tensor", [x, y, 1], x.dtype, x.shape)
+
+
+def _compare(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+    return dialect.write(f"{name}.Tensor", [x, y], torch.bool, x.shape)
+
+
+def _eq(dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """By ``ne`` for floats: upstream folds ``x == x`` to True, which it is not for NaN."""
+    if not x.dtype.is_floating_point:
+        return _compare("eq", dialect, x, y)
+    return _plain("logical_not", dialect, _compare("ne", dialect, x, y))
+
+
+def _truncdiv(dialect: TorchDialect, x: Array, y: Array) -> Array:
+    return dialect.write("div.Tensor_mode", [x, y, "trunc"], x.dtype, x.shape)
+
+
+def _of_floats(name: str, dialect: TorchDialect, *args: Array) -> Any:
+    return _plain(name, dialect, *args) if args[0].dtype.is_floating_point else NotImplemented
+
+
+def _shift(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """0, or the sign, where the distance is negative or not less than the width."""
+    full_name = f"bitwise_{'left' if name == 'lshift' else 'right'}_shift.Tensor"
+    if y.number is not None and 0 <= y.number < 64:
+        return _plain(full_name, dialect, x, y)
+
+    def inside(distance: Any) -> Any:
+        low, high = ops.lt(distance, _c(distance, 0)), ops.gt(distance, _c(distance, 63))
+        return ops.where(ops.logical_or(low, high), _c(distance, 63), distance)
+
+    shifted = _plain(full_name, dialect, x, through(dialect, inside, y))
+    if name == "rshift":
+        return shifted
+
+    def kept(distance: Any, result: Any) -> Any:
+        low, high = ops.lt(distance, _c(distance, 0)), ops.gt(distance, _c(distance, 63))
+        return ops.where(ops.logical_or(low, high), _c(result, 0), result)
+
+    return through(dialect, kept, y, shifted)
+
+
+def _c(x: Any, number: float | int | bool) -> Any:
+    return ops.constant(number, x.dtype)
+
+
+def _signbit(x: Any) -> Any:
+    """Of NaN: False; its sign cannot be seen."""
+    zero = _c(x, 0.0)
+    negative_zero = ops.logical_and(ops.eq(x, zero), ops.lt(ops.truediv(_c(x, 1.0), x), zero))
+    return ops.logical_or(ops.lt(x, zero), negative_zero)
+
+
+def _extreme(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+    """NaN where either is, which upstream's own do not give."""
+    if not x.dtype.is_floating_point:
+        return _plain(name, dialect, x, y)
+    beats = ops.gt if name == "maximum" else ops.lt
+
+    def chosen(one: Any, other: Any) -> Any:
+        return ops.where(ops.logical_or(beats(one, other), ops.isnan(one)), one, other)
+
+    return through(dialect, chosen, x, y)
+
+
+def _fmod(dialect: TorchDialect, x: Array, y: Array) -> Any:
+    """Of what is not negative, ``remainder`` is the same, and exact."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    sizes = [_plain("abs", dialect, each) for each in (x, y)]
+    return dialect.apply("copysign", _plain("remainder.Tensor", dialect, *sizes), x)
+
+
+_OF_BITS = (
+    *("add", "sub", "mul", "where", "eq", "ne"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
+)
+"""Rows that do the same with signed and unsigned integers of one width."""
+
+_ON_BOOLS: dict[str, Callable[..., Any]] = {
+    "maximum": lambda x, y: ops.logical_or(x, y),
+    "minimum": lambda x, y: ops.logical_and(x, y),
+    "eq": lambda x, y: ops.logical_not(ops.logical_xor(x, y)),
+    "ne": lambda x, y: ops.logical_xor(x, y),
+    "gt": lambda x, y: ops.logical_and(x, ops.logical_not(y)),
+    "lt": lambda x, y: ops.logical_and(ops.logical_not(x), y),
+    "ge": lambda x, y: ops.logical_or(x, ops.logical_not(y)),
+    "le": lambda x, y: ops.logical_or(ops.logical_not(x), y),
+    **{f"bitwise_{name}": partial(lambda name, *args: getattr(ops, f"logical_{name}")(*args), name)
+       for name in ("and", "or", "xor", "not")},
+}  # fmt: skip
+
+ELEMENTWISE: dict[str, Rule] = {
+    "add": partial(_scaled, "add"),
+    "sub": partial(_scaled, "sub"),
+    "mul": partial(_plain, "mul.Tensor"),
+    "truediv": partial(_plain, "div.Tensor"),
+    "truncdiv": _truncdiv,
+    "where": partial(_plain, "where.self"),
+    **{name: partial(_compare, name) for name in ("ne", "lt", "le", "gt", "ge")},
+    "eq": _eq,
+    **{name: partial(_extreme, name) for name in ("maximum", "minimum")},
+    **{name: partial(_plain, name) for name in ("neg", "abs")},
+    "fmod": _fmod,
+    **{name: partial(_plain, name) for name in ("logical_and", "logical_or", "logical_xor", "logical_not")},
+    **{f"bitwise_{name}": partial(_plain, f"bitwise_{name}.Tensor") for name in ("and", "or", "xor")},
+    "bitwise_not": partial(_plain, "bitwise_not"),
+    **{name: partial(_shift, name) for name in ("lshift", "rshift")},
+    **{
+        name: partial(_of_floats, name)
+        for name in (
+            *("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "tanh"),
+            *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"),
+            *("floor", "ceil", "trunc", "round", "erf"),
+        )
+    },
+    "pow": partial(_of_floats, "pow.Tensor_Tensor"),
+    "signbit": lambda dialect, x: through(dialect, _signbit, x),
+}
+"""Row of `smelt.ops.table.TABLE` → rule of (dialect, *arrays); NotImplemented for dtypes it does not take."""

@@ -1,0 +1,91 @@
+"""A call in the Torch dialect by its loop functions, as operations that torch-mlir's pipelines take right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from smelt.errors import Problem, Unsupported
+from smelt.lowering import lower
+from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.graphs import Evaluation
+from smelt.mlir.torch_dialect.types import type_of
+from smelt.symbolic import as_expr
+
+
+def write(walk: Any, node: Node) -> None:
+    """``y = op(x, …)`` → what the loop functions of ``op`` say of whole arrays.
+
+    Raises:
+        Unsupported: there are no loop functions, or the dialect's arrays cannot run them.
+    """
+    meta: Any = node.meta.get("val")
+    metas = list(meta) if isinstance(meta, (list, tuple)) else [meta]
+    if not all(isinstance(each, torch.Tensor) for each in metas):
+        raise Unsupported("a result that is no tensor")
+    module, operands = _alone(walk.module, node)
+    graph = lower(module)
+    dialect = walk.dialect
+    inputs = [_array(walk, operand) for operand in operands]
+    problems: list[Problem] = []
+    _, outputs = Evaluation(graph, dialect, problems).run(inputs)
+    if problems:
+        raise Unsupported(problems[0].what.partition(": ")[2] or problems[0].what)
+    results = []
+    for output, own in zip(outputs, metas, strict=True):
+        assert output is not None
+        results.append(walk.cast(dialect.finish(output, own.dtype).value, type_of(own)))
+    if isinstance(meta, (list, tuple)):
+        walk.values[node] = results
+    else:
+        walk.take(node, results[0])
+
+
+def _array(walk: Any, operand: Node) -> Array | None:
+    value, meta = walk.value_of(operand), operand.meta["val"]
+    if not isinstance(meta, torch.Tensor):
+        return walk.dialect.tensor_of(value)  # type: ignore[no-any-return]
+    walk.dialect.know_sizes(value, meta)
+    return Array(value, meta.dtype, tuple(as_expr(size) for size in meta.shape))
+
+
+def _alone(owner: GraphModule, node: Node) -> tuple[GraphModule, list[Node]]:
+    """A program of this call alone, and the nodes that are its arguments."""
+    operands = [each for each in dict.fromkeys(node.all_input_nodes) if _is_dynamic(each)]
+    graph = Graph()
+    made: dict[Node, Any] = {}
+    for operand in operands:
+        made[operand] = graph.placeholder(operand.name)
+        made[operand].meta = dict(operand.meta)
+
+    def given(value: Any) -> Any:
+        if not isinstance(value, Node):
+            return value
+        return made.get(value, value.meta.get("val"))
+
+    args, kwargs = pytree.tree_map(given, (node.args, node.kwargs))
+    call = graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+    call.meta = dict(node.meta)
+    outputs = _results(graph, call, node.meta["val"])
+    graph.output(tuple(outputs)).meta = {"val": tuple(each.meta["val"] for each in outputs)}
+    return GraphModule(owner, graph), operands
+
+
+def _results(graph: Graph, call: Node, meta: Any) -> list[Node]:
+    import operator
+
+    if not isinstance(meta, (list, tuple)):
+        return [call]
+    results = []
+    for place, each in enumerate(meta):
+        item = graph.call_function(operator.getitem, (call, place))
+        item.meta = {**call.meta, "val": each}
+        results.append(item)
+    return results
+
+
+def _is_dynamic(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))

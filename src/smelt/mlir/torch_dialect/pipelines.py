@@ -1,0 +1,187 @@
+"""What torch-mlir's pipelines take right of the Torch dialect, and what they do not: one table.
+
+Calls that they get wrong, hang or crash on, or do not know, are written by their loop functions where that
+is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others before a module is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.errors import Problem, SmeltError
+from smelt.mlir.isolated import IsolatedExecutable
+from smelt.mlir.locations import where_of
+from smelt.mlir.torch_dialect.order import LONG_SUM
+
+FAULT = "fault"
+"""The attribute of an operation that torch-mlir's pipelines get wrong: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``operations`` (names without ``torch.aten.``) of tensors of
+    ``dtypes``, and of at least so many elements: what torch-mlir's pipelines do. ``silent``: it may not be
+    run so, for want of another form."""
+
+    operations: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    what: str
+    silent: bool = True
+    least: int = 0
+
+
+INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
+HALVES = frozenset({torch.float16, torch.bfloat16})
+FLOATS = frozenset({torch.float32, torch.float64})
+COMPLEX = frozenset({torch.complex64, torch.complex128})
+REAL = frozenset({*INTEGERS, *HALVES, *FLOATS, torch.bool, torch.uint8})
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MOVES = _names(
+    """
+    alias as_strided broadcast_to cat clone detach diagonal empty.memory_format expand
+    flatten.using_ints imag lift_fresh_copy permute real reshape select.int slice.Tensor split.Tensor
+    split_with_sizes squeeze squeeze.dim squeeze.dims t transpose.int unbind.int unflatten.int unfold
+    unsqueeze view view_as_complex view_as_real _unsafe_view _reshape_alias
+    """
+)
+"""Operations that look at no element: right for every dtype."""
+
+PLAIN = _names(
+    """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar neg eq.Tensor
+    eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor
+    ge.Scalar where.self where.ScalarOther where.ScalarSelf where.Scalar full full_like zeros zeros_like
+    ones ones_like empty_like new_full new_zeros new_ones fill.Scalar fill.Tensor scalar_tensor arange
+    arange.start arange.start_step _local_scalar_dense item logical_and logical_or logical_xor
+    logical_not bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_not any all _to_copy
+    to.dtype copy masked_fill.Scalar masked_fill.Tensor max_pool2d_with_indices max_pool3d_with_indices
+    max_pool2d max_pool3d sym_size.int sym_numel torch.prims.convert_element_type
+    """
+)
+"""Operations that are right for float32, float64, int32, int64 and truth values."""
+
+OF_FLOATS = _names(
+    """
+    div.Tensor div.Scalar abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin
+    acos atan sinh cosh tanh asinh acosh atanh atan2 erf sigmoid floor ceil trunc round sign relu
+    leaky_relu remainder.Tensor remainder.Scalar pow.Tensor_Tensor pow.Scalar sum sum.dim_IntList mean
+    mean.dim amax amin _softmax _log_softmax var.correction std.correction mm bmm addmm baddbmm mv addmv
+    dot matmul linear convolution _convolution convolution_backward avg_pool1d avg_pool2d avg_pool3d
+    native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_no_training upsample_nearest1d upsample_nearest2d upsample_nearest1d.vec
+    upsample_nearest2d.vec pixel_shuffle pixel_unshuffle rand rand_like randn randn_like bernoulli
+    bernoulli.p bernoulli.Tensor uniform normal_functional native_dropout dropout
+    """
+)
+"""Operations that are right for float32 and float64."""
+
+
+ALL = frozenset({"*"})
+"""All operations that `MOVES`, `PLAIN` and `OF_FLOATS` do not name for these dtypes."""
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        _names(
+            "index.Tensor index_put _index_put_impl _unsafe_index.Tensor _unsafe_index_put gather "
+            "index_select embedding scatter.src scatter.value scatter_add scatter_reduce.two index_add "
+            "index_copy take"
+        ),
+        REAL,
+        "positions out of range, and negative ones, reach memory that is not the tensor's",
+    ),
+    Fault(_names("eq.Tensor"), FLOATS, "x == x is folded to True, which it is not for NaN"),
+    Fault(ALL, frozenset({torch.uint8}), "uint8 is taken for int8"),
+    Fault(ALL, COMPLEX, "few operations take complex numbers", silent=False),
+    Fault(ALL, HALVES, "each step is rounded to 16 bits", silent=False),
+    Fault(
+        ALL,
+        frozenset({*INTEGERS, *FLOATS, torch.bool}),
+        "NaN, ties or integers are not as eager's",
+        silent=False,
+    ),
+    Fault(
+        _names("sum sum.dim_IntList mean mean.dim"),
+        FLOATS,
+        "long sums lose digits",
+        silent=False,
+        least=LONG_SUM,
+    ),
+)
+
+
+def reason_against(name: str, dtypes: Collection[torch.dtype], count: int = 0) -> Fault | None:
+    """Why torch-mlir's pipelines are not to be trusted with an operation (``torch.aten.add.Tensor``) on
+    tensors of these dtypes, the largest of ``count`` elements; None where they are.
+
+    >>> reason_against("torch.aten.add.Tensor", [torch.int64]) is None
+    True
+    >>> reason_against("torch.aten.add.Tensor", [torch.uint8]).what
+    'uint8 is taken for int8'
+    """
+    short = name.removeprefix("torch.aten.")
+    for fault in FAULTS:
+        concerns = not fault.dtypes.isdisjoint(dtypes) and count >= fault.least
+        if concerns and (
+            short in fault.operations or (fault.operations is ALL and not _is_sound(short, dtypes))
+        ):
+            return fault
+    return None
+
+
+def _is_sound(short: str, dtypes: Collection[torch.dtype]) -> bool:
+    if short in MOVES:
+        return True
+    floats = FLOATS.issuperset(dtype for dtype in dtypes if dtype is not torch.bool)
+    return (short in PLAIN and _PLAIN.issuperset(dtypes)) or (short in OF_FLOATS and floats)
+
+
+_PLAIN = frozenset({*FLOATS, torch.int64, torch.int32, torch.bool})
+
+
+_TO_LINALG = (
+    "builtin.module("
+    "torchdynamo-export-to-torch-backend-pipeline,torch-backend-to-linalg-on-tensors-backend-pipeline)"
+)
+
+
+def executable(module: Any) -> Callable[..., list[Any]]:
+    """A module of the Torch dialect, compiled by way of torch-mlir's pipelines in a process of its own.
+
+    Raises:
+        SmeltError: SM0742, operations that the pipelines get wrong; SM0740, SM0741 they crash or hang.
+        PipelineError: SM0712, they fail.
+    """
+    refuse(module)
+    return IsolatedExecutable(module, [(_TO_LINALG, "bringing torch to Linalg")])
+
+
+def refuse(module: Any) -> None:
+    """Nothing, if torch-mlir's pipelines are right about all of a module, or say themselves that they fail.
+
+    Raises:
+        SmeltError: SM0742, all operations that they get wrong, each with its line and reason.
+    """
+    from torch_mlir import ir
+
+    problems: list[Problem] = []
+
+    def look(operation: Any) -> Any:
+        if FAULT in operation.attributes:
+            what = f"{operation.name}: {ir.StringAttr(operation.attributes[FAULT]).value}"
+            problems.append(Problem(what, where_of(operation.location)))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    if problems:
+        listed = "\n".join(f"    - {each}" for each in problems)
+        what = f"torch-mlir's pipelines are wrong about {len(problems)} operation(s)\n{listed}"
+        raise SmeltError("SM0742", what, remedy='export to "linalg", "stablehlo" or "tosa"')

@@ -1,0 +1,226 @@
+"""Modules of the Torch dialect run by way of torch-mlir's pipelines: right, or refused with a reason."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.utils._pytree import tree_leaves
+
+import smelt
+from smelt.errors import SmeltError
+from smelt.mlir import isolated
+from smelt.mlir.prefixes import first_operation
+from smelt.mlir.torch_dialect import pipelines
+
+pytest.importorskip("torch_mlir")
+F = nn.functional
+
+
+def check(function, *args, dynamic=None, others=None, rtol=1e-5, atol=1e-6):
+    """What the exported module gives is what eager gives."""
+    exported = smelt.export(function, args, to="torch", dynamic_shapes=dynamic)
+    given = others or args
+    want, got = tree_leaves(function(*given)), tree_leaves(exported.run(*given))
+    assert len(want) == len(got)
+    for one, other in zip(got, want):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True)
+
+
+ROWS = torch.arange(30.0).reshape(6, 5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[:, i],
+        lambda x, i: x.index_put((i,), x[:2] * 2, accumulate=True),
+        lambda x, i: x.index_put((i, i), x[0, :2]),
+    ],
+)
+def test_positions_are_wrapped_and_checked(function):
+    check(function, ROWS, torch.tensor([-1, 2]))
+    exported = smelt.export(function, (ROWS, torch.tensor([-1, 2])), to="torch")
+    with pytest.raises(IndexError):
+        exported.run(ROWS, torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x.gather(0, i[None]),
+        lambda x, i: x.scatter(0, i[None], 7.0),
+        lambda x, i: x.scatter_add(0, i[None], x),
+        lambda x, i: x.scatter_reduce(0, i[None], x, "amax"),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.index_add(0, i, x[:2]),
+        lambda x, i: F.embedding(i, x),
+    ],
+)
+def test_positions_that_are_not_wrapped_are_checked(function):
+    check(function, ROWS, torch.tensor([5, 2]))
+    exported = smelt.export(function, (ROWS, torch.tensor([5, 2])), to="torch")
+    for wrong in (torch.tensor([0, 6]), torch.tensor([0, -1])):
+        with pytest.raises((IndexError, RuntimeError)):
+            exported.run(ROWS, wrong)
+
+
+def test_boolean_masks():
+    check(lambda x: (x[x > 7], (x > 7).nonzero(), x[:, x[0] > 2]), ROWS)
+
+
+BYTES = torch.tensor([250, 3, 0, 255, 100, 7], dtype=torch.uint8)
+
+
+def test_uint8_is_no_int8():
+    check(lambda u: (u.sum(), u - 1, u.sort(stable=True), u.max(), u.prod(), u.cumsum(0), u.argmin()), BYTES)
+    check(lambda u: (u // 3, u % 7, u > 200, u.float(), u.to(torch.int32), u * 2, u / 2, u >> 1, ~u), BYTES)
+    check(lambda u: (u.clamp(10, 200), u.reshape(2, 3).T, torch.full_like(u, 200), F.pad(u, (1, 2))), BYTES)
+    check(
+        lambda u: (torch.maximum(u, 5 - u), u.masked_fill(u > 9, 255), u.flip(0), u.bool(), u.bfloat16()),
+        BYTES,
+    )
+
+
+def test_integers():
+    check(
+        lambda i: (i**2, i.clamp(max=2.5), i.clamp(min=1), i // 3, i % 3, i.sum(), i.float().mean()),
+        torch.arange(-3, 5),
+    )
+    check(
+        lambda i: (i * i, i.abs(), i.sort(stable=True), i << 1, i.cumprod(0)),
+        torch.arange(-3, 5, dtype=torch.int8),
+    )
+    check(lambda b: (b.sum(), b.cumsum(0), b.any(), b ^ True, b.int() + 1), torch.tensor([True, False, True]))
+
+
+def test_a_quotient_by_zero_raises():
+    exported = smelt.export(lambda x, y: x // y, (torch.arange(3), torch.arange(3) + 1), to="torch")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        exported.run(torch.arange(3), torch.arange(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_rounded_once(dtype):
+    def special(x):
+        return (
+            *(x.erf(), x.sigmoid(), x.tan(), x.lgamma(), x.softmax(-1), x.sum(), F.gelu(x), x.cumsum(0)),
+            *(F.layer_norm(x, (8,)), x @ x.T, x.std(-1), x.expm1(), F.avg_pool1d(x, 3), x.erfinv()),
+        )
+
+    x = torch.linspace(-0.9, 0.9, 32).reshape(4, 8).to(dtype)
+    step = torch.finfo(dtype).eps
+    check(special, x, rtol=2 * step, atol=step / 8)
+
+
+ODD = torch.tensor([[1.0, math.nan, -2.0, math.inf, 3.0, -0.0], [2.0, 2.0, 1.0, math.nan, 1.0, -math.inf]])
+
+
+def test_nan_and_ties_are_as_eager_has_them():
+    check(lambda x: (x.max(-1), x.min(-1), x.argmax(-1), x.argmax(), x.amax(0), x.isfinite(), x == x), ODD)
+    check(lambda x: (x.sort(dim=-1, stable=True), x.sort(dim=-1, stable=True, descending=True)), ODD)
+    check(lambda x: (torch.maximum(x, x.flip(0)), x.clamp(-1, 2), F.hardtanh(x), F.relu6(x), x.relu()), ODD)
+    check(
+        lambda x: (x.sign(), x.fmod(0.1), torch.div(x, 0.1, rounding_mode="floor"), x**0.5, x.cummax(-1)), ODD
+    )
+
+
+def test_what_the_pipelines_do_not_know():
+    x = torch.randn(3, 4, 8)
+    check(lambda x: (torch.copysign(x, -x.abs()), F.pad(x, (2, 2), mode="reflect"), x.median(-1)[0]), x)
+    check(
+        lambda x: (x.sum().cumsum(0), x[0, 0, 0].sort(0)[0], x.signbit(), F.adaptive_avg_pool2d(x, (3, 5))), x
+    )
+    check(
+        lambda x: (torch.fft.rfft(x).abs(), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.fft(x).abs().log()),
+        x,
+        atol=1e-4,
+    )
+
+
+def test_sizes_that_only_the_run_shows():
+    def several(x, i):
+        return (
+            x[i],
+            x.bfloat16().softmax(-1),
+            x.median(-1)[0],
+            x[x > 0],
+            x.clamp(0, 1).unflatten(1, (-1, 2)),
+            x.argmax(),
+        )
+
+    auto = {0: Dim.AUTO, 1: Dim.AUTO}
+    small, large = (torch.randn(3, 4), torch.tensor([0, -1])), (torch.randn(5, 6), torch.tensor([4, -5, 1]))
+    check(several, *small, dynamic=(auto, {0: Dim.AUTO}), others=large)
+
+
+def test_long_sums_keep_their_digits():
+    x = torch.full((1 << 20,), 0.1)
+    check(lambda x: (x.sum(), x.mean()), x, rtol=3e-6)
+
+
+def test_functions_near_zero():
+    x = torch.tensor([1e-7, -1e-7, 1e-3, 0.0, 20.0])
+    check(lambda x: (x.tanh(), x.log1p(), x.expm1(), x.double().tanh(), F.elu(x)), x, rtol=1e-6, atol=0.0)
+    for dialect in ("linalg", "torch"):
+        found = smelt.export(lambda x: x.tanh(), (x,), to=dialect).run(x)
+        torch.testing.assert_close(found, x.tanh(), rtol=1e-6, atol=0.0)
+
+
+@torch.library.custom_op("smelt_tests::torch_run_twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_what_would_be_wrong_is_refused_before_it_runs():
+    exported = smelt.export(lambda x: twice(x) + 1, (BYTES,), to="torch")
+    with pytest.raises(SmeltError, match="uint8 is taken for int8") as caught:
+        exported.run(BYTES)
+    assert caught.value.code == "SM0742"
+    assert "test_torch_run.py:" in str(caught.value)
+
+
+def test_a_crash_is_an_error_that_names_the_operation(monkeypatch):
+    monkeypatch.setattr(pipelines, "FAULTS", ())
+    exported = smelt.export(lambda x, u: (x.exp(), (u - 1) * 2), (ROWS, BYTES), to="torch")
+    with pytest.raises(SmeltError, match="crashed") as caught:
+        exported.run(ROWS, BYTES)
+    assert caught.value.code == "SM0740"
+    assert "torch.aten.sub" in str(caught.value)
+    assert "test_torch_run.py:" in str(caught.value.where)
+    check(lambda x: x.exp(), ROWS)
+
+
+def test_a_hang_is_an_error(monkeypatch):
+    monkeypatch.setattr(isolated, "COMPILE_LIMIT", 0.001)
+    exported = smelt.export(lambda x: x.exp(), (ROWS,), to="torch")
+    with pytest.raises(SmeltError, match="did not end within") as caught:
+        exported.run(ROWS)
+    assert caught.value.code == "SM0741"
+
+
+def test_without_processes_there_is_no_run(monkeypatch):
+    monkeypatch.setattr(isolated, "_servers", [])
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SmeltError) as caught:
+        smelt.export(lambda x: x.exp(), (ROWS,), to="torch").run(ROWS)
+    assert caught.value.code == "SM0743"
+
+
+def test_the_first_operation_that_fails_is_found():
+    module = smelt.export(lambda x: (x.exp().sin() + 1).cos(), (ROWS,), to="torch").module
+    name, where = first_operation(module, lambda part: "aten.sin" in str(part))
+    assert name == "torch.aten.sin"
+    assert "test_torch_run.py:" in str(where)
+    assert first_operation(module, lambda part: False) == (None, None)
