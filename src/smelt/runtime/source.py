@@ -552,7 +552,8 @@ class _Writer:
             if value.name in self.arena and value.name not in self.alive:
                 self.problem(f"output {value.name} lies in the arena, which the next call overwrites")
             text = self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
-            self.returned.add(value.name)
+            if not text.startswith("_view("):
+                self.returned.add(value.name)
             return text
         return self.value(value)
 
