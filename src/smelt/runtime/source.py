@@ -143,7 +143,7 @@ class _Writer:
         self.arena_names: dict[tuple[str, ...], str] = {}
         self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
-        self.returned: set[str] = set()
+        self.returned: set[Ref | ViewRef] = set()
         self.uses: dict[str, int] = {}
         for step in plan.steps:
             if isinstance(step, NativeStep):
@@ -531,7 +531,7 @@ class _Writer:
                 offset = item.offset + view.offset * itemsize
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
-        returned = output and view.name in self.returned
+        returned = output and (Ref(view.name) in self.returned or view in self.returned)
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
         if returned:  # another tensor on the same memory
@@ -552,8 +552,7 @@ class _Writer:
             if value.name in self.arena and value.name not in self.alive:
                 self.problem(f"output {value.name} lies in the arena, which the next call overwrites")
             text = self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
-            if not text.startswith("_view("):
-                self.returned.add(value.name)
+            self.returned.add(value)
             return text
         return self.value(value)
 
