@@ -11,6 +11,8 @@ import torch
 from smelt.errors import SmeltError
 from smelt.loops.interpreter import evaluate_body, run_graph
 from smelt.loops.ir import (
+    Attention,
+    Bind,
     Buffer,
     Extern,
     Graph,
@@ -24,6 +26,7 @@ from smelt.loops.ir import (
 )
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, contiguous_strides
+from tests.lowering.harness import lowered
 
 ORIGIN = Origin("aten.test.default", "model.py:7 in forward")
 S0 = sympy.Symbol("s0", integer=True, positive=True)
@@ -290,3 +293,29 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         run_graph(graph, [])
     with pytest.raises(SmeltError, match=r"SM0502: input x is torch.float32 \[2\]"):
         run_graph(graph, [torch.zeros(3)])
+
+
+def test_nothing_is_out_of_range_where_nothing_is_computed() -> None:
+    body = Pointwise(sizes(0), torch.float32, lambda index: ops.load("x", sizes(0)))
+    assert evaluate_body(body, {"x": torch.ones(0)})[0].shape == (0,)
+
+
+def test_a_bound_size_may_depend_on_a_condition() -> None:
+    n = sympy.Symbol("n", integer=True)
+    wrapped = Bind(S0, sympy.Piecewise((n + 4, sympy.Lt(n, 0)), (n, True)))
+    assert [evaluate_body(wrapped, {}, {n: number}) for number in (-1, 2)] == [[3], [2]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_over_few_keys_of_nan_is_as_eagers(causal: bool) -> None:
+    """ATen counts a row of NaN as one that sees nothing, as long as it takes keys one by one."""
+    x = torch.tensor([[[[-1.0, 4.0], [0.0, 1.0], [2.0, -3.0]]]])
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        result: torch.Tensor = call(x.rsqrt(), x, x, 0.0, causal)[0]
+        return result
+
+    graph = lowered(attention, x)
+    assert any(isinstance(node.body, Attention) for node in graph.nodes)
+    assert torch.allclose(run_graph(graph, [x])[0], attention(x), equal_nan=True)

@@ -54,11 +54,9 @@ def empty(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
     With strides that leave holes, or have elements share memory, it is ATen's: it knows how much to get.
     """
     shape, strides = shape_of(ctx.result), strides_of(ctx.result)
-    if is_dense(shape, strides) or any(is_zero(size) for size in shape):
-        return filled(ctx, 0)
-    options = {"dtype": ctx.dtype, "device": torch.device("cpu")}
-    made: Tensor = ctx.extern(aten.empty_strided.default, (list(shape), list(strides)), options)
-    return made
+    if not is_dense(shape, strides) and not any(is_zero(size) for size in shape):
+        raise Unsupported("a new tensor whose elements do not lie side by side")
+    return filled(ctx, 0)
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)

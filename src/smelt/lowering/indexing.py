@@ -11,7 +11,7 @@ from sympy import Expr
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder
 from smelt.lowering.data_sizes import MASKS, bind_count, flat, index_by_mask, mask_among, without_mask
-from smelt.lowering.dims import broadcast_index, broadcast_shape, canonical_dim, convert, fill
+from smelt.lowering.dims import ZERO, broadcast_index, broadcast_shape, canonical_dim, convert, fill
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
 from smelt.ops import ops
@@ -178,6 +178,9 @@ def selected(
 @lowers(aten.index_select.default)
 def index_select(ctx: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
     dim = canonical_dim(dim, len(x.shape))
+    if not x.shape:  # the result has no dimension either, whatever that of the index
+        at = [ZERO] * len(index.shape)
+        return ctx.pointwise(lambda _: x.load(_checked_scalar(index, at, True)), dtype=x.dtype)
     place = selected(x.shape, dim, index, check=_OUT_OF_BOUNDS if dim == 1 else True)  # as eager's kernels do
     return ctx.pointwise(lambda at: x.load(place(at)), dtype=x.dtype)
 

@@ -93,7 +93,7 @@ class _Writer:
         self.arena_names: dict[tuple[str, ...], str] = {}
         self.arena_symbols: set[str] = set()
         self.specs: dict[str, TensorSpec] = {}
-        self.returned: set[str] = set()
+        self.returned: set[Ref | ViewRef] = set()
         self.uses: dict[str, int] = {}
         self.read = set(_referred(plan.outputs))
         for step in plan.steps:
@@ -490,9 +490,9 @@ class _Writer:
                 offset = item.offset + view.offset * itemsize
             return self.arena_tensor(item.spec.dtype, view.shape, view.strides, offset)
         name = self.tensor(view.name)
-        returned = output and view.name in self.returned
         if view.dtype is not None:
             return self.reinterpreted(name, view)
+        returned = output and (Ref(view.name) in self.returned or view in self.returned)
         shape, strides, offset_text = self.shape(view.shape), self.shape(view.strides), self.size(view.offset)
         made = f"_view({name}, {shape}, {strides}, {offset_text})"
         if returned:  # another tensor on the same memory
@@ -525,7 +525,7 @@ class _Writer:
             if value.name in self.arena and value.name not in self.alive:
                 self.problem(f"output {value.name} lies in the arena, which the next call overwrites")
             text = self.tensor(value.name) if isinstance(value, Ref) else self.view(value, output=True)
-            self.returned.add(value.name)
+            self.returned.add(value)
             return text
         return self.value(value)
 
