@@ -72,7 +72,7 @@ REFINED: dict[str, Callable[[Tensor], Any]] = {
     "checked": lambda x: _four(x.nonzero()) + 3,
     "an operand's size": lambda x: x.nonzero()[:, 0] + torch.ones(4),
     "a mask": lambda x: _four(x[x > 0]) * 2,
-    "of an operator that ATen runs": lambda x: _four(torch.unique(x.bool().long() * torch.arange(6))[1:]) + 1,
+    "of an operator that ATen runs": lambda x: _four((x * 1j).nonzero()) + 1,
     "a number": lambda x: _at_least_four(int(x.sum().item())) * torch.ones(4),
     "a rest": lambda x: torch.zeros(_divisible(int(x.sum().item()))).view(-1, 4) + 1,
 }
