@@ -41,7 +41,7 @@ def test_a_model(configs: list[Config]) -> None:
     run = smelt.compile(model, mode="max", fusion=False)
     x = torch.randn(4, 3)
     torch.testing.assert_close(run(x), model(x))
-    assert configs[0] == Config(mode="max", fusion=False, freezing=True)
+    assert configs[0] == Config(strict=True, mode="max", fusion=False, freezing=True)
 
 
 def test_a_decorator_with_and_without_arguments(configs: list[Config]) -> None:
@@ -56,7 +56,7 @@ def test_a_decorator_with_and_without_arguments(configs: list[Config]) -> None:
     assert plain(torch.zeros(2)).tolist() == [1.0, 1.0]
     for size in (3, 5, 9):
         assert tuned(torch.ones(size)) == size * size
-    assert configs == [Config(), Config(parallel=False)]
+    assert configs == [Config(strict=True), Config(strict=True, parallel=False)]
 
 
 def test_fullgraph_makes_a_break_an_error() -> None:

@@ -66,3 +66,44 @@ def test_eager_s_result(name: str, dynamic: bool) -> None:
     torch.testing.assert_close(compiled(x), function(x))
     fallbacks = [str(each) for report in smelt.reports() for each in report.fallbacks]
     assert name == "digits of a size" or not fallbacks
+
+
+REFINED: dict[str, Callable[[Tensor], Any]] = {
+    "checked": lambda x: _four(x.nonzero()) + 3,
+    "an operand's size": lambda x: x.nonzero()[:, 0] + torch.ones(4),
+    "a mask": lambda x: _four(x[x > 0]) * 2,
+    "of an operator that ATen runs": lambda x: _four((x * 1j).nonzero()) + 1,
+    "a number": lambda x: _at_least_four(int(x.sum().item())) * torch.ones(4),
+    "a rest": lambda x: torch.zeros(_divisible(int(x.sum().item()))).view(-1, 4) + 1,
+}
+
+
+def _four(x: Tensor) -> Tensor:
+    torch._check(x.size(0) == 4)
+    return x
+
+
+def _at_least_four(number: int) -> int:
+    torch._check(number >= 4)
+    torch._check(number < 5)
+    return number
+
+
+def _divisible(number: int) -> int:
+    torch._check(number % 4 == 0)
+    return number
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", REFINED)
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_what_is_known_of_sizes_that_depend_on_data_is_checked(name: str, dynamic: bool | None) -> None:
+    compiled = torch.compile(REFINED[name], backend="smelt", dynamic=dynamic)
+    good = torch.tensor([0, 1, 1, 0, 1, 1])
+    torch.testing.assert_close(compiled(good), REFINED[name](good))
+    for bad in ([0, 1, 1, 0, 0, 1], [1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 1]):
+        with pytest.raises(RuntimeError):
+            REFINED[name](torch.tensor(bad))
+        with pytest.raises(RuntimeError) as got:
+            compiled(torch.tensor(bad))
+        assert not isinstance(got.value, smelt.errors.SmeltError)

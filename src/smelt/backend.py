@@ -22,6 +22,7 @@ from smelt.capture import (
     mark_whole,
 )
 from smelt.capture.bugs import bug_of_graph, bug_of_program, is_bug, is_bug_of_run, or_by_pytorch
+from smelt.capture.memory import with_plain_gradients, without_memory
 from smelt.config import Config
 from smelt.contract import decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
@@ -80,6 +81,10 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """`smelt` with the pipeline as an argument."""
     name = f"graph {next(_numbers)}"
+    reason = without_memory(graph_module, example_inputs)
+    if reason is not None:
+        _record_eager(Program(graph_module, "inference", (), (), name), reason)
+        return graph_module.forward
     try:
         with (
             floats_settled(graph_module, example_inputs) as inputs,
@@ -129,6 +134,8 @@ def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Con
                 raise
         else:
             record = partial(_record_eager, program)
+            if program.kind == "backward":
+                compiled = with_plain_gradients(compiled, program)
             return or_by_pytorch(compiled, program, config, run_with_pytorch(program), record)
         if program.kind != "backward":
             raise _RunEagerly(program, reason)

@@ -83,8 +83,8 @@ def repro_text(
         def __init__(self):
             super().__init__()
     <BLANKLINE>
-        def forward(self, x_1):
-            sin = torch.ops.aten.sin.default(x_1);  x_1 = None
+        def forward(self, arg0_1):
+            sin = torch.ops.aten.sin.default(arg0_1);  arg0_1 = None
             return (sin,)
     """
     imports: dict[str, str] = {}

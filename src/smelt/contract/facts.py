@@ -79,8 +79,7 @@ def new_sizes(node: Node) -> dict[Symbol, tuple[Any, ...]]:
     environment = environment_of(value) if bindings else None
     for own, path in bindings.items():
         symbol = own if environment is None else environment.replace(own)
-        if isinstance(symbol, Symbol):
-            found[symbol] = path
+        found[symbol if isinstance(symbol, Symbol) else own] = path
     if reads_number(node.target) and isinstance(value, (torch.SymInt, torch.SymFloat)):
         symbol = number(value)
         if isinstance(symbol, Symbol):

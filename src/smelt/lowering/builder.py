@@ -337,13 +337,27 @@ class Builder:
 
     def bind(self, symbol: Symbol, value: Expr) -> None:
         """Give a symbol of ``unbound`` its value, an expression of sizes known so far."""
-        del self.unbound[symbol]
+        place = self.unbound.pop(symbol)
         self.graph.nodes.append(Node((), Bind(self._symbol(symbol), value), self.origin))
+        self._check_refined(symbol, place)
 
     def bind_item(self, symbol: Symbol, x: Tensor) -> None:
         """Give a symbol of ``unbound`` the number that a 0-d integer tensor holds."""
-        del self.unbound[symbol]
+        place = self.unbound.pop(symbol)
         self._read(x, self._symbol(symbol))
+        self._check_refined(symbol, place)
+
+    def _check_refined(self, symbol: Symbol, place: tuple[Any, ...]) -> None:
+        """A size that tracing has found out later (``torch._check``, an operand of that size) must be it."""
+        value = self.result
+        if place and isinstance(place[0], SequenceKey) and not isinstance(value, torch.Tensor):
+            value, place = value[place[0].idx], place[1:]
+        if len(place) == 2 and place[0] == _SIZE and isinstance(place[1], SequenceKey):
+            own, size = self._symbol(symbol), as_expr(value.shape[place[1].idx])
+            if own != size:
+                self.check(
+                    sympy.Eq(own, size), f"Runtime assertion failed for expression Eq({symbol}, {size})"
+                )
 
     def item(self, x: Tensor) -> Symbol:
         """The number that an integer or boolean tensor of one element holds, under a name of its own."""

@@ -432,6 +432,10 @@ class _Writer:
         for symbol, output, dim in step.sizes:
             if dim is not None:
                 self.lines.append(f"{self.symbol(symbol)} = {names[output]}.shape[{dim}]")
+                spec = step.specs[output] if output < len(step.specs) else None
+                if spec is not None and spec.shape[dim] != symbol:  # tracing has found it out later
+                    message = f"Runtime assertion failed for expression Eq({symbol}, {spec.shape[dim]})"
+                    self.step(CheckStep(f"{symbol} == {spec.shape[dim]}", ("RuntimeError", message)))
         for name, spec in zip(step.outputs, step.specs):
             if name is not None and spec is not None and (name in self.read or name in self.uses):
                 self.specs[name] = spec

@@ -305,6 +305,8 @@ class Assembler:
             return False
         if len(item.writes) != 1 or body.reason is not None:
             return False
+        if body.sizes:  # as long as what it finds, whatever tracing takes for granted
+            return False
         return has_out_variant(body.target) and _is_contiguous(self.work.buffers[name])
 
     def _used(self) -> Iterator[tuple[int, set[str]]]:
