@@ -143,6 +143,27 @@ def test_gradients() -> None:
     assert not [each for report in smelt.reports() for each in report.fallbacks]
 
 
+def test_conjugates_of_a_part_are_kept_for_the_backward() -> None:
+    """A conjugate of a view has that view's strides as traced; it is computed in the forward."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x[:, :1].conj() * x[:, 1:2] * x[:, 2:]).abs().sum()
+
+    def gradient(run: Any) -> Any:
+        x = given(5, 4).requires_grad_()
+        return torch.autograd.grad(run(x), x)
+
+    compiled = torch.compile(function, backend="smelt", fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(function))
+
+
+def test_conjugates_are_given_lazily() -> None:
+    """Compiled for one tensor, called with one whose memory holds conjugates."""
+    compiled = torch.compile(lambda x: x * 2, backend="smelt", fullgraph=True)
+    for x in (given(3, 4), given(4, 3).t().conj(), given(3, 8)[:, ::2].conj()):
+        torch.testing.assert_close(compiled(x), x * 2)
+
+
 def test_atens_calls_have_a_reason() -> None:
     z = given(3, 4)
     graph = check(

@@ -58,7 +58,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "layouts": [_spec_out(spec) for spec in plan.layouts],
         "folded": [_folded_out(each) for each in plan.folded],
         "orders": [[output, list(order)] for output, order in plan.orders],
-        "lazy": list(plan.lazy),
+        "lazy": [_spec_out(spec) for spec in plan.lazy],
         "notes": encode(plan.notes),
     }
 
@@ -94,7 +94,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         folded=tuple(_folded_in(each) for each in data["folded"]),
         orders=tuple((output, tuple(order)) for output, order in data["orders"]),
         notes=decode(data["notes"]),
-        lazy=tuple(data["lazy"]),
+        lazy=tuple(_spec_in(item) for item in data["lazy"]),
     )
 
 
