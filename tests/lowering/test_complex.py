@@ -113,6 +113,12 @@ def test_reductions(dtype: torch.dtype) -> None:
     native(lambda z: z[:0].prod(0) + z[:0].sum(0), z)
 
 
+def test_strides_of_memory() -> None:
+    """Of an input, whose parts are side by side, and of computed parts, which have buffers of their own."""
+    z = given(4, 6)
+    native(lambda z: (z.as_strided((3, 2), (6, 2), 1) * 2, (z * 2).as_strided((3, 2), (6, 2), 1) + 1), z)
+
+
 def test_types_are_promoted() -> None:
     z, wide = given(3), torch.randn(3, dtype=torch.float64)
     native(lambda z, wide: (z * wide, z + wide[0], z * 2.5, torch.arange(3) * z, wide * 2j), z, wide)

@@ -67,11 +67,12 @@ def by_parts(overload: torch._ops.OpOverload) -> None:
 
 @lowers_complex(aten.as_strided.default)
 def as_strided(ctx: Builder, x: Complex, size: Any, stride: Any, offset: Any = None) -> Complex:
-    """Steps and offset count complex numbers, each of which is two places in memory."""
-    steps = [2 * step for step in stride]
+    """Steps and offset count complex numbers: two places where both parts are in one buffer, else one."""
+    places = 2 if x.real.buffer == x.imaginary.buffer else 1
+    steps = [places * step for step in stride]
 
     def part(which: int) -> Tensor:
-        first = None if offset is None else 2 * offset + which
+        first = None if offset is None else places * offset + which * (places - 1)
         found: Tensor = TABLE[aten.as_strided.default](ctx, x.parts[which], size, steps, first)
         return found
 
