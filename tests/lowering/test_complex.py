@@ -113,6 +113,12 @@ def test_reductions(dtype: torch.dtype) -> None:
     native(lambda z: z[:0].prod(0) + z[:0].sum(0), z)
 
 
+def test_strides_of_memory() -> None:
+    """Of an input, whose parts are side by side, and of computed parts, which have buffers of their own."""
+    z = given(4, 6)
+    native(lambda z: (z.as_strided((3, 2), (6, 2), 1) * 2, (z * 2).as_strided((3, 2), (6, 2), 1) + 1), z)
+
+
 def test_types_are_promoted() -> None:
     z, wide = given(3), torch.randn(3, dtype=torch.float64)
     native(lambda z, wide: (z * wide, z + wide[0], z * 2.5, torch.arange(3) * z, wide * 2j), z, wide)
@@ -141,6 +147,27 @@ def test_gradients() -> None:
     ours = gradients(torch.compile(function, backend="smelt", fullgraph=True))
     torch.testing.assert_close(ours, gradients(function))
     assert not [each for report in smelt.reports() for each in report.fallbacks]
+
+
+def test_conjugates_of_a_part_are_kept_for_the_backward() -> None:
+    """A conjugate of a view has that view's strides as traced; it is computed in the forward."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x[:, :1].conj() * x[:, 1:2] * x[:, 2:]).abs().sum()
+
+    def gradient(run: Any) -> Any:
+        x = given(5, 4).requires_grad_()
+        return torch.autograd.grad(run(x), x)
+
+    compiled = torch.compile(function, backend="smelt", fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(function))
+
+
+def test_conjugates_are_given_lazily() -> None:
+    """Compiled for one tensor, called with one whose memory holds conjugates."""
+    compiled = torch.compile(lambda x: x * 2, backend="smelt", fullgraph=True)
+    for x in (given(3, 4), given(4, 3).t().conj(), given(3, 8)[:, ::2].conj()):
+        torch.testing.assert_close(compiled(x), x * 2)
 
 
 def test_atens_calls_have_a_reason() -> None:

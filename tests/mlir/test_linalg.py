@@ -287,6 +287,39 @@ def test_complex_numbers() -> None:
     torch.testing.assert_close(spectrum, torch.fft.rfft(Y, norm="ortho"))
 
 
+def test_functions_of_complex_numbers() -> None:
+    def program(x: Any, y: Any) -> Any:
+        z, w = torch.complex(x, y), torch.polar(x.abs() + 1, y)
+        quotient = (z / w).exp().sqrt() + z.log() * w.reciprocal()
+        moved = torch.where(x > 0, z, w).flip(0).roll(1, 1)
+        return quotient.angle(), moved.real, (z @ w.t()).imag, z.cumsum(0).abs(), z.prod(1).real
+
+    check(program, (X, X.flip(0) + 0.5))
+
+
+def test_complex_arguments_and_results() -> None:
+    z, w = torch.randn(4, 6, dtype=torch.complex64), torch.randn(7, 6, dtype=torch.complex64)
+
+    class Model(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> Any:
+            return z.conj() * z, z.real + 1, z[1:].t() * torch.tensor(1j), z.mul_(2).imag
+
+    exported = smelt.export(Model(), (z,), to="linalg", dynamic_shapes=BOTH)
+    for each in (z, w):
+        given, same = each.clone(), each.clone()
+        torch.testing.assert_close(exported.run(given), Model()(same))
+        torch.testing.assert_close(given, same)
+
+
+def test_fourier_transforms() -> None:
+    def program(x: Any) -> Any:
+        there = torch.fft.fft(torch.complex(x, x.flip(0)), dim=0, norm="forward")
+        odd = torch.fft.irfft(torch.fft.rfft(x[:, :5], norm="ortho"), n=5, norm="ortho")
+        return there.abs(), odd, torch.fft.irfft2(torch.fft.rfft2(x), s=x.shape)
+
+    check(program, (X,))
+
+
 def test_all_that_is_unsupported_is_listed() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Any) -> Any:

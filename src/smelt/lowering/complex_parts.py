@@ -65,6 +65,20 @@ def by_parts(overload: torch._ops.OpOverload) -> None:
         return _joined(*found)
 
 
+@lowers_complex(aten.as_strided.default)
+def as_strided(ctx: Builder, x: Complex, size: Any, stride: Any, offset: Any = None) -> Complex:
+    """Steps and offset count complex numbers: two places where both parts are in one buffer, else one."""
+    places = 2 if x.real.buffer == x.imaginary.buffer else 1
+    steps = [places * step for step in stride]
+
+    def part(which: int) -> Tensor:
+        first = None if offset is None else places * offset + which * (places - 1)
+        found: Tensor = TABLE[aten.as_strided.default](ctx, x.parts[which], size, steps, first)
+        return found
+
+    return Complex(part(0), part(1))
+
+
 def _first(result: Any) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else result[0]
 

@@ -359,9 +359,8 @@ def _strided_view(ctx: Builder, x: Tensor, strides: Sequence[Expr], start: Expr)
 
 
 def _strided_copy(ctx: Builder, view: StridedView, reason: str) -> Tensor:
-    meta = ctx.result
     strides = contiguous_strides(view.shape)
     body = Extern("aten.clone.default", (view,), {"memory_format": torch.contiguous_format}, reason)
-    buffer = ctx.new_buffer(meta.dtype, view.shape, strides)
+    buffer = ctx.new_buffer(ctx.dtype, view.shape, strides)
     ctx.graph.nodes.append(Node((buffer.name,), body, ctx.origin))
-    return Tensor(buffer.name, meta.dtype, view.shape)
+    return Tensor(buffer.name, ctx.dtype, view.shape)

@@ -158,8 +158,8 @@ class Plan:
     ``shape_symbols``: (symbol, input, dimension) of each symbol that no input gives as a number.
     ``layouts``: inputs that may come laid out otherwise (a body's operands): they are copied then.
     ``folded``: which of the constants are computed ahead, and how.
-    ``lazy``: inputs of complex numbers, whose memory may hold their conjugates or negatives: they are copied
-    then.
+    ``lazy``: inputs of complex numbers, whose memory may hold their conjugates or negatives, or, where they
+    were traced so, their values in another layout: they are copied then.
     ``orders``: (output, its dimensions as its memory has them, outermost first) of each saved one that lies
     otherwise than the program says.
     """
@@ -176,7 +176,7 @@ class Plan:
     layouts: tuple[TensorSpec, ...] = ()
     folded: tuple[Folded, ...] = ()
     orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    lazy: tuple[str, ...] = ()
+    lazy: tuple[TensorSpec, ...] = ()
 
     @property
     def folded_constants(self) -> frozenset[str]:

@@ -64,7 +64,7 @@ def _plan_out(plan: Plan) -> dict[str, Any]:
         "layouts": [_spec_out(spec) for spec in plan.layouts],
         "folded": [_folded_out(each) for each in plan.folded],
         "orders": [[output, list(order)] for output, order in plan.orders],
-        "lazy": list(plan.lazy),
+        "lazy": [_spec_out(spec) for spec in plan.lazy],
         "notes": encode(plan.notes),
     }
 
@@ -100,7 +100,7 @@ def _plan_in(data: dict[str, Any]) -> Plan:
         folded=read.each(_folded_in, data["folded"]),
         orders=read.each(read.fields(read.index, read.indices), data["orders"]),
         notes=read.named(decode(data["notes"])),
-        lazy=read.each(read.name, data["lazy"]),
+        lazy=read.each(_spec_in, data["lazy"]),
     )
 
 

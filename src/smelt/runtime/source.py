@@ -134,10 +134,6 @@ class _Writer:
         if names:
             self.lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         self.lines.append("args.clear()")
-        for name in plan.lazy:
-            python = self.tensor(name)
-            self.lines.append(f"if {python}.is_conj() or {python}.is_neg():")
-            self.lines.append(f"    {python} = {python}.resolve_conj().resolve_neg()")
         if "_" in names:
             self.lines.append("del _")
         for symbol, tensor, dim in plan.shape_symbols:
@@ -146,6 +142,12 @@ class _Writer:
                 self.problem(f"the size {symbol} is to come from {tensor}, which is no input")
                 continue
             self.lines.append(f"{self.symbol(symbol)} = {known}.shape[{dim}]")
+        for spec in plan.lazy:
+            python = self.tensor(spec.name)
+            self.lines.append(f"if {python}.is_conj() or {python}.is_neg():")
+            self.lines.append(f"    {python} = {python}.resolve_conj().resolve_neg()")
+            self.specs[spec.name] = spec
+            self.lay_out(spec, "an input")
         for spec in plan.layouts:
             if spec.name not in self.alive:
                 self.problem(f"the layout of {spec.name} is given, which is no input")

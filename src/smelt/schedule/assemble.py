@@ -182,7 +182,7 @@ class Assembler:
             outputs=outputs,
             shape_symbols=self._shape_symbols(),
             lazy=tuple(
-                name
+                self._spec(self.graph.buffers[name])
                 for name in self.graph.inputs
                 if isinstance(name, str) and self.graph.buffers[name].paired
             ),
