@@ -124,7 +124,7 @@ class _Undecomposed:
     """run_decompositions leaves it alone (the real one would check the signature that we broke)."""
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
-        self.exported = exported
+        self.exported, self.graph_module = exported, exported.graph_module
 
     def run_decompositions(self, _: object) -> torch.export.ExportedProgram:
         return self.exported

@@ -121,6 +121,43 @@ def test_scan_and_map(to: Any) -> None:
                 torch.testing.assert_close(got, expected)
 
 
+class Loop(nn.Module):
+    """A loop over a buffer that has constants of its own, and writes to what it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("step", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch._higher_order_ops.while_loop import while_loop
+
+        def body(x: torch.Tensor) -> tuple[torch.Tensor]:
+            y = x + self.step * torch.tensor([1.0, 3.0])
+            y[0] = 4.0
+            return (torch.cond(y.sum() > 5, lambda y: y * torch.tensor(0.5), lambda y: y.clone(), (y,)) + 1,)
+
+        return while_loop(lambda x: x.sum() < 10, body, (x,))[0]
+
+
+@pytest.mark.parametrize("to", [*DIALECTS, "compile"])
+def test_constants_inside_of_control_flow(to: Any) -> None:
+    model, x = Loop().eval(), torch.zeros(2)
+    if to == "compile":
+        run = smelt.compile(torch.export.export(model, (x,)))
+    else:
+        run = smelt.export(model, (x,), to=to).run
+    torch.testing.assert_close(run(x), model(x))
+
+
+def test_a_large_constant_inside_of_control_flow_is_refused() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + torch.tensor(list(range(2000)))[3], torch.clone, (x,))
+
+    with pytest.raises(SmeltError, match="2000 elements") as caught:
+        smelt.export(branch, (torch.ones(2),))
+    assert caught.value.code == "SM0602"
+
+
 def test_a_mask_of_another_dynamic_size_is_checked() -> None:
     def put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten.index_put(x, (mask,), values)

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
 
+from smelt.capture.body_constants import make_body_constants
 from smelt.capture.program import Input, InputRole, Program
 from smelt.errors import SmeltError
 
@@ -40,8 +41,9 @@ def capture_export(
 
     Raises:
         SmeltError: SM0601 an input kind that has no tensor (a token, a script object), or an effectful
-        program.
+            program; SM0602 a large constant in a body of control flow.
     """
+    make_body_constants(exported)
     lowered = exported.run_decompositions(dict(decompositions))
     signature = lowered.graph_signature
     graph = Graph()
