@@ -107,7 +107,7 @@ class _Function:
         for argument, value in zip(arguments, block.arguments):
             walk.take(argument.node, value)
             if isinstance(argument.meta, torch.Tensor):
-                walk.dialect.know_sizes(value, argument.meta)
+                walk.sized.append((value, argument.meta))
         for held in self.signature.literals:
             walk.attempt(held.node, partial(self._hold, walk, held))
         walk.run()
@@ -128,7 +128,7 @@ class _Function:
 class Walk:
     """The calls of one graph, one after another, at the current insertion point; bodies of control flow get
     walks of their own. ``values`` holds the MLIR value (or list of these) of each FX node, ``faults`` what
-    torch-mlir's pipelines get wrong of a call that has no other form."""
+    torch-mlir's pipelines get wrong of a call that has no other form, ``sized`` the function's arguments."""
 
     def __init__(
         self,
@@ -140,6 +140,7 @@ class Walk:
         self.module, self.problems, self.constraints = module, problems, constraints
         self.constants: Constants = Constants(None if outer is None else outer.constants)
         self.dialect = TorchDialect(self.constants)
+        self.sized: list[tuple[Any, torch.Tensor]] = [] if outer is None else outer.sized
         if outer is not None:
             self.dialect.symbols.update(outer.dialect.symbols)
             self.dialect.memo.update(outer.dialect.memo)
