@@ -261,7 +261,7 @@ def test_own_special_functions(library: Library, op: str) -> None:
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16])
 def test_low_precision_conversions_of_every_number(library: Library, name: str, lanes: int) -> None:
     low = LOW[name]
-    # emulated, each takes a fraction of a millisecond: all of them by vectors of one register, an odd part by others
+    # an emulated call is slow: every number in vectors of one register, one of EMULATED in the others
     step = 1 if lanes == 4 or not isinstance(library, ArmLibrary) else EMULATED
     every = torch.arange(-(2**15), 2**15, step, dtype=torch.int16).view(low)
     wide = torch.empty(every.numel())
