@@ -1,7 +1,7 @@
 """Every operator of op_db once, float32, forward and backward: what passes under aot_eager passes with smelt.
 
-Core ATen operators are left to tests/lowering/test_core_coverage.py, which compiles all of them. `make opinfo`
-does all operators in all dtypes, with three samples each.
+Core ATen operators are left to tests/lowering/test_core_coverage.py, which compiles all of them. Everything
+in all dtypes, with three samples each, is `make opinfo`.
 """
 
 from __future__ import annotations
