@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.1
 TORCH ?= torch~=2.13.0
 N ?= 200
 SIDE_BY_SIDE ?= --numprocesses auto --maxprocesses 4 --dist loadfile
+PASSIVE := OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 # several processes on the same cores: who waits does not spin
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -49,7 +50,10 @@ layers: setup ## imports run downwards only
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(PASSIVE) $(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+unit-fast: setup ## each test once with its first parameters, in two minutes: for work in progress
+	$(PASSIVE) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --fast
 
 opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
 	$(BIN)/python -W ignore -m tests.conformance.opinfo

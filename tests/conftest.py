@@ -12,6 +12,30 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden texts anew")
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="each test once, with its first parameters; no folder of PROCESSES",
+    )
+
+
+PROCESSES = {"benchmarks", "cli", "codegen", "conformance", "mlir", "runtime"}
+"""Folders whose tests mostly wait for other programs: compilers, emulators, the command line, opt."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`make unit-fast`: what finds most mistakes in two minutes, for work in progress."""
+    if not config.getoption("--fast"):
+        return
+    kept, left, seen = [], [], set()
+    for item in items:
+        function = item.nodeid.split("[")[0]
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        dropped = folder in PROCESSES or function in seen or item.get_closest_marker("long")
+        (left if dropped else kept).append(item)
+        seen.add(function)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -60,6 +60,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         assert {name for name in archive.namelist() if ".dist-info/" not in name} == wanted
 
 
+@pytest.mark.long
 def test_the_installed_wheel_compiles_a_model(wheel, tmp_path):
     import torch
 

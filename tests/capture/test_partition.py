@@ -98,6 +98,7 @@ def test_as_many_nodes_are_left_as_by_torch() -> None:
     assert len(module.graph.nodes) == len(theirs.nodes) < before
 
 
+@pytest.mark.long
 def test_training_does_not_import_inductors_lowerings() -> None:
     script = """
 import sys, torch, smelt

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 Job = TypeVar("Job")
 
+START = 120.0
+"""How many seconds a process may take until it can work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -85,9 +88,14 @@ class _Worker:
         with _one_thread():
             self.process.start()
         theirs.close()
+        self.started = False
 
     def run(self, job: Any, timeout: float) -> Any:
         try:
+            if not self.started:  # importing takes no job's time
+                if not self.connection.poll(START):
+                    return Lost("timeout", f"the process did not begin within {START:g} s")
+                self.started = self.connection.recv()
             self.connection.send(job)
             if not self.connection.poll(timeout):
                 return Lost("timeout", f"no result after {timeout:g} s")
@@ -124,6 +132,7 @@ def _serve(connection: Connection, handle: Callable[[Any], Any]) -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # what operators and Dynamo print belongs to nobody
         os.dup2(nothing, descriptor)
+    connection.send(True)
     while True:
         try:
             job = connection.recv()

@@ -65,7 +65,7 @@ def behave(job: str) -> str:
 
 
 def test_a_job_that_dies_or_hangs_costs_only_itself() -> None:
-    found = dict(run_isolated(["a", "die", "b", "hang", "c"], behave, workers=2, timeout=30.0))
+    found = dict(run_isolated(["a", "die", "b", "hang", "c"], behave, workers=2, timeout=5.0))
     assert (found["a"], found["b"], found["c"]) == ("A", "B", "C")
     assert found["die"] == Lost("crash", "the process ended with exit code 3")
     assert found["hang"].outcome == "timeout"

@@ -140,6 +140,7 @@ print(graph_key(contract(program)))
 """
 
 
+@pytest.mark.long
 def test_the_key_is_the_same_in_every_process() -> None:
     def in_process(seed: str, earlier: int) -> str:
         done = subprocess.run(

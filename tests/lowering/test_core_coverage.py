@@ -96,6 +96,7 @@ COMPILED = [operator for operator in core() if operator not in SIZES and operato
 PARTS = 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_of_core_compiled(part: int) -> None:
     """Forward and backward, as machine code: no fallback, and eager's numbers."""

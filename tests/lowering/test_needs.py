@@ -45,6 +45,7 @@ def test_a_row_writes_only_the_bodies_that_it_needs(name):
     assert elementwise <= needs.elementwise
 
 
+@pytest.mark.long
 def test_every_row_can_be_read():
     for overload in TABLE:
         needs = needs_of(overload)
