@@ -68,8 +68,11 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options
         )
     together: dict[str, Any] = {"mode": mode, **options}
-    compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=together)
-    return past_dynamo(compiled, torch._TorchCompileWrapper(backend, None, together, dynamic))
+    # By its name, where it is installed: of an unknown backend torch 2.14 keeps weak references to parameters,
+    # and `torch.utils.swap_tensors` refuses these.
+    known: Any = "smelt" if "smelt" in torch.compiler.list_backends() else backend
+    compiled = torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
+    return past_dynamo(compiled, torch._TorchCompileWrapper(known, None, together, dynamic))
 
 
 def reports() -> list[CompileReport]:
