@@ -68,7 +68,7 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options
         )
     together: dict[str, Any] = {"mode": mode, **options}
-    # By its name, where it is installed: of an unknown backend torch 2.14 keeps weak references to parameters,
+    # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,
     # and `torch.utils.swap_tensors` refuses these.
     known: Any = "smelt" if "smelt" in torch.compiler.list_backends() else backend
     compiled = torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
