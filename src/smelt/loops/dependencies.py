@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -233,6 +234,8 @@ class _Counter(Handler):
         self._code: list[Any] = []
         self._numbers: dict[str, int] = {}
         self._producers: dict[str, None] = {}
+        self._known: ChainMap[tuple[str, tuple[Expr, ...]], int] = ChainMap()
+        """Producers that were run, at their places: those of a mask are forgotten after it."""
 
     def run(self, function: Callable[..., Any], *indices: Any) -> Any:
         with using(self):
@@ -277,8 +280,10 @@ class _Counter(Handler):
         place = tuple(index)
         producer = self.inlined.get(buffer)
         if producer is not None:
-            value: int = producer.inner_fn(place)
-            self._producers[buffer] = None
+            value = self._known.get((buffer, place))
+            if value is None:
+                value = self._known[buffer, place] = producer.inner_fn(place)
+                self._producers[buffer] = None
             return value
         key = (buffer, place)
         seen = self.reads.get(key)
@@ -307,10 +312,12 @@ class _Counter(Handler):
     def masked(self, mask: int, body: Callable[[], int], other: float | int | bool) -> int:
         self._step("mask", mask)
         self._masks += 1
+        self._known = self._known.new_child()
         try:
             result = body()
         finally:
             self._masks -= 1
+            self._known = self._known.parents
         self.operations += 1
         self.cost += 1
         return self._step("masked", result, repr(other))

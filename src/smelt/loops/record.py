@@ -15,7 +15,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
-from smelt.loops.ir import Origin
+from smelt.loops.ir import Origin, Pointwise
 from smelt.loops.straightline import RAISING, Instruction, MaskedInstruction, Recordable, canonical, prune
 from smelt.ops import TABLE, Handler, result_dtype, using
 from smelt.records import dataclass, field
@@ -152,6 +152,14 @@ class Recorder(Handler):
         """Make a value known that is bound outside of this recording."""
         self._steps[value.name] = Instruction(value.name, value.dtype, "outside", ())
         self._depth[value.name] = 0
+
+    def inlined(self, buffer: str, index: tuple[Expr, ...], producer: Pointwise) -> Any:
+        """A producer's element, for a ``load_hook``: recorded once where it is read several times."""
+        key = ("inlined", buffer, index)
+        value = self._known(key)
+        if value is None:
+            value = self._blocks[-1].known[key] = producer.inner_fn(index)
+        return value
 
     def simplified(self, expr: Expr) -> Expr:
         """An index expression as a load would have it: simplified under the extents."""

@@ -240,7 +240,8 @@ class Run:
     """Kernels that run one after another in ONE native call.
 
     Becomes ``extern "C" int64_t name(char* arena, void* p0, …, int64_t s0, …)`` with one pointer per name in
-    ``arguments`` and one integer per symbol in ``sizes``. Returns 0, or k > 0 when the k-th (from 1) of
+    ``arguments`` and one integer per symbol in ``sizes``; where these are very many, a table of them
+    (`smelt.runtime.trampoline`). Returns 0, or k > 0 when the k-th (from 1) of
     ``checks`` failed.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -134,11 +134,17 @@ def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
 
 def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
     """A run of the library: takes the arena's address, those of ``pointers`` buffers, ``sizes`` integers."""
-    fast = trampoline.fast_callable(library, name, 1 + pointers + sizes)
-    if fast is None:
-        fast = library.function(name)
-        fast.argtypes = [ctypes.c_void_p] * (1 + pointers) + [ctypes.c_int64] * sizes
-    return fast
+    count = 1 + pointers + sizes
+    fast = trampoline.fast_callable(library, name, count)
+    if fast is not None:
+        return fast
+    slow = library.function(name)
+    if count <= trampoline.MOST_ARGUMENTS:
+        slow.argtypes = [ctypes.c_void_p] * (1 + pointers) + [ctypes.c_int64] * sizes
+        return cast(Callable[..., int], slow)
+    slow.argtypes = [ctypes.c_void_p]
+    table = ctypes.c_int64 * count
+    return lambda *values: slow(table(*values))
 
 
 def _bind_late(source: Source, job: CompileJob | None, namespace: dict[str, Any]) -> None:

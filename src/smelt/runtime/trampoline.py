@@ -16,6 +16,7 @@ from smelt.errors import SmeltError
 from smelt.runtime.library import CompileJob, Library, helper
 
 MOST_ARGUMENTS = 256
+"""A native function that takes more gets one pointer to a table of them instead."""
 
 TEXT = r"""// smelt: calls a native function with integers from Python
 typedef struct _object PyObject;
@@ -28,6 +29,8 @@ PyObject* PyErr_Occurred(void);
 PyObject* PyCFunction_NewEx(Method*, PyObject*, PyObject*);
 void* PyEval_SaveThread(void);
 void PyEval_RestoreThread(void*);
+void* malloc(unsigned long);
+void free(void*);
 }
 
 template <int... I> struct Indices {};
@@ -40,17 +43,34 @@ template <int... I> static int64 apply(int64 address, const int64* values, Indic
   return ((int64 (*)(typename Integer<I>::type...))address)(values[I]...);
 }
 
+static bool read(int64* values, PyObject* const* arguments, long count) {
+  for (long i = 0; i < count; i++) {
+    values[i] = PyLong_AsLongLong(arguments[i]);
+    if (__builtin_expect(values[i] == -1, 0) && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
 template <int N> static PyObject* call(PyObject* self, PyObject* const* arguments, long count) {
   int64 values[N] = {};
   if (count > N) __builtin_trap();
-  for (long i = 0; i < count; i++) {
-    values[i] = PyLong_AsLongLong(arguments[i]);
-    if (__builtin_expect(values[i] == -1, 0) && PyErr_Occurred()) return 0;
-  }
+  if (!read(values, arguments, count)) return 0;
   int64 address = PyLong_AsLongLong(self);
   void* thread = PyEval_SaveThread();
   int64 status = apply(address, values, typename Count<N>::type());
   PyEval_RestoreThread(thread);
+  return PyLong_FromLongLong(status);
+}
+
+static PyObject* call_table(PyObject* self, PyObject* const* arguments, long count) {
+  int64* values = (int64*)malloc(count * sizeof(int64));
+  if (!values) __builtin_trap();
+  if (!read(values, arguments, count)) { free(values); return 0; }
+  int64 address = PyLong_AsLongLong(self);
+  void* thread = PyEval_SaveThread();
+  int64 status = ((int64 (*)(const int64*))address)(values);
+  PyEval_RestoreThread(thread);
+  free(values);
   return PyLong_FromLongLong(status);
 }
 
@@ -61,6 +81,7 @@ static Method methods[] = {
   {"native", (void*)call<64>, FASTCALL, 0}, {"native", (void*)call<128>, FASTCALL, 0},
   {"native", (void*)call<256>, FASTCALL, 0},
 };
+static Method table = {"native", (void*)call_table, FASTCALL, 0};
 
 // A Python callable for the function at `address` (a Python int) that takes `count` integers.
 extern "C" __attribute__((visibility("default"))) PyObject* smelt_callable(PyObject* address, int64 count) {
@@ -69,7 +90,7 @@ extern "C" __attribute__((visibility("default"))) PyObject* smelt_callable(PyObj
     if (count <= size) return PyCFunction_NewEx(&method, address, 0);
     size *= 2;
   }
-  return PyLong_FromLongLong(0);
+  return PyCFunction_NewEx(&table, address, 0);
 }
 """
 
@@ -85,7 +106,7 @@ def fast_callable(library: Library, function: str, count: int) -> Callable[..., 
     Both give up the GIL while the function runs.
     """
     maker = _maker()
-    if maker is None or count > MOST_ARGUMENTS:
+    if maker is None:
         return None
     return maker(library.address(function), count)
 

@@ -11,6 +11,9 @@ TRIVIAL_COST = 1
 CHEAP_COST = 4
 CHEAP_USES = 4
 
+MOST_NESTED = 32
+"""How many producers may be computed one inside another: each is a handful of Python calls deep."""
+
 
 def inline(work: Work) -> None:
     """Fill ``work.inlined`` and drop the inlined items.
@@ -18,7 +21,7 @@ def inline(work: Work) -> None:
     A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a
     cast, a copy), when it has one reader that computes each element once, or when it is cheap and has few
     readers. What is left is stored, or forwarded in registers where fusion puts producer and reader into one
-    loop.
+    loop; so is every `MOST_NESTED`th of a long chain.
     """
     readers: dict[str, list[tuple[Item, int]]] = defaultdict(list)
     for item in work.items:
@@ -34,11 +37,14 @@ def inline(work: Work) -> None:
                 writers[name] += 1
     mutated = {name for item in work.items for name in item.writes if name in work.graph.inputs}
     kept = []
+    nested: dict[str, int] = {}
     for item in work.items:
+        depth = 1 + max((nested.get(read.buffer, 0) for read in item.reads), default=0)
         name = item.writes[0] if item.writes else None
         if (
             name is None
             or not isinstance(item.body, Pointwise)
+            or depth > MOST_NESTED
             or writers[name] > 1
             or name in work.outside
             or name in work.inlined_never
@@ -51,6 +57,7 @@ def inline(work: Work) -> None:
         ):
             kept.append(item)
             continue
+        nested[name] = depth
         work.inlined[name] = item.body
         work.origins[name] = item.node.origin
     work.items = kept

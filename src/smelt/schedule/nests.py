@@ -337,7 +337,7 @@ class KernelBuilder:
     def _load(self, recorder: Recorder, state: _SegmentState, buffer: str, index: tuple[Expr, ...]) -> Any:
         inlined = self.work.inlined.get(buffer)
         if inlined is not None:
-            return inlined.inner_fn(index)
+            return recorder.inlined(buffer, index, inlined)
         if buffer in state.made and not isinstance(state.item.body, Scatter):
             return state.made[buffer][0]
         if buffer in self.available and buffer in self.group.writes:

@@ -168,7 +168,8 @@ class TileWriter:
 
         ``given`` are values that it uses and that are bound outside: see `handed`.
         """
-        recorder = Recorder(self.work.dtypes, self.extents, self._inlined, origin=self.origin)
+        recorder = Recorder(self.work.dtypes, self.extents, origin=self.origin)
+        recorder.load_hook = lambda buffer, index: self._inlined(recorder, buffer, index)
         for name, dtype in (given or {}).items():
             recorder.adopt(RecordedValue(name, dtype))
         value = recorder.run(function)
@@ -177,10 +178,10 @@ class TileWriter:
         stmts = [self._renamed(to_statement(step), names, prefix) for step in steps]
         return stmts, names.get(value.name, value.name)
 
-    def _inlined(self, buffer: str, index: tuple[Expr, ...]) -> Any:
+    def _inlined(self, recorder: Recorder, buffer: str, index: tuple[Expr, ...]) -> Any:
         """A plain copy is read where it comes from."""
         producer = self.work.inlined.get(buffer)
-        return None if producer is None else producer.inner_fn(index)
+        return None if producer is None else recorder.inlined(buffer, index, producer)
 
     def _renamed(self, stmt: Stmt, names: dict[str, str], prefix: str) -> Stmt:
         assert isinstance(stmt, (Let, Masked))

@@ -17,6 +17,7 @@ from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.records import dataclass
+from smelt.runtime.trampoline import MOST_ARGUMENTS
 
 ERRORS: tuple[tuple[str, str], ...] = (
     ("IndexError", "index out of range in self"),
@@ -212,6 +213,12 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         offset: str(offset) if offset.is_Integer else f"at{number}" for number, offset in enumerate(places)
     }
     lines: list[str] = []
+    if len(parameters) > MOST_ARGUMENTS:
+        lines = [
+            f"  {kind} {name} = ({kind})values[{place}];"
+            for place, (kind, name) in enumerate(each.rsplit(" ", 1) for each in parameters)
+        ]
+        parameters = ["const i64* values"]
     known: dict[str, str] = {}
     divided_by: set[str] = set()
 
