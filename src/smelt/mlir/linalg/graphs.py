@@ -112,8 +112,7 @@ class Evaluation:
         self._take(inputs)
         for name, tensor in self.graph.constants.items():
             try:
-                memory = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-                self.tensors.made[name] = literal(memory, self.graph.constant_paths.get(name, name))
+                self.tensors.made[name] = literal(tensor, self.graph.constant_paths.get(name, name))
             except Unsupported as refusal:
                 self.problems.append(Problem(f"{name}: {refusal.reason}"))
         for node in self.graph.nodes:
@@ -149,8 +148,8 @@ class Evaluation:
             self.tensors.made[name] = self._inside(value, buffer)
 
     def _inside(self, value: Any, buffer: Buffer) -> Any:
-        """What the caller, or a body, gives, as loops see it."""
-        if buffer.paired:
+        """What the caller, or a body, gives, as loops see it; literals are so already."""
+        if buffer.paired and value.type.rank < len(buffer.shape):
             value = self.writer.pairs(value, buffer.dtype, buffer.shape)
         return self.writer.cast(value, buffer.dtype, buffer.shape)
 

@@ -13,7 +13,8 @@ _INLINE = 16
 
 
 def literal(tensor: torch.Tensor, name: str) -> Any:
-    """``arith.constant`` of a tensor, at the insertion point.
+    """``arith.constant`` of a tensor, at the insertion point; complex numbers have their parts in a last
+    dimension of two, as pipelines hang at resources of complex elements.
 
     More than a few elements become a resource called ``name``, which is the tensor's own memory, not copied.
 
@@ -23,6 +24,8 @@ def literal(tensor: torch.Tensor, name: str) -> Any:
     from torch_mlir import ir
     from torch_mlir.dialects import arith
 
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
     kind = bindings.element_type(tensor.dtype)
     whole = ir.RankedTensorType.get(list(tensor.shape), kind)
     return arith.ConstantOp(whole, _elements(tensor, name, whole)).result
@@ -39,6 +42,6 @@ def _elements(tensor: torch.Tensor, name: str, whole: Any) -> Any:
     if tensor.dtype is torch.bfloat16:
         values = values.view(torch.int16)
     array: Any = values.numpy()
-    if tensor.numel() <= _INLINE and not tensor.dtype.is_complex:
+    if tensor.numel() <= _INLINE:
         return ir.DenseElementsAttr.get(array, type=whole.element_type, shape=list(tensor.shape))
     return ir.DenseResourceElementsAttr.get_from_buffer(array, name, whole)
