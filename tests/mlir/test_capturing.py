@@ -121,6 +121,13 @@ def test_scan_and_map(to: Any) -> None:
                 torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("to", DIALECTS)
+def test_an_integer_product_of_two_dtypes(to: Any) -> None:
+    x, y = torch.randint(256, (4, 9), dtype=torch.uint8), torch.randint(-128, 127, (9, 4), dtype=torch.int8)
+    expected = x.int() @ y.int()
+    assert torch.equal(smelt.export(lambda x, y: torch._int_mm(x, y), (x, y), to=to).run(x, y), expected)
+
+
 class Loop(nn.Module):
     """A loop over a buffer that has constants of its own, and writes to what it has made."""
 

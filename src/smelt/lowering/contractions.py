@@ -159,12 +159,13 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
 # -- matrix products ---------------------------------------------------------------------------------------
 
 
-def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
+def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1, mixed: bool = False) -> Sum:
     """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector.
 
-    Of two dtypes there is none: ATen refuses them, and its meta functions (hence capture) do not.
+    Of two dtypes there is none, unless they may be ``mixed``: ATen refuses them, and its meta functions
+    (hence capture) do not.
     """
-    if x.dtype != y.dtype:
+    if x.dtype != y.dtype and not mixed:
         raise Unsupported("a product of two dtypes")
     batch = max(len(x.shape), len(y.shape)) - 2 if min(len(x.shape), len(y.shape)) > 1 else 0
     rows = len(x.shape) > 1
@@ -181,9 +182,15 @@ def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1) -> Sum:
     return Sum((x.shape[-1],), lhs, rhs)
 
 
-@means(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten._int_mm.default)
+@means(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default)
 def product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
     return matrix_product(ctx, x, y)
+
+
+@means(aten._int_mm.default)
+def integer_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
+    """Of uint8 and int8, too."""
+    return matrix_product(ctx, x, y, mixed=True)
 
 
 @means(aten.vdot.default)
