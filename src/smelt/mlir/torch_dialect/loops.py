@@ -30,9 +30,8 @@ def write(walk: Any, node: Node) -> None:
     graph = lower(module)
     dialect = walk.dialect
     inputs = [_array(walk, operand) for operand in operands]
-    wanted = {
-        symbol for each in graph.buffers.values() for size in each.shape for symbol in size.free_symbols
-    }
+    sizes = [size for each in graph.buffers.values() for size in each.shape]
+    wanted = {symbol for size in sizes for symbol in size.free_symbols}
     for value, own in walk.sized:
         if any(as_expr(size) in wanted for size in own.shape):
             dialect.know_sizes(value, own)
