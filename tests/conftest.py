@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,25 +16,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="each test once, with its first parameters; no folder of PROCESSES",
+        help="each test once, with its first parameters; of a file PER_FILE; none of PROCESSES",
     )
 
 
 PROCESSES = {"benchmarks", "cli", "codegen", "conformance", "mlir", "runtime"}
-"""Folders whose tests mostly wait for other programs: compilers, emulators, the command line, opt."""
+"""Folders whose tests mostly wait for other programs: compilers, emulators, the command line."""
+PER_FILE = 12
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`make unit-fast`: what finds most mistakes in two minutes, for work in progress."""
     if not config.getoption("--fast"):
         return
-    kept, left, seen = [], [], set()
+    kept, left, seen, of_file = [], [], set(), Counter[Path]()
     for item in items:
         function = item.nodeid.split("[")[0]
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         dropped = folder in PROCESSES or function in seen or item.get_closest_marker("long")
-        (left if dropped else kept).append(item)
+        if dropped or of_file[item.path] == PER_FILE:
+            left.append(item)
+            continue
+        kept.append(item)
         seen.add(function)
+        of_file[item.path] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

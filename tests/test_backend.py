@@ -245,6 +245,7 @@ def in_new_process(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.long
 def test_torch_finds_the_backend_without_importing_smelt() -> None:
     done = in_new_process(
         "import sys, torch\n"

@@ -250,6 +250,7 @@ def test_equal_layers_are_printed_once() -> None:
     assert report.kernels > report.text("cpp").count("\nstatic void kernel_") > 0
 
 
+@pytest.mark.long
 def test_a_second_process_finds_the_cache() -> None:
     script = (
         "import torch, smelt; torch.manual_seed(0); x = torch.randn(8, 8)\n"

@@ -27,6 +27,7 @@ def arithmetic(x: Any, y: Any) -> list[Any]:
     return [x + y, x * y, x / (y + 1), torch.maximum(x, y), x == y, torch.where(x > y, x, y)]
 
 
+@pytest.mark.long
 def test_pairs_of_dtypes() -> None:
     """Tensors of every dtype with tensors of every dtype, with dimensions and without."""
     xs = [sample(dtype) for dtype in DTYPES]
@@ -91,6 +92,7 @@ def test_conversions() -> None:
     same(lambda x: x.to(torch.int64).to(torch.uint8).to(torch.float16), x)
 
 
+@pytest.mark.long
 def test_more_elements_than_int32_counts() -> None:
     """Strides of zero: 2**32 elements in one byte; only a few are looked at."""
     big = torch.ones(1, 1, dtype=torch.int8).expand(1 << 16, 1 << 16)
@@ -99,6 +101,7 @@ def test_more_elements_than_int32_counts() -> None:
     same(lambda x: x[(1 << 16) - 1, (1 << 16) - 1] * 2, big)
 
 
+@pytest.mark.long
 def test_flat_positions_beyond_int32() -> None:
     """An argmax whose position needs more than 31 bits."""
     rows = torch.zeros(1, dtype=torch.int8).expand(1 << 31)
