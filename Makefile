@@ -13,7 +13,7 @@ STAMP := $(VENV)/.smelt-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit unit-fast opinfo fuzz bench figures docs dist clean
+.PHONY: help setup demo test check lint types layers unit unit-fast test-matrix opinfo fuzz bench figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -50,6 +50,9 @@ layers: setup ## imports run downwards only
 
 unit: setup
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+test-matrix: setup ## the tests on every Python and torch that is to be had here (ARGS="--only torch2.14"): .matrix/matrix.md
+	$(BIN)/python tests/matrix.py $(ARGS)
 
 opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
 	$(BIN)/python -W ignore -m tests.conformance.opinfo
