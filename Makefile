@@ -14,7 +14,7 @@ STAMP := $(VENV)/.smelt-ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types layers unit unit-fast opinfo fuzz bench figures docs dist clean
+.PHONY: help setup demo test check lint types layers unit unit-fast test-matrix opinfo fuzz bench figures docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -54,6 +54,9 @@ unit: setup
 
 unit-fast: setup ## each test once with its first parameters, in two minutes: for work in progress
 	$(PASSIVE) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --fast
+
+test-matrix: setup ## the tests on every Python and torch that is to be had here (ARGS="--only torch2.14"): .matrix/matrix.md
+	$(BIN)/python tests/matrix.py $(ARGS)
 
 opinfo: setup ## every operator of PyTorch's database against eager: conformance-results/opinfo.md
 	$(BIN)/python -W ignore -m tests.conformance.opinfo
