@@ -22,6 +22,8 @@ _SYMPYS_ORDER = cmp_to_key(Basic.compare)
 @lru_cache(maxsize=16384)
 def symbols_in(expr: Expr) -> frozenset[Symbol]:
     """``expr.free_symbols``, found once: SymPy walks the expression whenever it is asked."""
+    if isinstance(expr, (Add, Mul, *_PARTED)):
+        return frozenset().union(*map(symbols_in, expr.args))  # type: ignore[arg-type]
     return frozenset(expr.free_symbols)  # type: ignore[arg-type]
 
 
@@ -51,6 +53,7 @@ def _expand(expr: Expr) -> Expr:
     return sympy.expand(expr)
 
 
+@lru_cache(maxsize=16384)
 def is_expanded(expr: Expr) -> bool:
     """Whether nothing is visibly to be multiplied out, nor in what is divided or compared.
 
@@ -175,7 +178,26 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
             base, divisor = Add(*(term / factor for term in terms)), divisor / factor
     if divisor.is_Integer and divisor > 0:
         return _divided(base, int(divisor))
+    return quotient_of(base, divisor)
+
+
+def quotient_of(base: Expr, divisor: Expr) -> Expr:
+    """``FloorDiv(base, divisor)``, at once where the two have neither a symbol nor a number in common.
+
+    >>> i, s = sympy.symbols("i s", integer=True, positive=True)
+    >>> quotient_of(2 * i + 3, 4 * s), quotient_of(2 * i, 4 * s), quotient_of(quotient_of(i, s), 2 * s)
+    (((2*i + 3)//(4*s)), (i//(2*s)), (i//(2*s**2)))
+    """
+    if symbols_in(base) and are_apart(base, divisor) and not isinstance(base, FloorDiv):
+        numbers = [term.as_coeff_Mul()[0] for term in (*_terms(base), *_terms(divisor))]
+        if all(n.is_Integer for n in numbers) and math.gcd(*map(int, numbers)) == 1:
+            return FloorDiv(base, divisor, evaluate=False)
     return FloorDiv(base, divisor)
+
+
+def are_apart(base: Expr, divisor: Expr) -> bool:
+    """Whether the divisor has symbols, and none that the base has: no factor cancels then but a number."""
+    return bool(symbols_in(divisor)) and symbols_in(divisor).isdisjoint(symbols_in(base))
 
 
 def _divided(base: Expr, divisor: int) -> Expr:
@@ -221,10 +243,17 @@ def remainder(base: Expr, divisor: Expr | int) -> Expr:
     divisor = as_integer(divisor)
     parts = _parts(base) if divisor.is_Integer and divisor > 0 else None
     if parts is None:
-        return Mod(base, divisor)
+        return rest_of(base, divisor)
     if all(n % int(divisor) == 0 or rest == 1 for n, rest in parts):
         return sympy.Integer(sum(n for n, rest in parts if rest == 1) % int(divisor))
     return Mod(base, divisor, evaluate=False)
+
+
+def rest_of(base: Expr, divisor: Expr) -> Expr:
+    """``Mod(base, divisor)``, at once where the two have no symbol in common."""
+    if symbols_in(base) and are_apart(base, divisor):
+        return Mod(base, divisor, evaluate=False)
+    return Mod(base, divisor)
 
 
 def plus(expr: Expr, number: Expr) -> Expr:

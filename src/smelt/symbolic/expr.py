@@ -168,8 +168,11 @@ def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int
 
 @lru_cache(maxsize=16384)
 def _value_at(expr: Expr, known: tuple[tuple[Symbol, int], ...], default: int) -> int:
-    value = expr.subs(known)
-    return int(value) if value.is_number else default
+    try:
+        return int(evaluate_on(expr, dict(known)))
+    except (NotImplementedError, TypeError, ValueError, ZeroDivisionError):  # no number, or none of ours
+        value = expr.subs(known)
+        return int(value) if value.is_number else default
 
 
 def evaluate_on(expr: Expr, values: Mapping[Symbol, Any]) -> Any:

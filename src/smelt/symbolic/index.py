@@ -14,7 +14,16 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Mod
 
-from smelt.symbolic.affine import divided, expand, remainder, replaced, times, total
+from smelt.symbolic.affine import (
+    divided,
+    expand,
+    quotient_of,
+    remainder,
+    replaced,
+    rest_of,
+    times,
+    total,
+)
 from smelt.symbolic.bounds import Extents, bounds, is_nonnegative, known_extents, less_than
 from smelt.symbolic.expr import same, usual_form
 
@@ -352,13 +361,11 @@ def _floor_div(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]
         return quotient - carry
     reduced = _common_factor(dividend, divisor, extents)
     if reduced is None:
-        reduced = usual_form(FloorDiv(dividend, divisor, **_plain(divisor)))
+        plain = divisor.is_Integer  # our rules have said it all; by a symbol, SymPy may know more
+        reduced = usual_form(
+            FloorDiv(dividend, divisor, evaluate=False) if plain else quotient_of(dividend, divisor)
+        )
     return quotient - carry + reduced
-
-
-def _plain(divisor: Expr) -> dict[str, bool]:
-    """By a number: our rules have said it all. By a symbol: SymPy may know more."""
-    return {"evaluate": False} if divisor.is_Integer else {}
 
 
 def modulo(expr: Expr, divisor: Expr, extents: Extents | None = None) -> Expr:
@@ -390,7 +397,7 @@ def _modulo(expr: Expr, divisor: Expr, known: tuple[tuple[Symbol, Expr], ...]) -
         quotient, rest = split_multiple(dividend, sympy.Integer(factor))
         if quotient != 0 and less_than(rest, sympy.Integer(factor), extents):
             return factor * modulo(quotient, divisor / factor, extents) + rest
-    return Mod(dividend, divisor, **_plain(divisor))
+    return Mod(dividend, divisor, evaluate=False) if divisor.is_Integer else rest_of(dividend, divisor)
 
 
 def _lift(expr: Expr, divisor: Expr, extents: Extents) -> tuple[Expr, Expr | None]:
