@@ -333,6 +333,64 @@ def test_a_check_that_does_not_hold_raises() -> None:
     torch.testing.assert_close(compiled(x), program(x))
 
 
+def _of(size: Callable[[Tensor], Any], result: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A program that says of a size that depends on data that it is four, or as long as its input."""
+
+    def program(x: Tensor) -> Tensor:
+        z = result(x)
+        torch._check(z.size(0) == size(x))
+        return z * 2
+
+    return program
+
+
+REFINED: dict[str, tuple[Callable[[Tensor], Tensor], list[int], list[list[int]]]] = {
+    "nonzero": (lambda x: x.nonzero(), [1, 1, 1, 1, 0], [[0] * 5, [1] * 5]),
+    "indexing by a mask": (lambda x: x[x > 0], [1, 1, 2, 3, 0], [[0] * 5, [1] * 5]),
+    "masked_select": (lambda x: x.masked_select(x > 0), [1, 1, 2, 3, 0], [[0] * 5, [1] * 5]),
+    "unique": (torch.unique, [0, 1, 2, 3, 3], [[0] * 5, [1, 2, 3, 4, 5]]),
+    "unique_consecutive": (torch.unique_consecutive, [0, 1, 2, 3, 3], [[0] * 5, [1, 2, 3, 4, 5]]),
+    "repeat_interleave": (torch.repeat_interleave, [1, 1, 2], [[1, 1, 1], [2, 2, 2]]),
+    "bincount": (torch.bincount, [3, 1], [[1, 1], [9, 1]]),
+}
+
+
+@pytest.mark.usefixtures("_captured")
+@pytest.mark.parametrize("name", REFINED)
+def test_sizes_from_data_are_what_the_program_says_of_them(name: str) -> None:
+    result, good, bad = REFINED[name]
+    compiled = torch.compile(_of(lambda x: 4, result), backend="smelt", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.tensor(good)), result(torch.tensor(good)) * 2)
+    assert [report.kind for report in smelt.reports()] == ["inference"]
+    for each in bad:
+        with pytest.raises(RuntimeError, match=r"Runtime assertion failed|allocated size"):
+            compiled(torch.tensor(each))
+
+
+@pytest.mark.usefixtures("_captured")
+def test_sizes_from_data_that_are_those_of_inputs() -> None:
+    program = _of(lambda x: x.size(0), torch.nonzero)
+    compiled = torch.compile(program, backend="smelt", fullgraph=True, dynamic=True)
+    for n in (3, 5):
+        torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        compiled(torch.tensor([1.0, 0.0, 1.0]))
+
+
+@pytest.mark.usefixtures("_captured")
+def test_numbers_that_tensors_hold_are_what_the_program_says_of_them() -> None:
+    def program(x: Tensor) -> Tensor:
+        number = x.sum().item()
+        torch._check(number == 4)
+        return x.new_zeros(number) + x.sum()  # type: ignore[call-overload, no-any-return]
+
+    compiled = torch.compile(program, backend="smelt", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.tensor([1, 3])), program(torch.tensor([1, 3])))
+    assert [report.kind for report in smelt.reports()] == ["inference"]
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        compiled(torch.tensor([1, 4]))
+
+
 @pytest.mark.usefixtures("_captured")
 def test_positions_from_data_out_of_range_raise_as_eager_does() -> None:
     program = torch.compile(lambda x, at: x[at.item()] + 1, backend="smelt", fullgraph=True)

@@ -148,6 +148,20 @@ def test_memory_with_holes() -> None:
     assert compiled(lambda x: x.new_empty_strided((3, 2), (8, 3)))(X).stride() == (8, 3)
 
 
+HOLES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "rows": lambda x: torch.empty_strided(x.size(), (16, 1)).copy_(x * 2),
+    "columns": lambda x: torch.empty_strided(x.size(), (1, 7), dtype=torch.bool).copy_(x > 0),
+    "complex numbers": lambda x: torch.empty_strided(x.size(), (9, 1), dtype=torch.complex64).copy_(x),
+    "as of an input": lambda x: torch.empty_strided(x.size(), x.stride())[:].copy_(x + x),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", HOLES)
+def test_results_have_the_holes_between_their_elements(name: str, dynamic: bool) -> None:
+    same(HOLES[name], X[:, ::2] if name == "as of an input" else X, dynamic=dynamic)
+
+
 OF_ANY_SIZE = ["in place", "through a view", "flat view of a strided input", "results that share"]
 
 

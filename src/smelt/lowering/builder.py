@@ -287,7 +287,7 @@ class Builder:
         body = Extern(str(overload), body_args, body_kwargs, reason, symbol, sizes, *within)
         if symbol is not None:
             self.graph.nodes.append(Node((), body, self.origin))
-            return self.result.node.expr if isinstance(self.result, torch.SymBool) else symbol
+            return self._number_read(symbol)
         single = isinstance(self.result, torch.Tensor)
         results = [self.result] if single else list(self.result or ())
         laid_out = iter(self._results())
@@ -311,11 +311,24 @@ class Builder:
         if not isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return None
         expr = as_expr(self.result) if isinstance(self.result, torch.SymInt) else self.result.node.expr
+        if isinstance(self.result, torch.SymInt) and not self.unbound:  # known already
+            return self._named()
         symbols = [expr] if isinstance(expr, Symbol) else list(self.unbound)
         if len(symbols) != 1:
             raise Unsupported(f"{overload} returns the number {expr}")
         self.unbound.clear()
         return symbols[0]
+
+    def _number_read(self, symbol: Symbol) -> Expr:
+        """The number that an ATen call returns, which has put it into ``symbol``."""
+        if isinstance(self.result, torch.SymBool):
+            return self.result.node.expr
+        known = as_expr(self.result) if isinstance(self.result, torch.SymInt) else symbol
+        if known == symbol:
+            return symbol
+        message = f"Runtime assertion failed: a number that depends on data is not {known}"
+        self.check(sympy.Eq(symbol, known), message)
+        return known
 
     def _sizes_of_result(self) -> tuple[SizeOf, ...]:
         """What an ATen call has to bind. Where a result starts in memory does not count: it has its own."""
@@ -361,8 +374,12 @@ class Builder:
 
     def item(self, x: Tensor) -> Symbol:
         """The number that an integer or boolean tensor of one element holds, under a name of its own."""
+        return self._read(x, self._named())
+
+    def _named(self) -> Symbol:
+        """A new name for a number of which nothing is known."""
         self.named += 1
-        return self._read(x, Symbol(f"sz{self.named}", integer=True))
+        return Symbol(f"sz{self.named}", integer=True)
 
     def _read(self, x: Tensor, symbol: Symbol) -> Symbol:
         body = Extern("aten._local_scalar_dense.default", (self.strided(x),), {}, None, symbol)

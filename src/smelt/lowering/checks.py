@@ -49,6 +49,13 @@ def _within(ctx: Builder, size: Any, low: int | None, high: int | None) -> None:
         ctx.check(at_least(high, size), message)
 
 
+def as_traced(ctx: Builder, size: Any, known: Any) -> None:
+    """RuntimeError unless a size that depends on data is what the program has said of it (``torch._check``):
+    PyTorch then has the known size everywhere, also in the assertion itself.
+    """
+    ctx.check(equal(size, known), f"Runtime assertion failed: a size that depends on data is not {known}")
+
+
 def at_least(size: Any, least: Any) -> Any:
     """The condition ``size >= least``."""
     return sympy.Ge(_plain(size), _plain(least))

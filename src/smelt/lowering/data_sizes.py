@@ -14,7 +14,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.checks import at_least, equal
+from smelt.lowering.checks import as_traced, at_least, equal
 from smelt.lowering.dims import (
     broadcast_index,
     broadcast_shape,
@@ -67,13 +67,18 @@ def count_of(ctx: Builder, mask: Tensor) -> Expr:
 
 
 def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = None) -> Expr:
-    """The size of dimension ``dim`` of the current result: how many elements of a 1-d mask are nonzero."""
+    """The size of dimension ``dim`` of the current result: how many elements of a 1-d mask are nonzero.
+
+    RuntimeError where the size was known while tracing (``torch._check(z.size(0) == 4)``) and is another.
+    """
     symbol = ctx.unbound_size(dim, output)
     meta = ctx.result if output is None else ctx.result[output]
     size = as_expr(meta.shape[dim])
     if symbol is not None:
         ctx.bind_item(symbol, counted(ctx, mask)[0])
         ctx.memo["count", mask] = size
+    else:
+        as_traced(ctx, count_of(ctx, mask), size)
     return size
 
 

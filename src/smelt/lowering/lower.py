@@ -195,7 +195,8 @@ class _Lowering:
         elif self._as_strided(node) is not None and all(user.op == "output" for user in node.users):
             self.values[node] = self.values[node.args[0]]  # type: ignore[index]
         else:
-            self.builder.unbound = new_sizes(node)
+            found = new_sizes(node).items()  # an assertion may have made a size one that is known already
+            self.builder.unbound = {size: place for size, place in found if size.name not in self.bound}
             symbols = tuple(self.builder.unbound)
             if self.held:
                 args, kwargs = self._held(args), {key: self._held(value) for key, value in kwargs.items()}
@@ -459,7 +460,9 @@ class _Lowering:
             homes = [each.target for each in self.graph.mutations if each.source in x.buffers]
             if alias and homes and not is_dense(x.shape, wanted):
                 return self._view_as_traced(homes[0], node)
-            strides = wanted if is_dense(x.shape, wanted) else contiguous_strides(x.shape)
+            # What eager leaves between elements is left too; elements that share memory are equal.
+            repeated = any(is_zero(stride) and not is_one(size) for size, stride in zip(x.shape, wanted))
+            strides = contiguous_strides(x.shape) if repeated else wanted
             view = self.builder.strided(self.builder.laid_out(x, strides))
         return _with_strides(view, wanted)
 

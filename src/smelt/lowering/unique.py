@@ -10,7 +10,7 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.lowering.builder import Builder, constant
-from smelt.lowering.checks import at_least
+from smelt.lowering.checks import as_traced, at_least
 from smelt.lowering.data_sizes import bind_count, chosen_positions, compacted, counted, flat
 from smelt.lowering.dims import canonical_dim, fill, load_as, result_shape
 from smelt.lowering.registry import lowers
@@ -172,10 +172,7 @@ def bincount(ctx: Builder, x: Tensor, weights: Tensor | None = None, minlength: 
 
     RuntimeError where a number is negative.
     """
-    symbol = ctx.unbound_size(0)
-    if symbol is None:
-        raise Unsupported("bincount of a size that is known")
-    out = ctx.dtype
+    symbol, out = ctx.unbound_size(0), ctx.dtype
 
     def extreme(kind: str) -> Expr:
         def value(index: Index, rindex: Index) -> Any:
@@ -186,8 +183,11 @@ def bincount(ctx: Builder, x: Tensor, weights: Tensor | None = None, minlength: 
 
     message = "bincount only supports 1-d non-negative integral inputs."
     ctx.check(sympy.Or(at_least(extreme("min"), 0), sympy.Eq(as_expr(x.shape[0]), 0)), message)
-    ctx.bind(symbol, sympy.Max(extreme("max") + 1, as_expr(minlength), 0))
-    size = ctx.shape[0]
+    length, size = sympy.Max(extreme("max") + 1, as_expr(minlength), 0), ctx.shape[0]
+    if symbol is None:
+        as_traced(ctx, length, size)
+    else:
+        ctx.bind(symbol, length)
 
     def place(index: Index) -> list[Expr]:
         return [ops.indirect_index(load_as(x, index, torch.int64), size, wrap=False, check=False)]
