@@ -308,6 +308,10 @@ def test_numbers_that_tensors_hold() -> None:
     once(lambda x, n: torch.full((3,), n.item()) + x[:3] / (n.item() + 2), inputs)
 
 
+def test_lengths_that_guards_make_numbers() -> None:
+    compare(lambda x: x.chunk(4), [(torch.randn(n),) for n in (4, 8, 11)], dynamic=True)
+
+
 def test_as_strided_views_of_inputs_stay_views() -> None:
     inputs = [(torch.randn(3, n), (2, 2), (1, 3), at) for n, at in [(4, 1), (5, 2), (9, 3)]]
     compiled = torch.compile(torch.as_strided, backend="smelt", fullgraph=True, dynamic=True)

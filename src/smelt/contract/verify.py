@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from sympy import Symbol
 from torch._subclasses import FakeTensor
 from torch.fx import Node
 
@@ -151,7 +152,7 @@ class _Finder:
             return
         self.bound.update(new_sizes(node))
         value = node.meta["val"]
-        if isinstance(value, (torch.SymInt, torch.SymFloat)) and number(value).is_symbol:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and isinstance(number(value), Symbol):
             self.bound.add(number(value))
         self._value(node, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from sympy import Expr
 
@@ -165,7 +166,8 @@ def selected(
 ) -> Callable[[Index], list[Expr]]:
     """Places of index_select, index_add, …: coordinate ``dim`` is looked up in the 1-d (or 0-d) ``index``."""
     if not shape:
-        return lambda at: _checked_scalar(index, at if index.shape else (), check)
+        # The result of index_select has no dimension either, whatever index has.
+        return lambda at: _checked_scalar(index, (at or [sympy.Integer(0)]) if index.shape else (), check)
 
     def place(at: Index) -> list[Expr]:
         result = list(at)
