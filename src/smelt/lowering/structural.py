@@ -22,6 +22,14 @@ from smelt.symbolic import FloorDiv, Mod, as_expr, is_zero
 aten, prims = torch.ops.aten, torch.ops.prims
 Size: TypeAlias = "int | Expr"
 Load = Callable[[Index], Any]
+Piece: TypeAlias = "tuple[Expr, Expr, Load]"
+"""Where a part of a tensor begins and ends along a dimension, and what loads its elements."""
+
+MOST_PIECES = 64
+"""Pieces up to which each element is compared with every one of them."""
+
+PIECES_AT_ONCE = 32
+"""How many of more pieces are put together in one step."""
 
 # -- conditions on an index --------------------------------------------------------------------------------
 
@@ -47,7 +55,7 @@ def cat(ctx: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """
     shape, dtype = ctx.shape, ctx.dtype
     dim = canonical_dim(dim, len(shape))
-    pieces: list[tuple[Expr, Expr, Load]] = []
+    pieces: list[Piece] = []
     start = ZERO
     for tensor in tensors:
         if len(tensor.shape) == 1 and is_zero(tensor.shape[0]):
@@ -68,12 +76,34 @@ def _shifted(tensor: Tensor, dim: int, start: Expr, dtype: torch.dtype) -> Load:
     return load
 
 
-def _pieced(ctx: Builder, dim: int, pieces: Sequence[tuple[Expr, Expr, Load]]) -> Tensor:
+def _pieced(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Tensor:
+    """The pieces as one buffer; very many in two steps or more, so that no element is compared with them all."""
     dtype = ctx.dtype
     if not pieces:
         return ctx.pointwise(lambda index: constant(0, dtype))
+    while len(pieces) > MOST_PIECES:
+        groups = (pieces[first : first + PIECES_AT_ONCE] for first in range(0, len(pieces), PIECES_AT_ONCE))
+        pieces = [_joined(ctx, dim, group) for group in groups]
+    return ctx.pointwise(_chosen(dim, dtype, pieces))
+
+
+def _joined(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Piece:
+    """Neighbours as one piece, which is a buffer."""
+    first, end = pieces[0][0], pieces[-1][1]
+
+    def moved(load: Load) -> Load:
+        return lambda index: load([*index[:dim], index[dim] + first, *index[dim + 1 :]])
+
+    inside = [(start - first, stop - first, moved(load)) for start, stop, load in pieces]
+    shape = [*ctx.shape[:dim], end - first, *ctx.shape[dim + 1 :]]
+    joined = ctx.pointwise(_chosen(dim, ctx.dtype, inside), shape=shape)
+    return first, end, _shifted(joined, dim, first, ctx.dtype)
+
+
+def _chosen(dim: int, dtype: torch.dtype, pieces: Sequence[Piece]) -> Load:
+    """What loads an element from the piece that has it."""
     if len(pieces) == 1:
-        return ctx.pointwise(pieces[0][2])
+        return pieces[0][2]
 
     def inner(index: Index) -> Any:
         position, last = index[dim], len(pieces) - 1
@@ -86,7 +116,7 @@ def _pieced(ctx: Builder, dim: int, pieces: Sequence[tuple[Expr, Expr, Load]]) -
         before_end = compare("lt", position, pieces[0][1])
         return ops.where(before_end, _loaded(dtype, index, pieces[0][2], [before_end]), result)
 
-    return ctx.pointwise(inner)
+    return inner
 
 
 def _loaded(dtype: torch.dtype, index: Index, load: Load, conditions: Sequence[Any]) -> Any:

@@ -22,6 +22,8 @@ Index = Sequence[Expr]
 class Tensor:
     """Element ``index`` of this tensor is element ``transform(index)`` of ``buffer``.
 
+    ``reshaped``: the tensor that this one has the elements of, in row-major order, where there is one.
+
     >>> import sympy
     >>> two, three = sympy.Integer(2), sympy.Integer(3)
     >>> x = Tensor("x", torch.float32, (two, three))
@@ -34,6 +36,7 @@ class Tensor:
     dtype: torch.dtype
     shape: tuple[Expr, ...]
     transform: Callable[[Index], Index] = tuple
+    reshaped: Tensor | None = None
 
     @property
     def buffers(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from smelt.lowering.builder import Builder, dense_order, shape_of
 from smelt.lowering.dims import ZERO, broadcast_index, canonical_dim
 from smelt.lowering.registry import lowers
 from smelt.lowering.tensor import Index, Tensor
+from smelt.records import replace
 from smelt.symbolic import FloorDiv, as_expr, contiguous_strides, flatten, numel, reshape_index, unflatten
 from smelt.symbolic.affine import expand as expanded
 from smelt.symbolic.bounds import is_nonnegative
@@ -49,7 +50,11 @@ def reshape(x: Tensor, shape: Sequence[Expr]) -> Tensor:
     if any(size == 0 for size in new):
         empty = next(dim for dim, size in enumerate(new) if size == 0)
         return x.view(new, lambda index: [index[empty]] * len(old))  # never loaded
-    return x.view(new, lambda index: reshape_index(old, new, index))
+    base = x if x.reshaped is None else x.reshaped
+    if base.shape == new:
+        return base
+    result = base.view(new, lambda index: reshape_index(base.shape, new, index))
+    return replace(result, reshaped=base)
 
 
 @lowers(aten.unsqueeze.default)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from smelt.loops.dependencies import Read
 from smelt.loops.ir import Pointwise, Scan, Scatter
 from smelt.schedule.items import Item, Work
+from smelt.symbolic import FloorDiv, Mod
 
 TRIVIAL_COST = 1
 CHEAP_COST = 4
@@ -13,6 +15,11 @@ CHEAP_USES = 4
 
 MOST_NESTED = 32
 """How many producers may be computed one inside another: each is a handful of Python calls deep."""
+
+ROUNDED = 8
+"""How many of these a producer counts as that reads at a quotient or a rest: their indices grow inside one
+another.
+"""
 
 
 def inline(work: Work) -> None:
@@ -39,7 +46,8 @@ def inline(work: Work) -> None:
     kept = []
     nested: dict[str, int] = {}
     for item in work.items:
-        depth = 1 + max((nested.get(read.buffer, 0) for read in item.reads), default=0)
+        depth = max((nested.get(read.buffer, 0) for read in item.reads), default=0)
+        depth += ROUNDED if any(map(_is_rounded, item.reads)) else 1
         name = item.writes[0] if item.writes else None
         if (
             name is None
@@ -77,6 +85,10 @@ def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> 
     if uses == 1:
         return repeats <= 1
     return item.cost <= CHEAP_COST and distinct_loads <= 1 and uses <= CHEAP_USES and repeats <= 1
+
+
+def _is_rounded(read: Read) -> bool:
+    return any(bool(expr.args) and expr.has(FloorDiv, Mod) for expr in read.index)
 
 
 def _is_serial(work: Work, reader: Item) -> bool:
