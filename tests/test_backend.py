@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import smelt
 from smelt import backend
 from smelt.capture import Compiled, Program
 from smelt.config import Config
@@ -269,3 +270,10 @@ def test_no_module_of_ours_imports_inductor() -> None:
             assert not (line.lstrip().startswith(("import ", "from ")) and "_inductor" in line), (
                 f"{path}: {line}"
             )
+
+
+def test_a_graph_of_more_buffers_than_a_call_has_arguments() -> None:
+    xs = [torch.randn(3) for _ in range(600)]
+    compiled = torch.compile(lambda xs: [x * 2 for x in xs], backend="smelt", fullgraph=True)
+    torch.testing.assert_close(compiled(xs), [x * 2 for x in xs])
+    assert smelt.reports()[-1].native_calls == 1

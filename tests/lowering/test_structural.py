@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.loops.dependencies import analyze
+from smelt.lowering import structural
 from tests.lowering.harness import DTYPES, check
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -191,3 +193,14 @@ def test_channels_last_conversion() -> None:
         ),
         x,
     )
+
+
+def test_a_cat_of_very_many_pieces_compares_no_element_with_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(structural, "MOST_PIECES", 6)
+    monkeypatch.setattr(structural, "PIECES_AT_ONCE", 3)
+    graph = check(lambda *xs: torch.cat(xs), *(torch.randn(number % 3) for number in range(70)))
+    assert max(analyze(node).operations for node in graph.nodes) < 6 * 8
+    check(lambda *xs: (torch.stack(xs), torch.cat(xs, -1)), *torch.randn(20, 3, 2))
+    check(lambda *xs: torch.cat(xs, 1), *torch.randn(7, 3, 2), symbolic=True)

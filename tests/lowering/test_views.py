@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.loops.dependencies import analyze
 from smelt.loops.ir import StridedView
 from tests.lowering.harness import check
 
@@ -137,3 +138,14 @@ AS_STRIDED = {
 def test_as_strided_of_dynamic_sizes(name: str) -> None:
     x, other = torch.randn(4, 7), torch.randn(6, 9)
     check(AS_STRIDED[name], x, symbolic=True, others=[(other,)])
+
+
+def test_a_reshape_of_a_reshape_is_one() -> None:
+    def back_and_forth(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(300):
+            x = x.reshape(4, 16).reshape(2, 32).reshape(8, 8)
+        return x.reshape(2, 32) + 1
+
+    graph = check(back_and_forth, torch.randn(8, 8))
+    (read,) = analyze(graph.nodes[-1]).reads
+    assert str(read.index) == "(4*i0 + ((i1//8)), Mod(i1, 8))"

@@ -304,7 +304,16 @@ def test_trampoline_passes_integers_and_status(compile_text: Callable[[str], Lib
         weigh("text", *values[1:])
     with pytest.raises(OverflowError):
         weigh(1 << 64, *values[1:])
-    assert trampoline.fast_callable(compile_text(text), "weigh", 257) is None
+
+
+def test_trampoline_hands_over_very_many_as_a_table(compile_text: Callable[[str], Library]) -> None:
+    text = EXPORT + "weigh(const long long* x) { return x[0] + 3 * x[256] - x[1999]; }\n"
+    weigh = trampoline.fast_callable(compile_text(text), "weigh", 2000)
+    assert weigh is not None
+    values = [(-1) ** i * (i << 40) for i in range(2000)]
+    assert weigh(*values) == 3 * values[256] - values[1999]
+    with pytest.raises(OverflowError):
+        weigh(*values[1:], 1 << 64)
 
 
 def test_trampoline_gives_up_the_gil(compile_text: Callable[[str], Library]) -> None:
@@ -330,6 +339,22 @@ def test_executor_works_without_the_trampoline(
     x = torch.tensor([3.0], dtype=torch.float64)
     call([x])
     assert x.item() == 1.5
+
+
+def test_executor_hands_over_a_table_without_the_trampoline(
+    compile_text: Callable[[str], Library], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ctypes takes 1024 arguments at most."""
+    from smelt.runtime.executor import build
+    from smelt.runtime.plan import NativeStep, Plan
+
+    monkeypatch.setattr(trampoline, "_maker", lambda: None)
+    text = EXPORT + "half(long long* x) { ((double*)x[1100])[0] /= x[1101]; return 0; }\n"
+    names = tuple(f"x{number}" for number in range(1100))
+    call = build(Plan(names, (), (), 0, (), (NativeStep("half", names, (2,)),), ()), compile_text(text), {})
+    xs = [torch.tensor([3.0], dtype=torch.float64) for _ in names]
+    call(list(xs))
+    assert xs[-1].item() == 1.5 and xs[0].item() == 3.0
 
 
 def test_trampoline_is_absent_without_a_compiler(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from smelt.symbolic.affine import (
     linear,
     order_text,
     plus,
+    quotient_of,
     remainder,
     replaced,
+    rest_of,
     times,
     total,
 )
@@ -122,3 +124,10 @@ def test_order_text_tells_apart_what_differs(one: Expr, other: Expr) -> None:
 
 def test_flatten_is_the_sum_of_its_products() -> None:
     assert flatten([U, V + 1], [S, Integer(4)], Integer(3)) == U * S + 4 * V + 7
+
+
+@given(sums(), st.sampled_from([S, 3 * S, S**2, 2 * S + 4, FloorDiv(S - 1, 2) + 1, S * FloorDiv(S, 3)]))
+@settings(deadline=None, max_examples=60)
+def test_quotients_and_rests_by_a_size(base: Expr, divisor: Expr) -> None:
+    assert quotient_of(base, divisor) == FloorDiv(base, divisor)
+    assert rest_of(base, divisor) == Mod(base, divisor)

@@ -77,7 +77,7 @@ def _shifted(tensor: Tensor, dim: int, start: Expr, dtype: torch.dtype) -> Load:
 
 
 def _pieced(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Tensor:
-    """The pieces as one buffer; very many in two steps or more, so that no element is compared with them all."""
+    """The pieces as one buffer; very many are joined in steps: no element is compared with them all."""
     dtype = ctx.dtype
     if not pieces:
         return ctx.pointwise(lambda index: constant(0, dtype))
