@@ -96,7 +96,8 @@ def test_after_ctrl_c_the_next_call_compiles_and_measures_again(
 
 
 def test_a_signal_while_the_compiler_is_waited_for(tmp_path: Path) -> None:
-    tools = slower(tmp_path, toolchain.find(), "sleep 1")
+    go = tmp_path / "go"
+    tools = slower(tmp_path, toolchain.find(), f"while ! test -e {go}; do sleep 0.05; done")
     job = compile_unit(ANSWER, tools, Cache(tmp_path / "own"), "answer")
     for _ in range(2):
         late = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
@@ -105,6 +106,7 @@ def test_a_signal_while_the_compiler_is_waited_for(tmp_path: Path) -> None:
             job.result()
         late.join()
         assert not job.done()
+    go.touch()
     assert job.result().function("answer")(None, 21) == 42 and job.done()
 
 
@@ -145,7 +147,7 @@ assert not smelt.reports()[-1].fallbacks
 def test_ctrl_c_at_a_terminal_goes_to_python_and_leaves_the_compiler_alone(tmp_path: Path) -> None:
     """There all processes of the group are sent the signal."""
     tools = toolchain.find()
-    warm = {**os.environ, "CXX": str(slower(tmp_path, tools, "sleep 0.5").command[0])}
+    warm = {**os.environ, "CXX": str(slower(tmp_path, tools, "sleep 3").command[0])}
     done = subprocess.run(
         [sys.executable, "-c", _TERMINAL], env=warm, capture_output=True, text=True, start_new_session=True
     )

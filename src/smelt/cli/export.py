@@ -50,10 +50,9 @@ def export(
                 exported = smelt.export(
                     program.call, program.args, program.kwargs, to=to, weights=weights, dynamic_shapes=shapes
                 )
-        except SmeltError:
-            raise
-        except Exception:
-            _try_eager(spec, program)
+        except Exception as error:
+            if not isinstance(error, SmeltError) or error.code == NOT_CAPTURED:
+                _try_eager(spec, program)
             raise
     if print_after_each:
         _print_stages(exported.program, exported.module)
@@ -61,6 +60,10 @@ def export(
         sys.stdout.write(str(exported).rstrip("\n") + "\n")
         return
     exported.save(output)
+
+
+NOT_CAPTURED = "SM0723"
+"""The code of what ``torch.export`` raises, which the program may raise in eager too."""
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def lower(
     >>> from torch.fx.experimental.proxy_tensor import make_fx
     >>> traced = make_fx(lambda x: torch.ops.aten.t(x), tracing_mode="fake")(torch.ones(2, 3))
     >>> lower(traced).outputs
-    [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0)]
+    [StridedView(buffer='x_1', shape=(3, 2), strides=(1, 3), offset=0, dtype=None)]
     """
     graph = program.graph if isinstance(program, GraphModule) else program
     lowered = _Lowering(graph, fallback_random, "", frozen, aliases, on_bug).run()

@@ -77,8 +77,12 @@ class MlirArrays(ArrayDialect):
         return self.memo[key]
 
     def know(self, arguments: Sequence[Array]) -> None:
-        """Solve the size symbols from the arguments' dimensions."""
-        named = {f"arg{number}": array for number, array in enumerate(arguments)}
+        """Solve the size symbols from the arguments' dimensions.
+
+        Each call names the dimensions anew: the size of an expression is remembered by its symbols.
+        """
+        known = len(self.symbols)
+        named = {f"known{known}_arg{number}": array for number, array in enumerate(arguments)}
         for each in solve_sizes([(name, array.shape) for name, array in named.items()], self.symbols):
             self.symbols[each.size] = self.dimension(named[each.tensor], each.dim)
             self.symbols[each.symbol] = self.size(each.value)

@@ -48,6 +48,7 @@ def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]
 def parts_of_view(view: StridedView) -> tuple[StridedView, StridedView]:
     """Real and imaginary parts of a view of complex numbers, as views of the same memory.
 
+    >>> import torch
     >>> n = sympy.Integer
     >>> parts_of_view(StridedView("z", (n(3),), (n(1),), n(4), torch.complex64))[1]
     StridedView(buffer='z', shape=(3,), strides=(2,), offset=9, dtype=None)
