@@ -182,13 +182,13 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def quotient_of(base: Expr, divisor: Expr) -> Expr:
-    """``FloorDiv(base, divisor)``, at once where the two have neither a symbol nor a number in common.
+    """``FloorDiv(base, divisor)``, at once where the two have neither a variable nor a number in common.
 
     >>> i, s = sympy.symbols("i s", integer=True, positive=True)
     >>> quotient_of(2 * i + 3, 4 * s), quotient_of(2 * i, 4 * s), quotient_of(quotient_of(i, s), 2 * s)
     (((2*i + 3)//(4*s)), (i//(2*s)), (i//(2*s**2)))
     """
-    if symbols_in(base) and are_apart(base, divisor) and not isinstance(base, FloorDiv):
+    if are_apart(base, divisor) and not isinstance(base, FloorDiv):
         numbers = [term.as_coeff_Mul()[0] for term in (*_terms(base), *_terms(divisor))]
         if all(n.is_Integer for n in numbers) and math.gcd(*map(int, numbers)) == 1:
             return FloorDiv(base, divisor, evaluate=False)
@@ -196,8 +196,20 @@ def quotient_of(base: Expr, divisor: Expr) -> Expr:
 
 
 def are_apart(base: Expr, divisor: Expr) -> bool:
-    """Whether the divisor has symbols, and none that the base has: no factor cancels then but a number."""
-    return bool(symbols_in(divisor)) and symbols_in(divisor).isdisjoint(symbols_in(base))
+    """Whether both have variables, and none in common: no factor cancels then but a number."""
+    of_base, of_divisor = _variables(base), _variables(divisor)
+    return bool(of_base and of_divisor) and of_base.isdisjoint(of_divisor)
+
+
+@lru_cache(maxsize=16384)
+def _variables(expr: Expr) -> frozenset[Expr]:
+    """What an expression is a polynomial in: symbols, and quotients and the like as they are."""
+    if expr.is_Number:
+        return frozenset()
+    if isinstance(expr, (Add, Mul)):
+        return frozenset().union(*map(_variables, expr.args))  # type: ignore[arg-type]
+    base, _ = _power(expr)
+    return frozenset({expr}) if base is expr else _variables(base)
 
 
 def _divided(base: Expr, divisor: int) -> Expr:
@@ -250,8 +262,8 @@ def remainder(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def rest_of(base: Expr, divisor: Expr) -> Expr:
-    """``Mod(base, divisor)``, at once where the two have no symbol in common."""
-    if symbols_in(base) and are_apart(base, divisor):
+    """``Mod(base, divisor)``, at once where the two have no variable in common."""
+    if are_apart(base, divisor):
         return Mod(base, divisor, evaluate=False)
     return Mod(base, divisor)
 
@@ -350,6 +362,9 @@ def _of(kind: type[Add] | type[Mul], args: Sequence[Expr]) -> Expr:
 
 
 def _is_variable(expr: Expr) -> bool:
+    """Whether an expression is one factor of a product: a power too, which multiplies nothing out."""
+    if isinstance(expr, Pow) and expr.exp.is_Integer and expr.exp > 1:
+        return _is_variable(expr.base)
     return bool(expr.is_Symbol) or isinstance(expr, _PARTED)
 
 
