@@ -12,7 +12,7 @@ import torch
 
 import smelt
 from smelt import backend, logs
-from smelt.capture import Compiled, Program
+from smelt.capture import Compiled, Program, by_pytorch
 from smelt.config import Config
 from smelt.contract import contract
 from smelt.errors import SmeltError
@@ -27,7 +27,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Config]]:
     def by_aten(program: Program, config: Config, **more: object) -> Compiled:
         seen.append(config)
         smelt.reporting.LOG.add(CompileReport(program.kind, program.name))
-        return backend.run_with_pytorch(contract(program))
+        return by_pytorch(contract(program))
 
     monkeypatch.delenv("SMELT_LOG", raising=False)
     monkeypatch.setattr(backend, "compile_program", by_aten)

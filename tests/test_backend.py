@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import smelt
 from smelt import backend
-from smelt.capture import Compiled, Program
+from smelt.capture import Compiled, Program, by_pytorch
 from smelt.config import Config
 from smelt.contract import contract
 from smelt.errors import SmeltError, ToolchainError, Unsupported
@@ -34,7 +34,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def by_aten(program: Program, config: Config) -> Compiled:
     """The reference compiler: the contract graph, operator by operator."""
-    return backend.run_with_pytorch(contract(program))
+    return by_pytorch(contract(program))
 
 
 def compiled(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from smelt import config as configuration
@@ -17,14 +16,23 @@ from smelt.capture import (
     CompileProgram,
     Program,
     ask_modules_at_once,
+    by_pytorch,
     capture_aot,
     floats_settled,
     mark_whole,
 )
-from smelt.capture.bugs import bug_of_graph, bug_of_program, is_bug, is_bug_of_run, or_by_pytorch
+from smelt.capture.bugs import (
+    Blamed,
+    blamed_call,
+    bug_of_graph,
+    bug_of_program,
+    is_bug,
+    is_bug_of_run,
+    or_by_pytorch,
+)
 from smelt.capture.memory import with_plain_gradients, without_memory
 from smelt.config import Config
-from smelt.contract import decompositions, whole_attention
+from smelt.contract import Denied, decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
 from smelt.pipeline import compile_program
 from smelt.reporting import LOG, CompileReport
@@ -35,6 +43,9 @@ MACHINE = ("SM0201", "SM0205", "SM0507", "SM0508")
 """Errors of the machine, not of a program: no compiler, or one that hangs, nowhere to write to, nothing that
 is written may be executed. PyTorch can run the program all the same.
 """
+
+_MOST_REFUSED = 8
+"""How many calls of one program are given to PyTorch, one after another, because each broke compilation."""
 
 _numbers = itertools.count()
 
@@ -81,6 +92,8 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """`smelt` with the pipeline as an argument."""
     name = f"graph {next(_numbers)}"
+    denied = Denied.of(config)
+    denied.mark(graph_module.graph)
     reason = without_memory(graph_module, example_inputs)
     if reason is not None:
         _record_eager(Program(graph_module, "inference", (), (), name), reason)
@@ -90,9 +103,8 @@ def compile_graph(
             floats_settled(graph_module, example_inputs) as inputs,
             whole_attention(graph_module.graph, config),
         ):
-            call = capture_aot(
-                graph_module, inputs, _guarded(compile_program, config), decompositions(), name
-            )
+            table = denied.table(decompositions())
+            call = capture_aot(graph_module, inputs, _guarded(compile_program, config), table, name)
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
@@ -119,31 +131,46 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
         super().__init__(reason)
 
 
-def _guarded(compile_program: Callable[[Program, Config], Compiled], config: Config) -> CompileProgram:
+def _guarded(compile_program: Callable[..., Compiled], config: Config) -> CompileProgram:
     def compile_or_leave(program: Program) -> Compiled:
-        try:
-            compiled = compile_program(program, config)
-        except Unsupported as error:
-            reason = error.reason
-        except Exception as error:
-            if isinstance(error, SmeltError) and error.code in MACHINE:
-                reason = str(error)
-            elif is_bug(error):
-                reason = str(bug_of_program(error, program, config))
+        refused: dict[Blamed, str] = {}
+        while True:
+            try:
+                compiled = compile_program(program, config, **({"refused": refused} if refused else {}))
+            except Unsupported as error:
+                reason, blamed = error.reason, blamed_call(error)
+            except Exception as error:
+                if isinstance(error, SmeltError) and error.code in MACHINE:
+                    reason, blamed = str(error), None
+                elif is_bug(error):
+                    reason, blamed = str(bug_of_program(error, program, config)), blamed_call(error)
+                else:
+                    raise
             else:
-                raise
-        else:
-            record = partial(_record_eager, program)
-            if program.kind == "backward":
-                compiled = with_plain_gradients(compiled, program)
-            return or_by_pytorch(compiled, program, config, run_with_pytorch(program), record)
-        if program.kind != "backward":
-            raise _RunEagerly(program, reason)
-        # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
-        _record_eager(program, reason)
-        return run_with_pytorch(program)
+                break
+            if blamed is None or blamed in refused or len(refused) == _MOST_REFUSED:
+                return _left(program, reason)
+            refused[blamed] = reason  # the rest is compiled without this call
+            LOG.forget(program.name)
+        record = partial(_record_eager, program)
+        if program.kind == "backward":
+            compiled = with_plain_gradients(compiled, program)
+        return or_by_pytorch(compiled, program, config, by_pytorch(program), record)
 
     return compile_or_leave
+
+
+def _left(program: Program, reason: str) -> Compiled:
+    """What runs a program of which nothing is compiled.
+
+    Raises:
+        _RunEagerly: PyTorch has to run the whole of Dynamo's graph.
+    """
+    if program.kind != "backward":
+        raise _RunEagerly(program, reason)
+    # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
+    _record_eager(program, reason)
+    return by_pytorch(program)
 
 
 def _instead(program: Program, error: SmeltError) -> Compiled:
@@ -151,20 +178,7 @@ def _instead(program: Program, error: SmeltError) -> Compiled:
     if error.code not in MACHINE:
         raise error
     _record_eager(program, str(error))
-    return run_with_pytorch(program)
-
-
-def run_with_pytorch(program: Program) -> Compiled:
-    """The program as PyTorch runs it, operator by operator."""
-    forward = program.graph_module.forward
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        with torch.no_grad():  # AOTAutograd has made the derivative already
-            results = forward(*args)
-        args.clear()
-        return results
-
-    return call
+    return by_pytorch(program)
 
 
 def _record_eager(program: Program, reason: str) -> None:
@@ -174,6 +188,8 @@ def _record_eager(program: Program, reason: str) -> None:
         report = CompileReport("eager", program.name)
         LOG.add(report)
     report.kind = "eager"
+    report.fallbacks.clear()
+    report.regions.clear()
     report.add_fallback("graph", first_line)
     if "fx" not in report.stages():
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))

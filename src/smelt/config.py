@@ -11,6 +11,9 @@ from smelt.errors import SmeltError
 
 MODES = ("default", "max")
 
+_NAMES = {"deny": ("SMELT_DENY_OPS",), "allow": ("SMELT_ALLOW_OPS", "TORCH_MHLO_OP_WHITE_LIST")}
+"""Environment variables whose operators come to those of an option."""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -44,6 +47,18 @@ class Config:
     fallback_random: bool = False
     """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
     Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
+
+    deny: str = ""
+    """Operators that PyTorch is to run, ``;`` between them: ``aten.softmax; aten::add.Tensor; aten.*norm*``.
+    Those that ``SMELT_DENY_OPS`` names come to them."""
+
+    allow: str = ""
+    """Exceptions from `deny`, written the same way; ``SMELT_ALLOW_OPS`` and TorchBlade's
+    ``TORCH_MHLO_OP_WHITE_LIST`` come to them."""
+
+    min_cluster: int = 2
+    """How many operators, views apart, a cluster has at least: fewer are not worth a call. Counts only where
+    PyTorch runs a part of the program."""
 
     clocks: bool = False
     """Whether kernels and ATen calls count their time (``smelt bench --profile``); off, nothing is read."""
@@ -89,10 +104,15 @@ def from_options(options: dict[str, object]) -> Config:
         if type(value) is not expected:
             raise SmeltError("SM0102", f"option {name!r} takes {expected.__name__}, not {value!r}")
         values[name] = value
+    for name, sources in _NAMES.items():
+        texts = [str(values.get(name, "")), *(os.environ.get(variable, "") for variable in sources)]
+        values[name] = ";".join(filter(None, texts))
     values.setdefault("freezing", values.get("mode") == "max")
     config = Config(**values)  # type: ignore[arg-type]
     if config.mode not in MODES:
         raise SmeltError("SM0102", f"mode {config.mode!r}", remedy="modes: " + ", ".join(MODES))
+    if config.min_cluster <= 0:
+        raise SmeltError("SM0102", f"option 'min_cluster' is at least 1, not {config.min_cluster}")
     if config.compiler_seconds <= 0:
         raise SmeltError("SM0102", f"option 'compiler_seconds' is a time, not {config.compiler_seconds}")
     return config

@@ -18,10 +18,11 @@ from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.bugs import bug_of_program
 from smelt.capture.sizes import explain_sizes
+from smelt.clusters import in_clusters
 from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
 from smelt.config import Config
-from smelt.contract import contract, graph_key, join_siblings
-from smelt.contract.facts import data_sizes
+from smelt.contract import Denied, clustered, contracted, graph_key, join_siblings, unsupported
+from smelt.contract.facts import REFUSED, data_sizes
 from smelt.errors import SmeltError
 from smelt.loops.dependencies import bound_symbols
 from smelt.loops.ir import Extern, Graph, StridedView
@@ -81,8 +82,17 @@ class Unit:
     objects: library.Objects
 
 
+Refused = Mapping[tuple[str, str | None], str]
+"""Calls that PyTorch is to run, by operator and source line, and why."""
+
+
 def compile_program(
-    program: Program, config: Config, *, called_next: bool = False, instead: Instead | None = None
+    program: Program,
+    config: Config,
+    *,
+    called_next: bool = False,
+    instead: Instead | None = None,
+    refused: Refused | None = None,
 ) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
@@ -90,6 +100,8 @@ def compile_program(
     unless ``instead`` has something else to run.
     ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
     wait for it as well (and the report is complete after it).
+    Where smelt cannot have some calls, or they are ``refused``, the program is compiled in clusters
+    (`smelt.contract.clusters`), each with a report of its own.
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
@@ -100,18 +112,38 @@ def compile_program(
         report = CompileReport(program.kind, program.name)
         LOG.add(report)
         otherwise = None if instead is None else partial(instead, program)
-        compiled = _compile(program, config, report, called_next, otherwise)
+        if config.keep_text:
+            report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
+        with report.phase("contract"):
+            contracts = contracted(program)
+            reasons = _refused(contracts, config, refused or {}) | unsupported(contracts)
+            parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
+        if parts is None:
+            compiled = _compile(contracts, config, report, called_next, otherwise)
+        else:
+            each = partial(compile_program, called_next=called_next, instead=instead)
+            compiled = in_clusters(parts, config, report, each)
         report.keep_texts_with(compiled)
         return compiled
+
+
+def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
+    """Mark the calls that PyTorch is to run; those are given back that no ATen call can stand for."""
+    found, denied = {}, Denied.of(config)
+    for node in program.graph_module.graph.nodes:
+        if node.op == "call_function":
+            reason = refused.get((str(node.target), node.meta.get("where"))) or denied.reason(node)
+            if reason is not None and isinstance(node.target, torch._ops.HigherOrderOperator):
+                found[node] = [reason]
+            elif reason is not None:
+                node.meta[REFUSED] = reason
+    return found
 
 
 def _compile(
     program: Program, config: Config, report: CompileReport, called_next: bool, otherwise: Otherwise | None
 ) -> Compiled:
-    if config.keep_text:
-        report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     with report.phase("contract"):
-        program = contract(program)
         if program.kind != "backward":
             report.dynamic_sizes, report.size_guards = explain_sizes(program)
             report.dynamic_sizes += data_sizes(program.graph_module.graph)
@@ -299,7 +331,7 @@ def _checked(
 
 def _lowered(program: Program, config: Config, target: Target) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
-    if frozen:
+    if frozen and not config.deny:
         program = join_siblings(program)
     graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
     on_bug = None if config.strict else partial(_row_bug, program, config)

@@ -112,6 +112,39 @@ class Choice:
 
 
 @dataclass(slots=True)
+class Region:
+    """A part of a program that is compiled in clusters: ``name`` is ``cluster 1`` …, or ``PyTorch``.
+
+    ``nodes``: how many operators; of what PyTorch runs: which, why, and how many clusters fewer there were if
+    it could be compiled (``joins``). ``seconds``: how long it ran, with the option ``clocks``.
+
+    >>> print(Region("PyTorch", 1, ("print",), "denied", "model.py:12 in forward", 2))
+    PyTorch: 1 operator (print): denied  (at model.py:12 in forward; compiled too, it saves 2 clusters)
+    """
+
+    name: str
+    nodes: int
+    ops: tuple[str, ...] = ()
+    reason: str | None = None
+    where: str | None = None
+    joins: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_native(self) -> bool:
+        """Whether smelt compiled it."""
+        return self.reason is None
+
+    def __str__(self) -> str:
+        what = f"{self.name}: {self.nodes} operator{'s' * (self.nodes != 1)}"
+        if self.reason is None:
+            return what
+        notes = [f"at {self.where}"] if self.where else []
+        notes += [f"compiled too, it saves {self.joins} clusters"] if self.joins else []
+        return f"{what} ({', '.join(self.ops)}): {self.reason}" + (f"  ({'; '.join(notes)})" if notes else "")
+
+
+@dataclass(slots=True)
 class PartTime:
     """How often and how long a part of a compiled graph ran, with all that it did meanwhile.
 
@@ -140,7 +173,8 @@ class CompileReport:
     run. ``choices``: who computes each contraction. ``externs``: ATen calls that smelt chose (matmul …) → how
     many. ``symbols``: dynamic sizes by name, with the size seen while capturing; ``dynamic_sizes`` says which
     dimensions of which inputs they are, ``size_guards`` what PyTorch fixed or takes for granted (of forward
-    and inference graphs).
+    and inference graphs). ``regions``: of a program that smelt compiles in part its clusters, which have
+    reports of their own, and what PyTorch runs between, in order.
     ``arena_bytes``: at those sizes. ``folded``: constants that are computed ahead and kept, of
     ``folded_bytes`` in all (`Config.freezing`). ``phase_seconds``: smelt's own time by pass.
 
@@ -167,6 +201,7 @@ class CompileReport:
     symbols: dict[str, int] = field(default_factory=dict)
     dynamic_sizes: list[DynamicSize] = field(default_factory=list)
     size_guards: list[SizeGuard] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
     arena_bytes: int = 0
     folded: int = 0
     folded_bytes: int = 0
@@ -273,6 +308,13 @@ class ReportLog:
         """The newest report on ``graph_name``."""
         with self._lock:
             return next((each for each in reversed(self._reports) if each.graph_name == graph_name), None)
+
+    def forget(self, graph_name: str) -> None:
+        """Drop the reports on a graph whose compilation is begun anew, and those on its clusters."""
+        with self._lock:
+            name = f"{graph_name} "
+            kept = [each for each in self._reports if not (each.graph_name + " ").startswith(name)]
+            self._reports = deque(kept, maxlen=self._reports.maxlen)
 
     def clear(self) -> None:
         with self._lock:

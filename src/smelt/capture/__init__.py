@@ -1,6 +1,6 @@
 """How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
 
-from smelt.capture.aot import Compiled, CompileProgram, capture_aot, tell_orders
+from smelt.capture.aot import Compiled, CompileProgram, by_pytorch, capture_aot, tell_orders
 from smelt.capture.direct import mark_whole, past_dynamo
 from smelt.capture.export import capture_export, export
 from smelt.capture.floats import floats_settled
@@ -14,6 +14,7 @@ __all__ = [
     "Input",
     "Program",
     "ask_modules_at_once",
+    "by_pytorch",
     "capture_aot",
     "capture_export",
     "capture_function",

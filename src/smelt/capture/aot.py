@@ -91,6 +91,19 @@ def tell_orders(program: Program, orders: Iterable[tuple[int, tuple[int, ...]]])
         context.output_strides.append(tuple(strides))
 
 
+def by_pytorch(program: Program) -> Compiled:
+    """The program as PyTorch runs it, operator by operator."""
+    forward = program.graph_module.forward
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():  # AOTAutograd has made the derivative already
+            results = forward(*args)
+        args.clear()
+        return results
+
+    return call
+
+
 def boxed(compiled: Compiled) -> Compiled:
     """Tell AOTAutograd that ``compiled`` takes one list: without the mark it wraps it once more."""
     if getattr(compiled, "_boxed_call", False):

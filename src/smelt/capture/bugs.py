@@ -26,10 +26,14 @@ from smelt.runtime import repros
 COMPILING, RUNNING = "SM0505", "SM0506"
 
 _SMELT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_FLOORS = tuple(os.path.join(_SMELT, name) + os.sep for name in ("lowering", "loops", "schedule", "codegen"))
 _PLAN = "<smelt plan>"
 _COMPILERS = tuple(os.path.join(_SMELT, name) for name in ("pipeline.py", "tuning.py"))
 _OF_ATEN = (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError, MemoryError)
 """What ATen raises where eager does, and what the checks of a plan raise."""
+
+Blamed = tuple[str, str | None]
+"""An operator and the user's line that calls it."""
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -158,6 +162,15 @@ def _blamed(error: BaseException) -> tuple[str | None, str | None]:
             for op, where in _subjects(frame.f_locals):
                 return op, where
     return None, None
+
+
+def blamed_call(error: BaseException) -> Blamed | None:
+    """The call that could not be lowered or scheduled; None where nobody knows which."""
+    for frame in _frames(error):
+        if frame.f_code.co_filename.startswith(_FLOORS):
+            for found in _subjects(frame.f_locals):
+                return found
+    return None
 
 
 def _subjects(variables: dict[str, Any]) -> Iterator[tuple[str, str | None]]:

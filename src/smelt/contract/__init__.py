@@ -1,19 +1,26 @@
 """The closed, verified form of a program: what it is made of, how it is got, what its key is."""
 
+from smelt.contract.clusters import Clustered, clustered
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
+from smelt.contract.denied import Denied
 from smelt.contract.dropout import whole_attention
-from smelt.contract.graph import contract
+from smelt.contract.graph import contract, contracted
 from smelt.contract.key import graph_key
 from smelt.contract.siblings import join_siblings
-from smelt.contract.verify import verify
+from smelt.contract.verify import unsupported, verify
 
 __all__ = [
+    "Clustered",
+    "Denied",
+    "clustered",
     "contract",
+    "contracted",
     "decompositions",
     "export_decompositions",
     "graph_key",
     "join_siblings",
     "portable_decompositions",
+    "unsupported",
     "verify",
     "whole_attention",
 ]

@@ -132,7 +132,7 @@ def whole_attention(graph: Graph, config: Config) -> AbstractContextManager[Any]
     else listens to what is called (autocast, ``torch.func``), and where the numbers are to be eager's, all
     stays as it is.
     """
-    wanted = config.contractions and not config.fallback_random
+    wanted = config.contractions and not config.fallback_random and not config.deny
     if wanted and any(
         node.target in (_attend, _attend_between_layers) for node in graph.nodes if node.op == "call_function"
     ):

@@ -27,6 +27,9 @@ RAISING = frozenset(
 )
 """Operators that are called for the error they may raise."""
 
+REFUSED = "smelt_refused"
+"""``node.meta`` key of calls that PyTorch is to run, whatever smelt could do with them: why."""
+
 EFFECT = "smelt_effect"
 """``node.meta`` key of calls that have an effect which their schema does not tell."""
 

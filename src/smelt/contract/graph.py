@@ -38,13 +38,18 @@ def contract(program: Program) -> Program:
         VerificationError: SM0420 to SM0427, all that is wrong at once.
         Unsupported: the graph is well formed but not for smelt (a device, a layout, a higher-order operator).
     """
-    result = _contracted(expand(program))
+    result = contracted(program)
     verify(result)
     return result
 
 
-def _contracted(program: Program) -> Program:
-    """The contract form of a program and of the bodies of its control flow, not yet verified."""
+def contracted(program: Program) -> Program:
+    """The contract form of a program and of the bodies of its control flow, not yet verified.
+
+    Raises:
+        Unsupported: a subgraph is called with other sizes than it was traced with.
+    """
+    program = expand(program)
     graph = _Rewriter(program).run()
     where.attach(graph)
     with _use_lazy_graph_module(True):
@@ -54,7 +59,7 @@ def _contracted(program: Program) -> Program:
         name = str(body.target)
         inner = operator.attrgetter(name)(program.graph_module)
         body.target = name.replace(".", "_")
-        made = _contracted(expand(body_program(inner, f"{program.name} {name}"))).graph_module
+        made = contracted(body_program(inner, f"{program.name} {name}")).graph_module
         setattr(graph_module, body.target, made)
     return dataclasses.replace(program, graph_module=graph_module)
 

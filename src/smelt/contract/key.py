@@ -12,7 +12,7 @@ from sympy import Expr
 from torch.fx import GraphModule, Node
 
 from smelt.capture import Program
-from smelt.contract.facts import environment_of, number
+from smelt.contract.facts import REFUSED, environment_of, number
 
 
 def graph_key(program: Program) -> str:
@@ -77,6 +77,8 @@ class _Writer:
                 args = self._argument(node.args, position)
                 kwargs = self._argument(node.kwargs, position) if node.kwargs else ""
                 self.text(f"{place}={target}{args}{kwargs}:{self._value(node.meta.get('val'))}")
+                if REFUSED in node.meta:
+                    self.text(f"by PyTorch: {node.meta[REFUSED]}")
 
     def ranges(self, env: Any) -> None:
         """What is known of the symbols that occurred: code may rely on it."""

@@ -37,6 +37,9 @@ _RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
 _INFERENCE_ONLY = ("aten.mkldnn_rnn_layer.default",)
 """Operators (by name: not every PyTorch has them) that look at the gradient mode, and leave results out."""
 
+COLLECTIVE = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "_dtensor")
+"""Namespaces of operators that speak to other processes."""
+
 
 def verify(program: Program) -> None:
     """Check that ``program`` keeps the contract.
@@ -45,6 +48,21 @@ def verify(program: Program) -> None:
         VerificationError: SM0420-SM0427 with all findings; a bug of smelt or of a pass given to it.
         Unsupported: nothing is wrong, but smelt cannot compile the graph; the text names every reason.
     """
+    found = unsupported(program)
+    if found:
+        located = [_located(node, reason) for node, reasons in found.items() for reason in reasons]
+        raise Unsupported("; ".join(dict.fromkeys(located)))
+
+
+def unsupported(program: Program) -> dict[Node, list[str]]:
+    """The nodes of a program in the contract form that smelt cannot compile, and why.
+
+    An input or constant is among them where its value is none that loop functions can hold.
+
+    Raises:
+        VerificationError: SM0420-SM0427 with all findings; a bug of smelt or of a pass given to it.
+        Unsupported: PyTorch has to run the whole program, as autograd sees it.
+    """
     finder = _Finder(program)
     finder.run()
     if finder.problems:
@@ -52,15 +70,19 @@ def verify(program: Program) -> None:
         code = codes.pop() if len(codes) == 1 else "SM0420"
         listed = [Problem(f"{own}: {problem.what}", problem.where) for own, problem in finder.problems]
         raise VerificationError(code, f"contract of {program.name}", listed)
-    if finder.unsupported:
-        raise Unsupported("; ".join(dict.fromkeys(finder.unsupported)))
+    return finder.unsupported
+
+
+def _located(node: Node, reason: str) -> str:
+    where = node.meta.get("where")
+    return reason if where in (None, "<unknown>") else f"{reason} (at {where})"
 
 
 class _Finder:
     def __init__(self, program: Program, bound: Iterable[Any] = ()) -> None:
         self.program = program
         self.problems: list[tuple[str, Problem]] = []
-        self.unsupported: list[str] = []
+        self.unsupported: dict[Node, list[str]] = {}
         self.bound: set[Any] = set(bound)
         self.ended = False
 
@@ -84,8 +106,7 @@ class _Finder:
         self.problems.append((code, Problem(name + what, None if node is None else node.meta.get("where"))))
 
     def _unsupported(self, node: Node, what: str) -> None:
-        where = node.meta.get("where")
-        self.unsupported.append(what if where in (None, "<unknown>") else f"{what} (at {where})")
+        self.unsupported.setdefault(node, []).append(what)
 
     # -- rules ---------------------------------------------------------------------------------------------
 
@@ -140,8 +161,10 @@ class _Finder:
         elif not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
             self._problem("SM0421", node, f"call of {_name(target)}, which is not an ATen overload")
             return
+        if getattr(target, "namespace", None) in COLLECTIVE:
+            self._unsupported(node, "a collective operation: its order counts on every process")
         if str(target) in _INFERENCE_ONLY and self.program.kind == "forward":
-            self._unsupported(node, f"{target} gives what its backward needs only where ATen records it")
+            raise Unsupported(f"{target} gives what its backward needs only where ATen records it")
         if is_mutating(target):
             self._mutation(node)
         elif self.ended:
@@ -166,7 +189,9 @@ class _Finder:
             finder = _Finder(body_program(module, str(body.target)), self.bound)
             finder.run()
             self.problems += finder.problems
-            self.unsupported += finder.unsupported
+            for inner, reasons in finder.unsupported.items():
+                for reason in reasons:
+                    self._unsupported(node, f"in its body: {_located(inner, reason)}")
             if finder.program.mutations():
                 self._unsupported(node, f"{node.target} with a body that writes to its operands")
 

@@ -15,7 +15,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
-from smelt.contract.facts import layout, new_sizes, number
+from smelt.contract.facts import REFUSED, layout, new_sizes, number
 from smelt.loops.ir import Graph, Shape, StridedView
 from smelt.lowering.tensor import Tensor
 from smelt.records import dataclass, field, replace
@@ -65,7 +65,8 @@ class Alike:
         """The number of what a node does, all of whose arguments have been through `gives`."""
         if node.op != "call_function" or isinstance(node.target, HigherOrderOperator) or new_sizes(node):
             return self._own()
-        key = (node.target, self._key(node.args), self._key(node.kwargs), _metadata(node.meta.get("val")))
+        arguments = self._key(node.args), self._key(node.kwargs)
+        key = (node.target, *arguments, _metadata(node.meta.get("val")), node.meta.get(REFUSED))
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _own(self) -> int:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._pytree import tree_leaves
 
-from smelt.contract.facts import environment_of, is_view, new_sizes, reads_number
+from smelt.contract.facts import REFUSED, environment_of, is_view, new_sizes, reads_number
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.alike import Alike, Way
@@ -261,6 +261,8 @@ class _Lowering:
         self, node: FxNode, target: OpOverload, row: Row | None, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[Way, str | None]:
         """How to lower a call; and why as a fallback, where it is one."""
+        if REFUSED in node.meta:
+            return Way.ATEN, node.meta[REFUSED]
         if is_custom(target) and meaning_of(target) is None:
             return Way.ATEN, None
         if self.builder.decided.complex and row is None:

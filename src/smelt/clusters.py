@@ -1,0 +1,104 @@
+"""A program of which smelt compiles a part: each cluster as a program, and PyTorch between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from smelt import logs
+from smelt.capture import Program, by_pytorch
+from smelt.capture.bugs import bug_of_program, is_bug
+from smelt.config import Config
+from smelt.contract import Clustered, graph_key
+from smelt.errors import Unsupported
+from smelt.reporting import CompileReport, Region
+from smelt.runtime.otherwise import at_first_call
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+
+def in_clusters(
+    parts: Clustered,
+    config: Config,
+    report: CompileReport,
+    compile_cluster: Callable[[Program, Config], Compiled],
+) -> Compiled:
+    """What runs the program: a function of ONE list. ``report`` gets the regions.
+
+    Of equal clusters the first is compiled, and the others, at their first call, take from the cache what it
+    has left there. A cluster that turns out not to be compiled is PyTorch's.
+    """
+    report.regions = list(parts.regions)
+    native = [position for position, region in enumerate(report.regions) if region.is_native]
+    seen: set[str] = set()
+    for position, cluster, call in zip(native, parts.clusters, parts.calls, strict=True):
+        make = partial(_compiled, cluster.program, config, compile_cluster, report, position)
+        key = graph_key(cluster.program)
+        call.run = at_first_call(make) if key in seen else make()
+        seen.add(key)
+    for region in report.regions:
+        for op in region.ops:
+            report.add_fallback(op, str(region.reason), region.where)
+    said = f"{len(native)} clusters of {sum(report.regions[each].nodes for each in native)} operators"
+    logs.logger.info("smelt: %s: compiled in %s", report.graph_name, said)
+    if config.clocks:
+        return _timed(parts.outer, report)
+    forward = parts.outer.forward
+
+    def call_all(args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return forward(args)
+
+    return call_all
+
+
+def _compiled(
+    program: Program,
+    config: Config,
+    compile_cluster: Callable[[Program, Config], Compiled],
+    report: CompileReport,
+    position: int,
+) -> Compiled:
+    try:
+        return compile_cluster(program, config)
+    except Exception as error:
+        if isinstance(error, Unsupported):
+            reason = error.reason
+        elif is_bug(error):
+            reason = str(bug_of_program(error, program, config))
+        else:
+            raise
+    report.regions[position] = Region("PyTorch", report.regions[position].nodes, (program.name,), reason)
+    report.add_fallback(program.name, reason.splitlines()[0])
+    return by_pytorch(program)
+
+
+class _Clock(Interpreter):
+    """Runs the outer graph call by call, and adds up how long each region takes."""
+
+    def __init__(self, module: GraphModule, report: CompileReport) -> None:
+        super().__init__(module)
+        self.report = report
+
+    def run_node(self, n: Node) -> Any:
+        start = time.perf_counter()
+        result = super().run_node(n)
+        region = n.meta.get("smelt_region")
+        if region is not None:
+            self.report.regions[region].seconds += time.perf_counter() - start
+        return result
+
+
+def _timed(outer: GraphModule, report: CompileReport) -> Compiled:
+    clock = _Clock(outer, report)
+
+    def call_all(args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return clock.boxed_run(args)
+
+    return call_all

@@ -1,0 +1,504 @@
+"""A program that smelt compiles in part: clusters, each a program of its own, and what PyTorch runs between.
+
+A *region* is all that runs in one go: a cluster, or calls that PyTorch runs one by one. Regions have a step:
+calls for PyTorch stand at even steps, clusters at odd ones, and each call at the first step of its kind that
+no argument comes after. So a region is convex, there are as few as the longest alternation of kinds asks
+for, and calls that have nothing to do with each other share a cluster.
+
+Views and arithmetic on sizes belong to no region: whoever needs one makes it again from what it looks at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from smelt.capture.program import Input, InputRole, OutputRole, Program
+from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
+from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_name
+from smelt.contract.verify import COLLECTIVE
+from smelt.errors import Unsupported
+from smelt.reporting import Region
+from smelt.symbolic import as_expr
+from smelt.symbolic.solving import solve_sizes
+
+aten = torch.ops.aten
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "flex_attention_backward"})
+_WAITS = ("wait_tensor", "wait_tensor.default")
+_NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.empty.memory_format)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A maximal part of a program that smelt compiles: a program of its own."""
+
+    program: Program
+    nodes: tuple[Node, ...]
+
+
+class Call:
+    """What stands in the outer graph for a cluster: a function of ONE list, once it is compiled."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "smelt_clusters"
+        self.run: Compiled | None = None
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        assert self.run is not None
+        return self.run(args)
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """``outer`` takes ONE list, as a compiled program does; its clusters run what ``calls`` are given."""
+
+    outer: GraphModule
+    clusters: tuple[Cluster, ...]
+    calls: tuple[Call, ...]
+    regions: tuple[Region, ...]
+
+
+def clustered(program: Program, reasons: Mapping[Node, Sequence[str]], least: int) -> Clustered:
+    """``program``, in the contract form, in clusters; ``reasons``: what `unsupported` found.
+
+    ``least``: how many operators, views and sizes apart, a cluster has at least.
+
+    Raises:
+        Unsupported: no cluster is left; the text is the reasons.
+    """
+    plan = _Steps(program, reasons)
+    plan.leave_small(least)
+    if not plan.clusters():
+        raise Unsupported("; ".join(dict.fromkeys(plan.texts())))
+    return _Cutter(program, plan).run()
+
+
+# -- which region a call is in ------------------------------------------------------------------------------
+
+
+class _Steps:
+    """The step of every call that does something, and why PyTorch runs those that smelt does not."""
+
+    def __init__(self, program: Program, reasons: Mapping[Node, Sequence[str]]) -> None:
+        self.program = program
+        self.nodes = list(program.graph_module.graph.nodes)
+        self.given = {node: "; ".join(dict.fromkeys(found)) for node, found in reasons.items()}
+        self.free = {node for node in self.nodes if _is_free(node)}
+        self.base: dict[Node, tuple[Node, ...]] = {}
+        for node in self.nodes:
+            self.base[node] = self._bases(node)
+        self.why: dict[Node, str] = {}
+        for node in self.nodes:
+            if node.op == "call_function" and node not in self.free:
+                self._ask(node)
+        self.steps = self._assign(self.why)
+
+    def _bases(self, node: Node) -> tuple[Node, ...]:
+        """What a node's value is made of, through what is free: inputs and calls that do something."""
+        if node not in self.free:
+            return (node,)
+        return tuple(dict.fromkeys(base for arg in node.all_input_nodes for base in self.base[arg]))
+
+    def _ask(self, node: Node) -> None:
+        if node in self.given:
+            self.why[node] = self.given[node]
+            return
+        source = node.args[0] if node.args else None
+        if node.target is operator.getitem and isinstance(source, Node) and source in self.why:
+            self.why[node] = self.why[source]
+            return
+        for arg in node.all_input_nodes:
+            for each in (arg, *self.base[arg]):
+                reason = self.given.get(each)
+                if reason is not None and not (each.op == "call_function" and _gives_strided(each)):
+                    self.why[node] = reason
+                    return
+
+    def _assign(self, why: Mapping[Node, str]) -> dict[Node, int]:
+        steps: dict[Node, int] = {}
+        last = 0
+        for node in self.nodes:
+            if node.op != "call_function" or node in self.free:
+                continue
+            if _is_copy_back(node):
+                continue
+            source = node.args[0] if node.args else None
+            if node.target is operator.getitem and isinstance(source, Node):
+                steps[node] = steps[source]
+                continue
+            before = [steps[base] for arg in node.all_input_nodes for base in self.base[arg] if base in steps]
+            ordered = _is_ordered(node)
+            step = max([*before, last if ordered else 0], default=0)
+            if (step % 2 == 0) != (node in why):
+                step += 1
+            steps[node] = step
+            if ordered:
+                last = step
+        self._sink_waits(steps, why)
+        return steps
+
+    def _sink_waits(self, steps: dict[Node, int], why: Mapping[Node, str]) -> None:
+        """A wait stands right before its first use: what is computed until then overlaps with it."""
+        for node in reversed(self.nodes):
+            if node in steps and _is_wait(node):
+                users = [steps[user] for user in self._users(node) if user in steps]
+                if users and len(users) == len(self._users(node)):
+                    first = min(users)
+                    steps[node] = max(steps[node], first - 1 if first % 2 else first)
+
+    def _users(self, node: Node) -> list[Node]:
+        found: list[Node] = []
+        for user in node.users:
+            found += self._users(user) if user in self.free else [user]
+        return found
+
+    # -- regions ---------------------------------------------------------------------------------------------
+
+    def clusters(self, steps: Mapping[Node, int] | None = None) -> dict[int, list[Node]]:
+        """Step → the calls of its cluster, in the order of the graph."""
+        found: dict[int, list[Node]] = {}
+        for node, step in (self.steps if steps is None else steps).items():
+            if step % 2:
+                found.setdefault(step, []).append(node)
+        return found
+
+    def leave_small(self, least: int) -> None:
+        """Give PyTorch the clusters that are not worth a call."""
+        while True:
+            small = {node for nodes in self.clusters().values() if work_of(nodes) < least for node in nodes}
+            if not small:
+                return
+            self.why.update((node, f"fewer than {least} operators together (min_cluster)") for node in small)
+            self.steps = self._assign(self.why)
+
+    def without(self, reason: str) -> int:
+        """How many clusters there were if what has this reason could be compiled."""
+        why = {node: each for node, each in self.why.items() if each != reason}
+        return len(self.clusters(self._assign(why)))
+
+    def texts(self) -> Iterator[str]:
+        for node, reason in self.given.items():
+            where = node.meta.get("where")
+            yield reason if where in (None, "<unknown>") else f"{reason} (at {where})"
+
+
+def work_of(nodes: Iterable[Node]) -> int:
+    """How many operators of a cluster do something."""
+    return sum(node.target is not operator.getitem and node.target not in _NO_WORK for node in nodes)
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node is made again where it is needed: a view, or arithmetic on sizes."""
+    if node.op != "call_function" or has_effect(node):
+        return False
+    if is_view(node.target):
+        return True
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, Node) and source.op == "call_function" and is_view(source.target)
+    if new_sizes(node) or reads_number(node.target):
+        return False
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _is_ordered(node: Node) -> bool:
+    """Whether a call keeps its place among others with effects."""
+    if getattr(node.target, "namespace", None) in COLLECTIVE:
+        return not _is_wait(node)
+    return has_effect(node) and higher_order_name(node.target) not in _WITHOUT_EFFECT
+
+
+def _is_wait(node: Node) -> bool:
+    target = node.target
+    return getattr(target, "namespace", None) in COLLECTIVE and target.__name__ in _WAITS  # type: ignore[union-attr]
+
+
+def _gives_strided(node: Node) -> bool:
+    """Whether what PyTorch makes is nothing that smelt could not take: its values are plain tensors."""
+    return all(
+        not isinstance(value, torch.Tensor)
+        or (
+            value.device.type == "cpu"
+            and value.layout is torch.strided
+            and not (value.is_quantized or value.is_nested)
+        )
+        for value in tree_leaves(node.meta.get("val"))
+    )
+
+
+def _is_copy_back(node: Node) -> bool:
+    target = node.args[0] if node.args else None
+    return node.target is aten.copy_.default and isinstance(target, Node) and target.op == "placeholder"
+
+
+# -- the graphs ---------------------------------------------------------------------------------------------
+
+
+class _Cutter:
+    """Writes a graph for each cluster, and the outer one that calls them."""
+
+    def __init__(self, program: Program, plan: _Steps) -> None:
+        self.program, self.plan = program, plan
+        self.module = program.graph_module
+        self.inputs = {each.name: each for each in program.inputs}
+        self.outer = Graph()
+        self.env: dict[Node, Node] = {}
+        self.copies = [node for node in plan.nodes if _is_copy_back(node)]
+        self.joined: dict[str, int] = {}
+
+    def run(self) -> Clustered:
+        plan = self.plan
+        for node in plan.nodes:
+            if node.op == "placeholder":
+                self.env[node] = self.outer.node_copy(node)
+        inside = {node: self._step_of_copy(node) for node in self.copies}
+        made: list[Cluster] = []
+        calls: list[Call] = []
+        regions: list[Region] = []
+        for step in sorted({*plan.steps.values()}):
+            nodes = [node for node in plan.nodes if plan.steps.get(node) == step]
+            if step % 2:
+                number = len(made) + 1
+                copies = [node for node, place in inside.items() if place == step]
+                cluster = self._cluster(nodes, copies, f"{self.program.name} cluster {number}")
+                call = Call(f"cluster_{number}")
+                self._call(cluster, call, len(regions))
+                made.append(cluster)
+                calls.append(call)
+                regions.append(Region(f"cluster {number}", work_of(nodes)))
+            else:
+                for region, group in self._left(nodes):
+                    for node in group:
+                        self._outside(node).meta["smelt_region"] = len(regions)
+                    regions.append(region)
+        for node in self.copies:
+            if inside[node] is None:
+                self._outside(node)
+        output = self.program.output
+        self.outer.output(torch.fx.node.map_arg(output.args[0], self._outside))
+        self.outer.set_codegen(torch.fx.graph._BoxedCodeGen())
+        root = GraphModule(self.module, self.outer, "Clustered")
+        return Clustered(root, tuple(made), tuple(calls), tuple(regions))
+
+    def _left(self, nodes: Sequence[Node]) -> Iterator[tuple[Region, list[Node]]]:
+        """What PyTorch runs at one step, in order: neighbours with one reason."""
+        for reason, neighbours in itertools.groupby(nodes, self.plan.why.__getitem__):
+            group = list(neighbours)
+            work = [node for node in group if node.target is not operator.getitem]
+            ops = tuple(dict.fromkeys(str(node.target) for node in work))
+            where = next((node.meta.get("where") for node in work), None)
+            yield Region("PyTorch", len(work), ops, reason, where, self._joined(reason)), group
+
+    def _joined(self, reason: str) -> int:
+        """How many clusters fewer there were without what has this reason."""
+        if reason not in self.joined:
+            self.joined[reason] = len(self.plan.clusters()) - self.plan.without(reason)
+        return self.joined[reason]
+
+    # -- the outer graph -------------------------------------------------------------------------------------
+
+    def _outside(self, node: Node) -> Node:
+        """The node in the outer graph; what is free is made there when it is asked for."""
+        found = self.env.get(node)
+        if found is None:
+            for arg in node.all_input_nodes:
+                self._outside(arg)
+            found = self.env[node] = self.outer.node_copy(node, self.env.__getitem__)
+        return found
+
+    def _call(self, cluster: Cluster, call: Call, region: int) -> None:
+        """Call a cluster; its outputs become values of the outer graph."""
+        inner = cluster.program.placeholders
+        sources = [node.meta["smelt_source"] for node in inner]
+        packed = self.outer.call_function(packed_list, tuple(self._source(each) for each in sources))
+        results = self.outer.call_function(call, (packed,))
+        results.meta["smelt_region"] = region
+        for position, source in enumerate(_outputs(self.plan, cluster)):
+            got = self.outer.call_function(operator.getitem, (results, position))
+            got.meta.update(source.meta)
+            self.env[source] = got
+
+    def _source(self, source: Any) -> Node:
+        if isinstance(source, Node):
+            return self._outside(source)
+        tensor, dim = source  # a size that nothing has as a number
+        return self.outer.call_function(aten.sym_size.int, (self._outside(tensor), dim))
+
+    def _step_of_copy(self, node: Node) -> int | None:
+        """The cluster that overwrites an input: it computes the value, and nobody reads the input later."""
+        target, source = node.args[0], node.args[1]
+        assert isinstance(target, Node)
+        if not isinstance(source, Node):
+            return None
+        steps = self.plan.steps
+        bases = self.plan.base[source]
+        if len(bases) != 1 or not steps.get(bases[0], 0) % 2:
+            return None
+        step = steps[bases[0]]
+        for each in self.plan.nodes:
+            if each is not node and target in (
+                base for arg in each.all_input_nodes for base in self.plan.base[arg]
+            ):
+                if each in self.plan.free:
+                    continue
+                if each.op == "output" or _is_copy_back(each) or steps[each] > step:
+                    return None
+        return step
+
+    # -- a cluster -------------------------------------------------------------------------------------------
+
+    def _cluster(self, nodes: Sequence[Node], copies: Sequence[Node], name: str) -> Cluster:
+        graph = Graph()
+        writer = _Inside(graph, set(nodes), self.plan.free)
+        for node in (*nodes, *copies):
+            writer.add(node)
+        outputs = _wanted(self.plan, nodes, copies)
+        known = [
+            node
+            for node in self.plan.nodes
+            if node.op != "output" and all(each in self.env for each in self.plan.base[node])
+        ]
+        writer.bind_sizes(outputs, known)
+        made = graph.output(tuple(writer.env[node] for node in outputs))
+        made.meta["where"] = None
+        module = GraphModule(self.module, graph, "Cluster")
+        inputs = tuple(self._input(node) for node in graph.find_nodes(op="placeholder"))
+        roles: tuple[OutputRole, ...] = tuple("user" for _ in outputs)
+        program = replace(self.program, graph_module=module, inputs=inputs, output_roles=roles, name=name)
+        return Cluster(program, tuple(nodes) + tuple(copies))
+
+    def _input(self, node: Node) -> Input:
+        source = node.meta["smelt_source"]
+        known = (
+            self.inputs.get(source.name) if isinstance(source, Node) and source.op == "placeholder" else None
+        )
+        if known is not None:
+            return replace(known, name=node.name)
+        tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        role: InputRole = "size" if not tensor else "saved" if self.program.kind == "backward" else "user"
+        return Input(node.name, role)
+
+
+def packed_list(*values: Any) -> list[Any]:
+    """The arguments of a cluster: a list that it may empty."""
+    return [*values]
+
+
+def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> list[Node]:
+    """The values of a cluster that somebody outside of it looks at."""
+    own = {*nodes, *copies}
+    return [
+        node
+        for node in nodes
+        if not isinstance(node.meta.get("val"), (list, tuple))
+        and any(user not in own for user in plan._users(node))
+    ]
+
+
+def _outputs(plan: _Steps, cluster: Cluster) -> list[Node]:
+    copies = [node for node in cluster.nodes if _is_copy_back(node)]
+    return _wanted(plan, [node for node in cluster.nodes if not _is_copy_back(node)], copies)
+
+
+class _Inside:
+    """One cluster's graph: its calls, what is free and asked for in it, and placeholders for all else."""
+
+    def __init__(self, graph: Graph, own: Collection[Node], free: Collection[Node]) -> None:
+        self.graph, self.own, self.free = graph, own, free
+        self.env: dict[Node, Node] = {}
+
+    def add(self, node: Node) -> Node:
+        found = self.env.get(node)
+        if found is not None:
+            return found
+        if node.op == "get_attr":
+            found = self.graph.node_copy(node)
+        elif node in self.own or _is_copy_back(node) or self._follows(node):
+            for arg in node.all_input_nodes:
+                self.add(arg)
+            found = self.graph.node_copy(node, self.env.__getitem__)
+        else:
+            found = self._placeholder(node.name, node.meta, node)
+        self.env[node] = found
+        return found
+
+    def _follows(self, node: Node) -> bool:
+        """A view is made inside; a size is a number that comes in, unless it is one of a tensor inside."""
+        if node not in self.free:
+            return False
+        if is_view(node.target) or node.target is operator.getitem:
+            return True
+        return any(self._is_inside(arg) for arg in node.all_input_nodes)
+
+    def _is_inside(self, node: Node) -> bool:
+        return node in self.own or (node in self.free and any(map(self._is_inside, node.all_input_nodes)))
+
+    def _placeholder(self, name: str, meta: Mapping[str, Any], source: Any) -> Node:
+        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
+        with self.graph.inserting_before(first) if first is not None else self.graph.inserting_after():
+            made = self.graph.placeholder(name)
+        made.meta.update({key: meta[key] for key in ("val", "where", "stack_trace") if key in meta})
+        made.meta["smelt_source"] = source
+        return made
+
+    def bind_sizes(self, outputs: Sequence[Node], known: Sequence[Node]) -> None:
+        """Inputs for the size symbols that nothing in the cluster tells.
+
+        Raises:
+            Unsupported: nothing outside has such a size either.
+        """
+        bound: set[Any] = set()
+        needed: set[Any] = set()
+        shapes = []
+        for node in self.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder":
+                bound.update(
+                    each for each in _numbers(value) if hasattr(each, "is_symbol") and each.is_symbol
+                )
+                if isinstance(value, torch.Tensor):
+                    shapes.append((node.name, [as_expr(size) for size in value.shape]))
+            if node.op == "call_function":
+                bound.update(new_sizes(node))
+            for each in _numbers(value):
+                needed.update(getattr(each, "free_symbols", ()))
+        bound.update(each.symbol for each in solve_sizes(shapes, bound))
+        for symbol in sorted(needed - bound, key=str):
+            source, value = _source_of(symbol, known)
+            self._placeholder(str(symbol), {"val": value, "where": None}, source)
+
+
+def _source_of(symbol: Any, known: Iterable[Node]) -> tuple[Any, Any]:
+    """What gives a size: a node that is it, or a tensor and a dimension; and the size as tracing has it."""
+    tensors = []
+    for node in known:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and number(value) == symbol:
+            return node, value
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            tensors += [(node, dim, size) for dim, size in enumerate(value.shape) if number(size) == symbol]
+    if not tensors:
+        raise Unsupported(f"the size {symbol} is no dimension of a tensor")
+    node, dim, size = tensors[0]
+    return (node, dim), size
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    for each in tree_leaves(value):
+        if isinstance(each, torch.Tensor):
+            yield from (number(size) for size in each.shape)
+            if each.layout is torch.strided:
+                yield from (number(size) for size in (*each.stride(), each.storage_offset()))
+        elif isinstance(each, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            yield number(each)
