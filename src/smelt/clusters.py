@@ -16,7 +16,7 @@ from smelt.capture.bugs import bug_of_program, is_bug
 from smelt.config import Config
 from smelt.contract import Clustered, graph_key
 from smelt.errors import Unsupported
-from smelt.reporting import CompileReport, Region
+from smelt.reporting import CompileReport, PartTime, Region
 from smelt.runtime.otherwise import at_first_call
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -84,6 +84,7 @@ class _Clock(Interpreter):
     def __init__(self, module: GraphModule, report: CompileReport) -> None:
         super().__init__(module)
         self.report = report
+        self.calls = 0
 
     def run_node(self, n: Node) -> Any:
         start = time.perf_counter()
@@ -93,11 +94,23 @@ class _Clock(Interpreter):
             self.report.regions[region].seconds += time.perf_counter() - start
         return result
 
+    def read(self) -> list[PartTime]:
+        """What PyTorch ran so far; clusters have clocks of their own."""
+        left = [region for region in self.report.regions if not region.is_native]
+        found = {", ".join(region.ops): PartTime(", ".join(region.ops), "aten") for region in left}
+        for region in left:
+            part = found[", ".join(region.ops)]
+            part.calls += self.calls
+            part.seconds += region.seconds
+        return list(found.values())
+
 
 def _timed(outer: GraphModule, report: CompileReport) -> Compiled:
     clock = _Clock(outer, report)
+    report.clocks = clock.read
 
     def call_all(args: list[Any]) -> Sequence[Any]:
+        clock.calls += 1
         with torch.no_grad():
             return clock.boxed_run(args)
 

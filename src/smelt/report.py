@@ -49,7 +49,8 @@ def total_fallbacks(reports: Sequence[CompileReport]) -> list[Fallback]:
 def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
     """What happened, as plain data."""
     return {
-        "graphs": len(reports),
+        "graphs": sum(not report.is_cluster for report in reports),
+        "clusters": sum(report.is_cluster for report in reports),
         "eager_graphs": sum(report.kind == "eager" for report in reports),
         "kernels": sum(report.kernels for report in reports),
         "native_calls": sum(report.native_calls for report in reports),
@@ -87,8 +88,10 @@ def overview(reports: Sequence[CompileReport]) -> RenderableType:
     """A few lines: graphs, kernels, ATen calls, fallbacks, smelt's own compile time by phase."""
     facts = summary(reports)
     grid = Table.grid(padding=(0, 2))
-    graphs = Counter(report.kind for report in reports)
+    graphs = Counter(report.kind for report in reports if not report.is_cluster)
     grid.add_row("graphs", ", ".join(f"{count} {kind}" for kind, count in graphs.items()) or "none")
+    if facts["clusters"]:
+        grid.add_row("clusters", f"{facts['clusters']}, PyTorch between them")
     grid.add_row("kernels", f"{facts['kernels']} in {facts['native_calls']} native call(s)")
     grid.add_row("ATen calls", Text(_counted(facts["externs"]), overflow="fold"))
     if facts["contractions"]:
@@ -128,6 +131,9 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
     for report in reports:
         heading = f"{report.graph_name} ({report.kind})"
         parts.append(Text(heading, style="bold"))
+        if report.regions:
+            parts += [*size_lines(report), region_table(report), Text("")]
+            continue
         facts = f"  {report.kernels} kernels in {report.native_calls} native call(s), arena "
         facts += _bytes(report.arena_bytes)
         if report.folded:
@@ -146,6 +152,26 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
         parts += [Text(f"  fallback {each}", style="yellow") for each in report.fallbacks]
         parts.append(Text(""))
     return Group(*parts)
+
+
+def region_table(report: CompileReport) -> Table:
+    """The clusters of a graph and what PyTorch runs between them, in order."""
+    total = sum(region.seconds for region in report.regions)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
+    table.add_column("region")
+    table.add_column("operators", justify="right")
+    if total:
+        table.add_column("time", justify="right")
+    table.add_column("what and why")
+    table.add_column("where")
+    for region in report.regions:
+        share = [f"{region.seconds / total:.0%}"] if total else []
+        saves = f"; compiled too, it saves {region.joins} clusters" if region.joins else ""
+        why = "compiled" if region.is_native else f"{', '.join(region.ops)}: {region.reason}{saves}"
+        style = "" if region.is_native else "yellow"
+        cells = (region.name, str(region.nodes), *share, why, region.where or "")
+        table.add_row(*(Text(cell, style, overflow="fold") for cell in cells))
+    return table
 
 
 def size_lines(report: CompileReport) -> list[Text]:

@@ -230,6 +230,11 @@ class CompileReport:
                 self._within[-1] += taken
 
     @property
+    def is_cluster(self) -> bool:
+        """Whether this is a part of another graph, whose report has it among its ``regions``."""
+        return " cluster " in self.graph_name
+
+    @property
     def seconds(self) -> float:
         """smelt's own compile time."""
         return sum(self.phase_seconds.values())

@@ -13,6 +13,8 @@ from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import out, progress
 from smelt.errors import SmeltError
 
+_TIMED_RUNS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Break:
@@ -84,8 +86,34 @@ def _compile(
         torch._dynamo.utils.counters.clear()
         workload.runner(program, workload.compiled("smelt", program.call, setup), setup)()
         reports = smelt.reports()
+        if any(report.regions for report in reports):
+            _time_regions(reports, program, setup)
         broken = bool(torch._dynamo.utils.counters["graph_break"])
     return reports, _breaks(program, train) if broken else []
+
+
+def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> None:
+    """How long each region runs: the program is compiled once more, with clocks."""
+    from dataclasses import replace
+
+    import torch
+
+    import smelt
+    from smelt.cli import workload
+
+    torch._dynamo.reset()
+    smelt.reset()
+    clocked = replace(setup, options=(*setup.options, ("clocks", True)))
+    run = workload.runner(program, workload.compiled("smelt", program.call, clocked), clocked)
+    run()
+    again = [report for report in smelt.reports() if report.regions]
+    for region in (region for report in again for region in report.regions):
+        region.seconds = 0.0  # the first run compiles
+    for _ in range(_TIMED_RUNS):
+        run()
+    for report, timed in zip([report for report in reports if report.regions], again, strict=True):
+        for region, each in zip(report.regions, timed.regions, strict=True):
+            region.seconds = each.seconds / _TIMED_RUNS
 
 
 def _breaks(program: specs.Program, train: bool) -> list[Break]:

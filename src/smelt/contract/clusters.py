@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from smelt.capture.program import Input, InputRole, OutputRole, Program
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
 from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_name
-from smelt.contract.verify import COLLECTIVE
-from smelt.errors import Unsupported
+from smelt.contract.verify import COLLECTIVE, QUANTIZED
+from smelt.errors import SmeltError, Unsupported
 from smelt.reporting import Region
 from smelt.symbolic import as_expr
 from smelt.symbolic.solving import solve_sizes
@@ -121,7 +121,8 @@ class _Steps:
         for arg in node.all_input_nodes:
             for each in (arg, *self.base[arg]):
                 reason = self.given.get(each)
-                if reason is not None and not (each.op == "call_function" and _gives_strided(each)):
+                made = each.op == "call_function" and reason != QUANTIZED and _gives_strided(each)
+                if reason is not None and not made:
                     self.why[node] = reason
                     return
 
@@ -237,6 +238,16 @@ def _gives_strided(node: Node) -> bool:
     )
 
 
+def _is_row_major(value: torch.Tensor) -> bool:
+    """Whether a tensor of symbolic sizes lies row by row (no guard is added)."""
+    step = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride())):
+        if number(stride) != step:
+            return False
+        step = step * number(size)
+    return True
+
+
 def _is_copy_back(node: Node) -> bool:
     target = node.args[0] if node.args else None
     return node.target is aten.copy_.default and isinstance(target, Node) and target.op == "placeholder"
@@ -256,6 +267,7 @@ class _Cutter:
         self.env: dict[Node, Node] = {}
         self.copies = [node for node in plan.nodes if _is_copy_back(node)]
         self.joined: dict[str, int] = {}
+        self.laid_out: dict[Node, Node] = {}
 
     def run(self) -> Clustered:
         plan = self.plan
@@ -285,8 +297,12 @@ class _Cutter:
         for node in self.copies:
             if inside[node] is None:
                 self._outside(node)
-        output = self.program.output
-        self.outer.output(torch.fx.node.map_arg(output.args[0], self._outside))
+        roles = self.program.output_roles
+        results = [
+            torch.fx.node.map_arg(value, self._laid_out if role == "saved" else self._outside)
+            for value, role in zip(self.program.outputs, roles, strict=True)
+        ]
+        self.outer.output(tuple(results))
         self.outer.set_codegen(torch.fx.graph._BoxedCodeGen())
         root = GraphModule(self.module, self.outer, "Clustered")
         return Clustered(root, tuple(made), tuple(calls), tuple(regions))
@@ -320,8 +336,8 @@ class _Cutter:
     def _call(self, cluster: Cluster, call: Call, region: int) -> None:
         """Call a cluster; its outputs become values of the outer graph."""
         inner = cluster.program.placeholders
-        sources = [node.meta["smelt_source"] for node in inner]
-        packed = self.outer.call_function(packed_list, tuple(self._source(each) for each in sources))
+        given = tuple(self._source(node.meta["smelt_source"]) for node in inner)
+        packed = self.outer.call_function(packed_list, given)
         results = self.outer.call_function(call, (packed,))
         results.meta["smelt_region"] = region
         for position, source in enumerate(_outputs(self.plan, cluster)):
@@ -331,9 +347,23 @@ class _Cutter:
 
     def _source(self, source: Any) -> Node:
         if isinstance(source, Node):
-            return self._outside(source)
+            return self._laid_out(source)
         tensor, dim = source  # a size that nothing has as a number
         return self.outer.call_function(aten.sym_size.int, (self._outside(tensor), dim))
+
+    def _laid_out(self, node: Node) -> Node:
+        """A value as a compiled program takes it: what PyTorch makes may lie otherwise than traced."""
+        found, value = self._outside(node), node.meta.get("val")
+        made = all(self.plan.steps.get(base, 1) % 2 for base in self.plan.base[node])
+        if made or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return found
+        if node not in self.laid_out:
+            strides = [stride if isinstance(stride, int) else None for stride in value.stride()]
+            order = None if None in strides else tuple(strides)
+            if order is None and not _is_row_major(value):
+                return found
+            self.laid_out[node] = self.outer.call_function(laid_out, (found, value.dtype, order))
+        return self.laid_out[node]
 
     def _step_of_copy(self, node: Node) -> int | None:
         """The cluster that overwrites an input: it computes the value, and nobody reads the input later."""
@@ -393,6 +423,25 @@ class _Cutter:
 def packed_list(*values: Any) -> list[Any]:
     """The arguments of a cluster: a list that it may empty."""
     return [*values]
+
+
+def laid_out(x: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """``x`` with these strides (None: contiguous), a copy where it has others.
+
+    Raises:
+        SmeltError: SM0406 it has another dtype, which no copy mends.
+
+    >>> laid_out(torch.ones(2, 3), torch.float32, (1, 2)).stride()
+    (1, 2)
+    """
+    if x.dtype != dtype:
+        raise SmeltError("SM0406", f"an operator gave {x.dtype}, and {dtype} was expected")
+    if strides is None:
+        return x.contiguous()
+    own = x.stride()
+    if own == strides or all(size < 2 or a == b for size, a, b in zip(x.shape, own, strides)):
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=dtype).copy_(x)
 
 
 def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> list[Node]:

@@ -40,6 +40,12 @@ _INFERENCE_ONLY = ("aten.mkldnn_rnn_layer.default",)
 COLLECTIVE = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "_dtensor")
 """Namespaces of operators that speak to other processes."""
 
+QUANTIZED = "a quantized or nested tensor"
+"""The reason of values that are none of plain elements, whatever their metadata says."""
+
+_QUANTIZING = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
+_UNQUANTIZING = ("dequantize", "int_repr", "q_per_channel_scales", "q_per_channel_zero_points")
+
 
 def verify(program: Program) -> None:
     """Check that ``program`` keeps the contract.
@@ -83,6 +89,7 @@ class _Finder:
         self.program = program
         self.problems: list[tuple[str, Problem]] = []
         self.unsupported: dict[Node, list[str]] = {}
+        self.quantized: set[Node] = set()
         self.bound: set[Any] = set(bound)
         self.ended = False
 
@@ -163,6 +170,9 @@ class _Finder:
             return
         if getattr(target, "namespace", None) in COLLECTIVE:
             self._unsupported(node, "a collective operation: its order counts on every process")
+        if self._is_quantized(node):  # fake tensors forget it
+            self.quantized.add(node)
+            self._unsupported(node, QUANTIZED)
         if str(target) in _INFERENCE_ONLY and self.program.kind == "forward":
             raise Unsupported(f"{target} gives what its backward needs only where ATen records it")
         if is_mutating(target):
@@ -178,6 +188,13 @@ class _Finder:
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and isinstance(number(value), Symbol):
             self.bound.add(number(value))
         self._value(node, value)
+
+    def _is_quantized(self, node: Node) -> bool:
+        if getattr(node.target, "namespace", None) != "aten":
+            return node.target is operator.getitem and node.args[0] in self.quantized
+        name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
+        takes = not self.quantized.isdisjoint(node.all_input_nodes)
+        return name in _QUANTIZING or (takes and name not in _UNQUANTIZING)
 
     def _bodies(self, node: Node) -> None:
         """A body keeps the contract too; it may use every size that is bound where it is called."""
@@ -245,7 +262,7 @@ class _Finder:
         elif value.layout is not torch.strided:
             self._unsupported(node, f"a {value.layout} tensor: smelt compiles strided tensors")
         elif value.is_quantized or value.is_nested:
-            self._unsupported(node, "a quantized or nested tensor")
+            self._unsupported(node, QUANTIZED)
         else:
             self._symbols(node, [*value.shape, *value.stride()])
 
