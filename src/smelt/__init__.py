@@ -6,18 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smelt.api import compile, reports, reset
+    from smelt.contract.outside import decomposes, lowers
     from smelt.errors import SmeltError
     from smelt.mlir.export import Exported, export
     from smelt.reporting import CompileReport, Fallback
 
 __version__ = "0.1.0"
 
-__all__ = ["CompileReport", "Exported", "Fallback", "SmeltError", "compile", "export", "reports", "reset"]
+__all__ = [
+    "CompileReport",
+    "Exported",
+    "Fallback",
+    "SmeltError",
+    "compile",
+    "decomposes",
+    "export",
+    "lowers",
+    "reports",
+    "reset",
+]
 
 _HOMES = {
     "compile": "smelt.api",
     "reports": "smelt.api",
     "reset": "smelt.api",
+    "lowers": "smelt.contract.outside",
+    "decomposes": "smelt.contract.outside",
     "export": "smelt.mlir.export",
     "Exported": "smelt.mlir.export",
     "SmeltError": "smelt.errors",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from smelt.contract import outside
 from smelt.contract.attention import ATTENTION
 from smelt.contract.composites import DECOMPOSITIONS
 from smelt.contract.optimizers import optimizer_decompositions
@@ -110,12 +111,12 @@ def decompositions() -> Table:
     >>> torch.ops.aten.addcmul.default in decompositions(), torch.ops.aten.addmm.default in decompositions()
     (True, False)
     """
-    return {**_below_autograd(), **quantized_decomposed()}
+    return {**_below_autograd(), **quantized_decomposed(), **outside.DECOMPOSITIONS}
 
 
 def export_decompositions() -> Table:
     """The table for ``ExportedProgram.run_decompositions``: with the composites that autograd takes apart."""
-    return {**_with_composites(), **quantized_decomposed()}
+    return {**_with_composites(), **quantized_decomposed(), **outside.DECOMPOSITIONS}
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from smelt.capture import Program
 from smelt.contract.facts import REFUSED, environment_of, number
+from smelt.contract.outside import digest_of
 
 
 def graph_key(program: Program) -> str:
@@ -77,6 +78,9 @@ class _Writer:
                 args = self._argument(node.args, position)
                 kwargs = self._argument(node.kwargs, position) if node.kwargs else ""
                 self.text(f"{place}={target}{args}{kwargs}:{self._value(node.meta.get('val'))}")
+                known = digest_of(node.target)
+                if known is not None:
+                    self.text(f"row: {known}")
                 if REFUSED in node.meta:
                     self.text(f"by PyTorch: {node.meta[REFUSED]}")
 

@@ -263,7 +263,7 @@ class _Lowering:
         """How to lower a call; and why as a fallback, where it is one."""
         if REFUSED in node.meta:
             return Way.ATEN, node.meta[REFUSED]
-        if is_custom(target) and meaning_of(target) is None:
+        if is_custom(target) and row is None and meaning_of(target) is None:
             return Way.ATEN, None
         if self.builder.decided.complex and row is None:
             return Way.ATEN, None if chosen(target) else f"complex numbers: {_no_row(target)}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from smelt.contract import outside
+
 Row = Callable[..., Any]
 
 TABLE: dict[torch._ops.OpOverload, Row] = {}
@@ -77,4 +79,4 @@ def complex_row_of(overload: torch._ops.OpOverload) -> Row | None:
 
 def row_of(overload: torch._ops.OpOverload) -> Row | None:
     """The row of an overload, or None."""
-    return TABLE.get(overload) or NAMED.get(overload.name())
+    return outside.ROWS.get(overload) or TABLE.get(overload) or NAMED.get(overload.name())
