@@ -108,12 +108,16 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 def _(x): return torch.empty_like(x)
 @smelt.lowers(scaled)
 def row(ctx, x):
-    return ctx.pointwise(lambda i: ops.mul(x.load(i), ops.constant({factor}, x.dtype)), shape=x.shape, dtype=x.dtype)
-print(torch.compile(lambda x: scaled(x) + 1, backend="smelt")(torch.ones(3)).tolist(), smelt.reports()[-1].cache_hit)
+    def element(index):
+        return ops.mul(x.load(index), ops.constant({factor}, x.dtype))
+    return ctx.pointwise(element, shape=x.shape, dtype=x.dtype)
+result = torch.compile(lambda x: scaled(x) + 1, backend="smelt")(torch.ones(3))
+print(result.tolist(), smelt.reports()[-1].cache_hit)
 """
 
 
-def test_the_cache_knows_the_rows_source(tmp_path: Path) -> None:
+def test_the_cache_knows_the_rows_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
     script, found = tmp_path / "script.py", []
     for factor in (2.0, 2.0, 3.0):
         script.write_text(SCRIPT.format(factor=factor))

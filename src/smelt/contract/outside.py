@@ -27,14 +27,14 @@ _DIGESTS: dict[OpOverload, str] = {}
 def lowers(*operators: Any) -> Callable[[Function], Function]:
     """Teach smelt to compile an operator: ``@smelt.lowers(op)`` above a row, as smelt's own table has them.
 
-    ``operators``: what ``torch.library.custom_op`` gives, an overload or packet of ``torch.ops``, or a name as
-    ``"mine::twice"``. The row gets a `smelt.lowering.builder.Builder` and the call's arguments, tensors as
+    ``operators``: what ``torch.library.custom_op`` gives, an overload or packet of ``torch.ops``, or a name
+    as ``"mine::twice"``. The row gets a `smelt.lowering.builder.Builder` and the call's arguments, tensors as
     `smelt.lowering.tensor.Tensor` (``shape``, ``dtype``, ``load(index)``), and gives what the operator gives:
     ``ctx.pointwise(inner_fn, shape=…, dtype=…)`` with a function from an index to a value, in which
     ``smelt.ops.ops`` computes. ``Unsupported(reason)`` raised in it has PyTorch run that call.
 
     A row stands in for the forward only; its gradient is what ``register_autograd`` says. What is compiled
-    already stays as it is until `smelt.reset`. Compiled programs in the cache depend on the row's source file.
+    already stays as it is until `smelt.reset`. Programs in the cache depend on the row's source file.
 
     Raises:
         SmeltError: SM0106 that is no operator.
