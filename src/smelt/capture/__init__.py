@@ -1,6 +1,7 @@
 """How a graph is got: Dynamo and AOTAutograd, ``torch.export``, tracing a function. One result: `Program`."""
 
 from smelt.capture.aot import Compiled, CompileProgram, by_pytorch, capture_aot, tell_orders
+from smelt.capture.compare import compare, tee
 from smelt.capture.direct import mark_whole, past_dynamo
 from smelt.capture.export import capture_export, export
 from smelt.capture.floats import floats_settled
@@ -18,10 +19,12 @@ __all__ = [
     "capture_aot",
     "capture_export",
     "capture_function",
+    "compare",
     "export",
     "floats_settled",
     "mark_whole",
     "past_dynamo",
     "shape_env_of",
+    "tee",
     "tell_orders",
 ]

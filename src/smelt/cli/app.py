@@ -16,6 +16,7 @@ from smelt.errors import SmeltError, is_input
 SPEC_HELP = "module:factory or file.py:factory; the factory returns (model, args, kwargs)."
 _BENCH_EXAMPLE = "Example: smelt bench benchmarks/zoo.py:bert_base --vs inductor --threads 2 --json bert.json"
 _EXPLAIN_EXAMPLE = "Example: smelt explain benchmarks/zoo.py:layernorm_gelu_residual --stage nest"
+_CAPTURE_EXAMPLE = "Example: smelt capture benchmarks/zoo.py:tiny"
 _EXPORT_EXAMPLE = "Example: smelt export benchmarks/zoo.py:tiny --to linalg -o tiny.mlir --dynamic x=0:batch"
 _SCHEMA_EXAMPLE = "Example: smelt schema aten::add.Tensor"
 _REPRO_EXAMPLE = "Example: smelt repro, then smelt repro ~/.cache/smelt/repros/SM0505-1a2b3c4d.py -o small.py"
@@ -175,6 +176,18 @@ def explain(
         dynamic=dynamic,
         options=_options(option),
     )
+
+
+@app.command(epilog=_CAPTURE_EXAMPLE)
+def capture(
+    spec: Spec,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Print every graph as well.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print plain data instead of a table.")] = False,
+) -> None:
+    """Get a program's graph every way there is, side by side: what is refused, fixed, or wrong elsewhere."""
+    from smelt.cli.capture import capture as run
+
+    run(spec, graphs=graphs, json=json)
 
 
 @app.command(epilog=_EXPORT_EXAMPLE)

@@ -1,0 +1,106 @@
+"""`smelt.compile(function, capture=…)`: a graph that is got in another way than by Dynamo, compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from smelt.errors import SmeltError
+
+Compile = Callable[[Any], Any]
+
+WAYS = ("dynamo", "export", "symbolic", "trace", "script", "make_fx")
+
+
+def compile_captured(
+    function: Callable[..., Any], way: str, dynamic: bool | None, compile: Compile
+) -> Callable[..., Any]:
+    """``function``, captured in this way at the first call with arguments of a kind, and compiled.
+
+    Of a kind are arguments of the same dtypes, sizes, gradients wanted and plain values. ``compile``: compiles
+    a module, TorchScript or an exported program. With ``dynamic``, ``export`` has symbols for all sizes.
+
+    Raises:
+        SmeltError: SM0107 there is no such way; at a call: SM0108 the way refuses the function.
+    """
+    if way not in WAYS:
+        raise SmeltError("SM0107", f"capture {way!r}", remedy="ways: " + ", ".join(WAYS))
+    known: dict[Hashable, Callable[..., Any]] = {}
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kind = _kind((args, kwargs))
+        found = known.get(kind)
+        if found is None:
+            try:
+                graph = _captured(function, way, args, kwargs, bool(dynamic))
+            except Exception as error:
+                first = next(iter(str(error).strip().splitlines()), "")
+                raise SmeltError(
+                    "SM0108",
+                    f"{way} refuses {getattr(function, '__name__', type(function).__name__)}",
+                    why=f"{type(error).__name__}: {first}",
+                    remedy="smelt.capture.compare shows which way takes it",
+                ) from error
+            found = known[kind] = compile(graph)
+        return found(*args, **kwargs)
+
+    return call
+
+
+def _captured(
+    function: Callable[..., Any], way: str, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool
+) -> Any:
+    if way == "symbolic":
+        return torch.fx.symbolic_trace(function)
+    if way == "script":
+        return torch.jit.script(function)
+    if way == "export":
+        module = function if isinstance(function, torch.nn.Module) else _Module(function)
+        sizes = None
+        if dynamic:
+            auto = torch.export.Dim.AUTO
+            sizes = pytree.tree_map(
+                lambda x: dict.fromkeys(range(x.dim()), auto) if isinstance(x, torch.Tensor) else None,
+                (args, kwargs) if isinstance(function, torch.nn.Module) else ((args,), kwargs),
+            )
+            sizes = sizes[0] if not kwargs else {**dict(zip(_names(module), sizes[0])), **sizes[1]}
+        return torch.export.export(module, args, kwargs or None, dynamic_shapes=sizes)
+    if kwargs:
+        raise TypeError(f"{way} takes no arguments by name ({', '.join(kwargs)})")
+    if way == "trace":
+        return torch.jit.trace(function, args, check_trace=False)
+    return make_fx(function)(*args)
+
+
+class _Module(torch.nn.Module):
+    """A function as a module: ``torch.export`` takes no others."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _names(module: torch.nn.Module) -> list[str]:
+    import inspect
+
+    return list(inspect.signature(module.forward).parameters)
+
+
+def _kind(arguments: Any) -> Hashable:
+    leaves, spec = pytree.tree_flatten(arguments)
+    found: list[Hashable] = [str(spec), torch.is_grad_enabled()]
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            found.append((leaf.dtype, tuple(leaf.shape), tuple(leaf.stride()), leaf.requires_grad))
+        else:
+            found.append((type(leaf), repr(leaf)))
+    return tuple(found)
