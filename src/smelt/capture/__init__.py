@@ -7,6 +7,8 @@ from smelt.capture.floats import floats_settled
 from smelt.capture.function import capture_function
 from smelt.capture.guards import ask_modules_at_once
 from smelt.capture.program import Input, Program, shape_env_of
+from smelt.capture.replaced import state_is_no_constant
+from smelt.capture.torchscript import from_torchscript, is_torchscript
 
 __all__ = [
     "CompileProgram",
@@ -19,8 +21,11 @@ __all__ = [
     "capture_function",
     "export",
     "floats_settled",
+    "from_torchscript",
+    "is_torchscript",
     "mark_whole",
     "past_dynamo",
     "shape_env_of",
+    "state_is_no_constant",
     "tell_orders",
 ]

@@ -1,5 +1,5 @@
 """TorchScript in: its graphs as Python functions, which all other ways of capture can look into."""
 
-from smelt.capture.torchscript.modules import FromTorchScript, from_torchscript, is_torchscript
+from smelt.capture.torchscript.modules import FromTorchScript, from_torchscript, is_torchscript, origin
 
-__all__ = ["FromTorchScript", "from_torchscript", "is_torchscript"]
+__all__ = ["FromTorchScript", "from_torchscript", "is_torchscript", "origin"]

@@ -104,9 +104,8 @@ def read(graph: torch._C.Graph) -> Block:
     ['aten::relu']
     """
     graph = graph.copy()
-    torch._C._jit_pass_inline(graph)
-    torch._C._jit_pass_constant_propagation_immutable_types(graph)
-    torch._C._jit_pass_dce(graph)
+    for name in ("inline", "constant_propagation_immutable_types", "dce"):
+        getattr(torch._C, f"_jit_pass_{name}")(graph)
     block = _Reader().block(graph)
     block.owners.append(graph)
     return block
@@ -176,7 +175,7 @@ class _Reader:
 
 
 def is_module(value: Value) -> bool:
-    """Whether a value is the module that a method is of, or one of its modules: a path, no value to hand on."""
+    """Whether a value is the module that a method is of, or a module of its: a path, no value to hand on."""
     reached = value.node is None or value.node.key == "prim::GetAttr"
     return value.kind == "ClassType" and reached and not is_custom(value)
 

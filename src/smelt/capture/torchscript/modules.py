@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
+import re
 from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
@@ -15,8 +17,11 @@ from smelt.capture.torchscript.operators import NAMES
 from smelt.capture.torchscript.source import Parameter, Source, write
 from smelt.errors import SmeltError
 
+_ORIGIN = re.compile(r"  # (\S+:\d+)$")
+
 Scripted = torch.jit.ScriptModule | torch.jit.ScriptFunction
 
+_numbers = itertools.count()
 FILE = "<torchscript {}>"
 """What the files of generated functions are called, in tracebacks and to Python's ``linecache``."""
 
@@ -95,7 +100,7 @@ def load(
     compile_piece: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> FunctionType:
     """The function that a text defines; tracebacks show its lines."""
-    file = FILE.format(f"{of}.{source.name} {id(source):x}")
+    file = FILE.format(f"{of}.{source.name} {next(_numbers)}")
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(keepends=True), file)
     scope = {**NAMES, **source.scope, "__name__": file}
     exec(compile(source.text, file, "exec"), scope)
@@ -103,6 +108,14 @@ def load(
         scope.update({name: compile_piece(scope[name]) for name in source.pieces})
     function: FunctionType = scope[source.name]
     return function
+
+
+def origin(file: str, line: int) -> str | None:
+    """``model.py:12``, the user's line that a line of generated text comes from; None of other files."""
+    if not file.startswith("<torchscript "):
+        return None
+    found = _ORIGIN.search(linecache.getline(file, line).rstrip())
+    return found[1] if found else None
 
 
 class Attributes:
@@ -194,11 +207,13 @@ def _fill(
 ) -> None:
     """Give a module what a TorchScript module has."""
     tensors = set()
-    for name, value in torch._C.ParameterDict(scripted._c).items():
+    parameters: Any = torch._C.ParameterDict(scripted._c)
+    buffers: Any = torch._C.BufferDict(scripted._c)
+    for name, value in parameters.items():
         own = value if isinstance(value, nn.Parameter) else nn.Parameter(value, value.requires_grad)
         part.register_parameter(name, own)
         tensors.add(name)
-    for name, value in torch._C.BufferDict(scripted._c).items():
+    for name, value in buffers.items():
         part.register_buffer(name, value)
         tensors.add(name)
     modules = dict(scripted._modules.items())

@@ -17,13 +17,14 @@ import torch
 _DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32"),
     *("complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+)
+_LATER_DTYPES = (
     *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
 )
-DTYPES: dict[int, torch.dtype] = {}
-"""What TorchScript's numbers of dtypes mean."""
-for _name in _DTYPES:
-    _dtype = getattr(torch, _name)
-    DTYPES[torch.ops.prim.dtype.default(torch.empty(0, dtype=_dtype, device="meta"))] = _dtype
+DTYPES: dict[int, torch.dtype] = {
+    number: getattr(torch, name) for number, name in (*enumerate(_DTYPES), *enumerate(_LATER_DTYPES, 23))
+}
+"""What the numbers of dtypes in TorchScript's files mean (``c10::ScalarType``)."""
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 LAYOUTS = {0: torch.strided, 1: torch.sparse_coo, 2: torch.sparse_csr}
 MEMORY_FORMATS = {
@@ -66,6 +67,15 @@ def not_none(value: Any) -> Any:
     return value
 
 
+def copied(value: Any) -> Any:
+    """A list or dict as TorchScript takes it over from Python: its own, all the way down."""
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return value
+
+
 NAMES: dict[str, Any] = {
     "torch": torch,
     "math": math,
@@ -75,15 +85,32 @@ NAMES: dict[str, Any] = {
     "layout_of": layout_of,
     "memory_format_of": memory_format_of,
     "not_none": not_none,
+    "copied": copied,
     "NUMBERS": NUMBERS,
 }
 """The globals of generated functions."""
 
 _BINARY = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%"},
-    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "pow": "**"},
-    **{"__and__": "&", "__or__": "|", "__xor__": "^", "__lshift__": "<<", "__rshift__": ">>"},
-    **{"__is__": "is", "__isnot__": "is not"},
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "remainder": "%",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "pow": "**",
+    "__and__": "&",
+    "__or__": "|",
+    "__xor__": "^",
+    "__lshift__": "<<",
+    "__rshift__": ">>",
+    "__is__": "is",
+    "__isnot__": "is not",
 }
 _MATH = (
     *("sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),

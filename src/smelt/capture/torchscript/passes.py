@@ -13,7 +13,14 @@ from smelt.errors import SmeltError
 
 _WRITTEN = frozenset(
     {
-        *("prim::Constant", "prim::If", "prim::Loop", "prim::GetAttr", "prim::SetAttr", "prim::RaiseException"),
+        *(
+            "prim::Constant",
+            "prim::If",
+            "prim::Loop",
+            "prim::GetAttr",
+            "prim::SetAttr",
+            "prim::RaiseException",
+        ),
         *("prim::TupleConstruct", "prim::DictConstruct", "prim::NumToTensor.Scalar"),
     }
 )
@@ -27,7 +34,7 @@ SCRIPTED = "torchscript"
 # -- numbers that a trace has as tensors
 # --------------------------------------------------------------------------------------
 
-_OF_NUMBERS = {
+_OF_NUMBERS: dict[str, tuple[str, str | None]] = {
     f"aten::{name}.{other}": (f"aten::{plain}.int", None)
     for name, plain in (("mul", "mul"), ("add", "add"), ("sub", "sub"), ("floor_divide", "floordiv"))
     for other in ("Tensor", "Scalar")
@@ -73,8 +80,10 @@ def _number(value: Value) -> Value | None:
         elif type(held) is not int:
             return None
         return Node("prim::Constant", None, None, constant=held).gives("number", torch._C.IntType.get())
-    plain, mode = _OF_NUMBERS.get(node.key, (None, None))
-    if plain is None or any(not _is_plain(each, place, mode) for place, each in enumerate(node.inputs[2:])):
+    if node.key not in _OF_NUMBERS:
+        return None
+    plain, mode = _OF_NUMBERS[node.key]
+    if any(not _is_plain(each, place, mode) for place, each in enumerate(node.inputs[2:])):
         return None
     numbers = [_number(each) for each in node.inputs[:2]]
     if None in numbers:
@@ -225,11 +234,9 @@ def _refused(node: Node, why: str) -> SmeltError:
     )
 
 
-def _function_of(
-    nodes: list[Node], given: list[Value], constants: list[Value], results: list[Value]
-) -> Any:
+def _function_of(nodes: list[Node], given: list[Value], constants: list[Value], results: list[Value]) -> Any:
     """A TorchScript function of nodes; constants are copied into it."""
-    graph = torch._C.Graph()
+    graph: Any = torch._C.Graph()
     known: dict[int, Any] = {}
     for value in given:
         known[value.unique] = graph.addInput()
@@ -244,7 +251,9 @@ def _function_of(
     if len(results) == 1:
         graph.registerOutput(known[results[0].unique])
     elif results:
-        packed = graph.insertNode(graph.create("prim::TupleConstruct", [known[each.unique] for each in results]))
+        packed = graph.insertNode(
+            graph.create("prim::TupleConstruct", [known[each.unique] for each in results], 1)
+        )
         packed.output().setType(torch._C.TupleType([each.type for each in results]))
         graph.registerOutput(packed.output())
     return torch._C._create_function_from_graph("left_to_torchscript", graph)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from smelt.capture.torchscript.graphs import Block, Node, Value, gradient_mode, is_module
-from smelt.capture.torchscript.operators import ENUMERATIONS, NAMES, filled, template_of
+from smelt.capture.torchscript.operators import ENUMERATIONS, NAMES, READS, filled, template_of
 from smelt.capture.torchscript.passes import (
     FEWEST,
     SCRIPTED,
@@ -33,6 +33,8 @@ from smelt.errors import SmeltError
 _HELPERS = {"ScalarType": "dtype_of", "Layout": "layout_of", "MemoryFormat": "memory_format_of"}
 _RETURN_SELF = ("aten::append", "aten::add_.t")
 _FOREVER = 2**63 - 1
+_READ = "Python reads what a tensor holds: compiled code ends here"
+_SINGLE = "one call between two reads of data is not worth a compiled function"
 
 
 @dataclass(slots=True)
@@ -109,10 +111,11 @@ class _Writer:
         for value, parameter in zip(inputs, parameters, strict=True):
             self._name_argument(value, parameter.name)
             text = self.names[id(value)]
-            signature.append(
-                f"{text}={self._literal(parameter.default)}" if parameter.has_default else text
-            )
+            signature.append(f"{text}={self._literal(parameter.default)}" if parameter.has_default else text)
         self._begin(self.name, signature)
+        for value in inputs if _changes_containers(block) else ():
+            if value.kind in ("ListType", "DictType"):
+                self._line(f"{self._name(value)} = copied({self._name(value)})")
         in_pieces = bool(self.loose) and not self.structured
         self._nodes(block.nodes, block.outputs, in_pieces)
         self._line(f"return {', '.join(map(self._text, block.outputs)) or None}")
@@ -197,6 +200,8 @@ class _Writer:
                 continue
             self._piece(run, wanted)
             run = []
+            if node.key in READS:
+                self.left.append((node.key, _READ, node.where))
             self._node(node, True)
         self._piece(run, wanted)
 
@@ -205,6 +210,8 @@ class _Writer:
         if calls_of_aten(nodes) < FEWEST:
             for node in nodes:
                 self._node(node, False)
+                if calls_of_aten([node]):
+                    self.left.append((node.key, _SINGLE, node.where))
             return
         inside = {id(inner) for node in nodes for inner in node.walk()}
         made = [value for node in nodes for value in node.outputs]
@@ -233,10 +240,11 @@ class _Writer:
         self.functions.append(self.lines)
         self.lines, self.indent = outer, indent
         call = f"{name}({', '.join(given)})"
-        self._line(f"{results} = {call}" if kept else call, nodes[0].where)
+        where = next((node.where for node in nodes if not node.is_constant), None)
+        self._line(f"{results} = {call}" if kept else call, where)
 
     def _node(self, node: Node, in_pieces: bool) -> None:
-        if node.is_constant:
+        if node.is_constant or (self.structured and self._is_predicate(node)):
             return
         writer = _WRITERS.get(node.key)
         if writer is not None:
@@ -259,7 +267,8 @@ class _Writer:
         """A node's operator with its arguments."""
         template = template_of(node.key, node.schema)
         if node.key == SCRIPTED:
-            return f"{self._constant(torch.compiler.disable(node.constant))}({', '.join(map(self._text, node.inputs))})"
+            function = self._constant(torch.compiler.disable(node.constant))
+            return f"{function}({', '.join(map(self._text, node.inputs))})"
         arguments = node.schema.arguments if node.schema is not None else [None] * len(node.inputs)
         args: list[str] = []
         kwargs: dict[str, str] = {}
@@ -437,12 +446,12 @@ class _Writer:
         names = [self._name(value) for value in body.inputs[1:]]
         test, step, again = (self._fresh(f"{each}_{len(self.lines)}") for each in ("test", "step", "again"))
         self._line(f"def {test}({', '.join([again, *names])}):")
-        self._line(f"    return {again}")
+        self._line(f"    return {again}.clone()")
         self._inner(step, [again, *names], body, body.outputs[1:], body.outputs[0])
         given = [f"{self._text(each)}.clone()" for each in node.inputs[2:]]
         targets = ", ".join(map(self._name, node.outputs))
-        line = f"_, {targets} = torch._higher_order_ops.while_loop({test}, {step}, ({goes_on}, {', '.join(given)}))"
-        self._line(line, node.where)
+        call = f"while_loop({test}, {step}, ({', '.join([goes_on, *given])}))"
+        self._line(f"_, {targets} = torch._higher_order_ops.{call}", node.where)
 
     def _inner(
         self, name: str, arguments: list[str], block: Block, outputs: list[Value], again: Value | None = None
@@ -465,6 +474,15 @@ class _Writer:
         if node is not None and node.key == "aten::__not__":
             return f"{self._predicate(node.inputs[0], of)}.logical_not()"
         raise _not_structured(of, "its condition is no tensor's")
+
+    def _is_predicate(self, node: Node) -> bool:
+        """Whether a bool is only what control flow operators ask, which take the tensor."""
+        if node.key not in ("aten::Bool.Tensor", "aten::__not__"):
+            return False
+        if node.key == "aten::__not__" and id(node.inputs[0]) in self.names:
+            return False
+        users = node.outputs[0].users
+        return all((user.blocks and id(user) in self.loose) or self._is_predicate(user) for user in users)
 
     def _check_pure(self, node: Node) -> None:
         for value in node.outputs:
@@ -500,6 +518,15 @@ def _is_true(value: Value) -> bool:
     return value.node is not None and value.node.is_constant and value.node.constant is True
 
 
+def _changes_containers(block: Block) -> bool:
+    """Whether a graph changes a list or a dict."""
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write and value.kind != "TensorType"
+        for node in block.walk()
+        for argument, value in zip(node.schema.arguments if node.schema is not None else (), node.inputs)
+    )
+
+
 def _made_in(node: Node) -> list[Value]:
     return [*node.outputs, *(value for block in node.blocks for value in block.inputs)]
 
@@ -511,7 +538,7 @@ def _fields(value: Value) -> tuple[str, list[str]] | None:
         return None
     fields, depth, name = [], 0, ""
     for sign in text[len("NamedTuple(") :]:
-        depth += sign in "([" and 1 or sign in ")]" and -1 or 0
+        depth += (sign in "([" and 1) or (sign in ")]" and -1) or 0
         if sign == ":" and not depth:
             fields.append(name.strip(" ,"))
             name = ""
@@ -528,7 +555,7 @@ _KNOWN_TUPLES: dict[tuple[str, ...], Any] = {}
 def _named(name: str, fields: list[str]) -> Any:
     key = (name, *fields)
     if key not in _KNOWN_TUPLES:
-        _KNOWN_TUPLES[key] = namedtuple(name, fields)  # noqa: PYI024
+        _KNOWN_TUPLES[key] = namedtuple(name, fields)
     return _KNOWN_TUPLES[key]
 
 
