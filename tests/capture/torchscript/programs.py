@@ -267,7 +267,7 @@ def stops(x: Tensor) -> Tensor:
 
 
 class Holder(nn.Module):
-    """Its counter is an object of a script class, which Python cannot have."""
+    """Its counter is an object of a script class."""
 
     def __init__(self):
         super().__init__()
@@ -275,3 +275,29 @@ class Holder(nn.Module):
 
     def forward(self, x):
         return x * self.counter.add(1)
+
+
+class Making(nn.Module):
+    """It makes such an object, and uses a layer before it is done with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        counter = Counter(x.size(0))
+        y = self.layer(x).exp().sin()
+        return y * counter.add(1)
+
+
+class Entangled(nn.Module):
+    """It sets an attribute to what such an object says."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        counter = Counter(x.size(0))
+        self.calls = counter.add(1)
+        return x * counter.add(1)

@@ -102,7 +102,7 @@ def load(
     """The function that a text defines; tracebacks show its lines."""
     file = FILE.format(f"{of}.{source.name} {next(_numbers)}")
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(keepends=True), file)
-    scope = {**NAMES, **source.scope, "__name__": file}
+    scope = {**NAMES, **source.scope}  # without a name: Dynamo would import a module of that name
     exec(compile(source.text, file, "exec"), scope)
     if compile_piece is not None:
         scope.update({name: compile_piece(scope[name]) for name in source.pieces})
@@ -188,7 +188,7 @@ def _attributes(blocks: Iterable[Block]) -> tuple[dict[Path, set[str]], dict[Pat
     sets: dict[Path, set[str]] = {}
     for block in blocks:
         for node in block.walk():
-            if node.key in ("prim::GetAttr", "prim::SetAttr"):
+            if node.key in ("prim::GetAttr", "prim::SetAttr") and is_module(node.inputs[0]):
                 found = reads if node.key == "prim::GetAttr" else sets
                 found.setdefault(_path(node.inputs[0]), set()).add(node.source.s("name"))
     return reads, sets
@@ -198,7 +198,6 @@ def _path(module: Value) -> Path:
     node = module.node
     if node is None:
         return ()
-    assert is_module(module)
     return (*_path(node.inputs[0]), node.source.s("name"))
 
 
@@ -228,10 +227,26 @@ def _fill(
             continue
         value = scripted._c.getattr(name)
         setattr(part.held if name in changing else part, name, value)
+    objects = {
+        each[len(path)] for each in {**reads, **sets} if each[: len(path)] == path and len(each) > len(path)
+    }
+    for name in objects - set(modules):
+        setattr(part, name, _object(scripted._c.getattr(name), (*path, name), reads, sets))
     part.training = bool(getattr(scripted, "training", False))
     properties: dict[str, Any] = {name: _held(name) for name in changing}
     if properties:
         part.__class__ = type(type(part).__name__, (type(part),), properties)
+
+
+def _object(value: Any, path: Path, reads: dict[Path, set[str]], sets: dict[Path, set[str]]) -> Attributes:
+    """An object of a script class: its attributes, as far as methods use them (which are inlined)."""
+    held = Attributes()
+    for name in reads.get(path, set()) | sets.get(path, set()):
+        setattr(held, name, getattr(value, name))
+    for each in {**reads, **sets}:
+        if each[:-1] == path:
+            setattr(held, each[-1], _object(getattr(value, each[-1]), each, reads, sets))
+    return held
 
 
 def _held(name: str) -> property:

@@ -216,6 +216,7 @@ EXACT: dict[str, str] = {
     "aten::to.prim_dtype": "{0}.to(dtype=dtype_of({1}), non_blocking={2}, copy={3})",
     "aten::to.prim_other": "{0}",
     "prim::tolist": "{0}.tolist()",
+    "aten::_convolution": "torch.ops.aten.convolution.default({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})",
     "aten::add_.t": "{0}.__iadd__({1})",
     "prim::dtype": "NUMBERS[{0}.dtype]",
     "prim::device": "{0}.device",

@@ -7,20 +7,13 @@ from typing import Any
 
 import torch
 
-from smelt.capture.torchscript.graphs import Block, Node, Value, gradient_mode, is_custom
+from smelt.capture.torchscript.graphs import Block, Node, Value, gradient_mode, is_custom, is_module
 from smelt.capture.torchscript.operators import READS, overload, template_of
 from smelt.errors import SmeltError
 
 _WRITTEN = frozenset(
     {
-        *(
-            "prim::Constant",
-            "prim::If",
-            "prim::Loop",
-            "prim::GetAttr",
-            "prim::SetAttr",
-            "prim::RaiseException",
-        ),
+        *("prim::Constant", "prim::If", "prim::Loop", "prim::RaiseException"),
         *("prim::TupleConstruct", "prim::DictConstruct", "prim::NumToTensor.Scalar"),
     }
 )
@@ -128,6 +121,8 @@ def is_written(node: Node) -> bool:
     if node.key in _GRADIENTS:
         context = (node.outputs if node.key == "prim::CreateObject" else node.inputs)[0]
         return gradient_mode(context) is not None
+    if node.key in ("prim::GetAttr", "prim::SetAttr"):
+        return is_module(node.inputs[0])
     if node.key in _WRITTEN or node.key == SCRIPTED or template_of(node.key, node.schema) is not None:
         return True
     if node.schema is None or overload(node.key) is None:
@@ -168,12 +163,25 @@ def leave_to_torchscript(block: Block) -> list[Node]:
                     users = [block.nodes.index(each) for each in map(_at(block), value.users) if each]
                     end = max(end, *(each + 1 for each in users)) if users else end
             place += 1
-        call = _call_of(block.nodes[begin:end])
+        ahead, nodes = _parameters_ahead(block.nodes[begin:end])
+        call = _call_of(nodes)
         call.block = block
-        block.nodes[begin:end] = [call]
+        block.nodes[begin:end] = [*ahead, call]
         made.append(call)
-        begin += 1
+        begin += len(ahead) + 1
     return made
+
+
+def _parameters_ahead(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+    """What a piece reads from modules, which comes before it where it sets nothing, and the rest of it."""
+
+    def of_module(node: Node, key: str) -> bool:
+        return node.key == key and is_module(node.inputs[0])
+
+    if any(of_module(inner, "prim::SetAttr") for node in nodes for inner in node.walk()):
+        return [], nodes
+    ahead = [node for node in nodes if of_module(node, "prim::GetAttr")]
+    return ahead, [node for node in nodes if not of_module(node, "prim::GetAttr")]
 
 
 def _fits_python(value: Value) -> bool:
@@ -324,7 +332,7 @@ def calls_of_aten(nodes: Iterable[Node]) -> int:
     """How many calls of PyTorch's operators that give a tensor there are in nodes."""
     return sum(
         node.schema is not None
-        and template_of(node.key, node.schema) is None
+        and "torch.ops." in (template_of(node.key, node.schema) or "torch.ops.")
         and any("Tensor" in str(each.type) for each in node.schema.returns)
         for outer in nodes
         for node in outer.walk()

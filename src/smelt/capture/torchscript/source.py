@@ -533,7 +533,7 @@ def _made_in(node: Node) -> list[Value]:
 
 def _fields(value: Value) -> tuple[str, list[str]] | None:
     """The name and the fields of a named tuple's type; None for any other."""
-    text = str(value.type)
+    text = value.type.str()
     if not text.startswith("NamedTuple("):
         return None
     fields, depth, name = [], 0, ""
