@@ -8,13 +8,14 @@ from smelt.capture.function import capture_function
 from smelt.capture.guards import ask_modules_at_once
 from smelt.capture.program import Input, Program, shape_env_of
 from smelt.capture.replaced import state_is_no_constant
-from smelt.capture.torchscript import from_torchscript, is_torchscript
+from smelt.capture.torchscript import analyze, from_torchscript, is_torchscript
 
 __all__ = [
     "CompileProgram",
     "Compiled",
     "Input",
     "Program",
+    "analyze",
     "ask_modules_at_once",
     "capture_aot",
     "capture_export",

@@ -96,19 +96,33 @@ class Block:
             yield from node.walk()
 
 
-def read(graph: torch._C.Graph) -> Block:
+def read(graph: torch._C.Graph, as_it_is: bool = False) -> Block:
     """The graph as a `Block`; functions and methods that it calls are inlined (in a copy).
+
+    ``as_it_is``: nothing else is done to it, and where it calls nothing its values keep their names.
 
     >>> graph = torch._C.parse_ir("graph(%x : Tensor):\\n  %y : Tensor = aten::relu(%x)\\n  return (%y)")
     >>> [node.key for node in read(graph).nodes]
     ['aten::relu']
     """
-    graph = graph.copy()
-    for name in ("inline", "constant_propagation_immutable_types", "dce"):
+    calls = any(node.kind() in ("prim::CallMethod", "prim::CallFunction") for node in _walk(graph))
+    if calls or not as_it_is:
+        graph = graph.copy()
+    if calls:
+        torch._C._jit_pass_inline(graph)
+    for name in () if as_it_is else ("constant_propagation_immutable_types", "dce"):
         getattr(torch._C, f"_jit_pass_{name}")(graph)
     block = _Reader().block(graph)
     block.owners.append(graph)
     return block
+
+
+def _walk(given: Any) -> Iterator[Any]:
+    """All of TorchScript's nodes in a graph or block."""
+    for node in given.nodes():
+        yield node
+        for block in node.blocks():
+            yield from _walk(block)
 
 
 class _Reader:

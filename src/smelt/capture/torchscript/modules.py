@@ -19,8 +19,6 @@ from smelt.errors import SmeltError
 
 _ORIGIN = re.compile(r"  # (\S+:\d+)$")
 
-Scripted = torch.jit.ScriptModule | torch.jit.ScriptFunction
-
 _numbers = itertools.count()
 FILE = "<torchscript {}>"
 """What the files of generated functions are called, in tracebacks and to Python's ``linecache``."""
@@ -36,7 +34,7 @@ def is_torchscript(model: Any) -> bool:
 
 
 def from_torchscript(
-    scripted: Scripted,
+    scripted: Any,
     *,
     structured: bool = False,
     compile_piece: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
@@ -62,8 +60,8 @@ def from_torchscript(
     >>> function = from_torchscript(torch._C._create_function_from_graph("positive", graph))
     >>> print(function.source)
     def positive(x):
-        y = torch.ops.aten.relu.default(x)
-        return y
+        v1 = torch.ops.aten.relu.default(x)
+        return v1
     <BLANKLINE>
     """
     if isinstance(scripted, torch.jit.ScriptFunction):
