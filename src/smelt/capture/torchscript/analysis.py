@@ -448,14 +448,22 @@ class _Run:
             for dim, size in enumerate(fake.shape):
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                     names.setdefault(size.node.expr, f"{name}[{dim}]")
+        order = list(names)
+        for expr in self._asked():
+            if isinstance(expr, sympy.Eq) and all(side in names for side in expr.args):
+                first, second = sorted(expr.args, key=order.index)
+                names[second] = names[first]
         return names
+
+    def _asked(self) -> list[Any]:
+        """The conditions on sizes."""
+        asserted = self.env.deferred_runtime_asserts.values()
+        return [guard.expr for guard in self.env.guards] + [each.expr for asked in asserted for each in asked]
 
     def conditions(self) -> Iterator[str]:
         """What was taken for granted of the inputs' sizes; that one is not 1 goes without saying."""
         said: set[str] = set()
-        exprs = [guard.expr for guard in self.env.guards]
-        exprs += [each.expr for asked in self.env.deferred_runtime_asserts.values() for each in asked]
-        for expr in exprs:
+        for expr in self._asked():
             if not isinstance(expr, Relational) or not expr.free_symbols <= self.names.keys():
                 continue
             if expr.lhs in (1, 2) or expr.rhs in (1, 2):
