@@ -9,7 +9,9 @@ import torch
 
 from smelt.backend import config_from
 from smelt.backend import smelt as backend
-from smelt.capture import past_dynamo
+from smelt.capture import from_torchscript, is_torchscript, past_dynamo
+from smelt.capture.torchscript import FromTorchScript
+from smelt.captured import compile_captured
 from smelt.exported import compile_exported
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime.recycle import RECYCLER
@@ -19,7 +21,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 @overload
 def compile(
-    model: T, *, mode: str = ..., dynamic: bool | None = ..., fullgraph: bool = ..., **options: object
+    model: T, *, mode: str = ..., dynamic: bool | None = ..., fullgraph: bool = ..., capture: str = ..., **options: object
 ) -> T: ...
 @overload
 def compile(
@@ -28,6 +30,7 @@ def compile(
     mode: str = ...,
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
+    capture: str = ...,
     **options: object,
 ) -> Callable[[T], T]: ...
 def compile(
@@ -36,6 +39,7 @@ def compile(
     mode: str = "default",
     dynamic: bool | None = None,
     fullgraph: bool = False,
+    capture: str = "dynamo",
     **options: object,
 ) -> Any:
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
@@ -45,12 +49,18 @@ def compile(
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
     break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for, and
-    with ``freezing`` unless that is off.
+    with ``freezing`` unless that is off. TorchScript (scripted, traced, loaded) has ``freezing`` too, and is
+    compiled as Python that does the same: see `smelt.capture.from_torchscript`. Where data decides how it
+    goes on, it is Python around compiled pieces; with ``fullgraph`` it is one graph with ``torch.cond`` and
+    ``while_loop``.
+    ``capture``: another way than Dynamo to get the graph (`smelt.captured`): ``export``, ``symbolic``,
+    ``trace``, ``script`` or ``make_fx``, which hold for what they have seen, and fix what they do not see.
     ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
     call.
 
     Raises:
-        SmeltError: SM0101 an unknown option, SM0102 a wrong value, SM0103 a wrong ``SMELT_LOG``.
+        SmeltError: SM0101 an unknown option, SM0102 a wrong value, SM0103 a wrong ``SMELT_LOG``; SM0111,
+            SM0112 TorchScript that cannot be had so.
 
     >>> import torch, smelt
     >>> smelt.compile(torch.nn.ReLU(), fusion=1)
@@ -62,17 +72,50 @@ def compile(
 
         config = config_from(mode, {"freezing": True, **options})
         return compile_exported(model, config, compile_program)
+    scripted = is_torchscript(model)
+    if scripted:
+        options = {"freezing": True, **options}
     config_from(mode, options)
+    if scripted:
+
+        def compile_piece(piece: Any) -> Any:
+            return compile(piece, mode=mode, dynamic=dynamic, fullgraph=False, **options)
+
+        model = from_torchscript(model, structured=fullgraph, compile_piece=compile_piece)
+        _report_left(model)
+        if _is_in_pieces(model):
+            return model
     if model is None:
         return lambda decorated: compile(
-            decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options
+            decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, capture=capture, **options
         )
+    if capture != "dynamo":
+
+        def compile_captured_graph(graph: Any) -> Any:
+            return compile(graph, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
+
+        return compile_captured(model, capture, dynamic, compile_captured_graph)
     together: dict[str, Any] = {"mode": mode, **options}
     # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,
     # and `torch.utils.swap_tensors` refuses these.
     known: Any = "smelt" if "smelt" in torch.compiler.list_backends() else backend
     compiled = torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
     return past_dynamo(compiled, torch._TorchCompileWrapper(known, None, together, dynamic))
+
+
+def _is_in_pieces(model: Any) -> bool:
+    """Whether what TorchScript calls is Python around pieces that are compiled."""
+    return "forward" in model.pieces if isinstance(model, FromTorchScript) else bool(model.pieces)
+
+
+def _report_left(model: Any) -> None:
+    """Let the reports have what of a TorchScript program is not compiled."""
+    if model.left:
+        name = f"torchscript {getattr(model, '__name__', type(model).__name__)}"
+        report = CompileReport("eager", name)
+        for op, reason, where in model.left:
+            report.add_fallback(op, reason, where)
+        LOG.add(report)
 
 
 def reports() -> list[CompileReport]:

@@ -20,6 +20,7 @@ from smelt.capture import (
     capture_aot,
     floats_settled,
     mark_whole,
+    state_is_no_constant,
 )
 from smelt.capture.bugs import (
     Blamed,
@@ -98,6 +99,7 @@ def compile_graph(
     if reason is not None:
         _record_eager(Program(graph_module, "inference", (), (), name), reason)
         return graph_module.forward
+    state_is_no_constant(graph_module)
     try:
         with (
             floats_settled(graph_module, example_inputs) as inputs,

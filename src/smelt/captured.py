@@ -22,8 +22,8 @@ def compile_captured(
 ) -> Callable[..., Any]:
     """``function``, captured in this way at the first call with arguments of a kind, and compiled.
 
-    Of a kind are arguments of the same dtypes, sizes, gradients wanted and plain values. ``compile``: compiles
-    a module, TorchScript or an exported program. With ``dynamic``, ``export`` has symbols for all sizes.
+    Of a kind are arguments of the same dtypes, sizes, gradients wanted and plain values. ``compile`` takes a
+    module, TorchScript or an exported program. With ``dynamic``, ``export`` has symbols for all sizes.
 
     Raises:
         SmeltError: SM0107 there is no such way; at a call: SM0108 the way refuses the function.

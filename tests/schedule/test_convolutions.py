@@ -220,3 +220,17 @@ def test_layouts_end_where_somebody_looks() -> None:
     made = [b for b in images if b.name not in graph.inputs and b.shape[1] == 32 and b.shape[2] in (12, 10)]
     assert len(made) >= 4
     assert all(buffer.strides[1] == 1 for buffer in made)
+
+
+@pytest.mark.parametrize("size, columns", [(2, 64), (1, 64), (1, 1)])
+def test_a_frozen_convolution_of_few_positions_is_ours(size, columns):
+    """Calling ATen takes longer than such a product; not frozen, packing its weight would."""
+    model = torch.nn.Conv1d(64, columns, 3, padding=1).eval()
+    x = torch.randn(1, 64, size)
+    for freezing in (True, False):
+        smelt.reset()
+        with torch.no_grad():
+            found = smelt.compile(model, freezing=freezing)(x)
+        torch.testing.assert_close(found, model(x).detach(), rtol=1e-5, atol=1e-5)
+        (choice,) = smelt.reports()[-1].choices
+        assert choice.kernel == ("native" if freezing else "ATen")

@@ -8,12 +8,15 @@ from smelt.capture.floats import floats_settled
 from smelt.capture.function import capture_function
 from smelt.capture.guards import ask_modules_at_once
 from smelt.capture.program import Input, Program, shape_env_of
+from smelt.capture.replaced import state_is_no_constant
+from smelt.capture.torchscript import analyze, from_torchscript, is_torchscript
 
 __all__ = [
     "CompileProgram",
     "Compiled",
     "Input",
     "Program",
+    "analyze",
     "ask_modules_at_once",
     "by_pytorch",
     "capture_aot",
@@ -22,9 +25,12 @@ __all__ = [
     "compare",
     "export",
     "floats_settled",
+    "from_torchscript",
+    "is_torchscript",
     "mark_whole",
     "past_dynamo",
     "shape_env_of",
+    "state_is_no_constant",
     "tee",
     "tell_orders",
 ]

@@ -38,6 +38,7 @@ from torch._guards import Guard, TracingContext
 from torch.fx import GraphModule
 
 from smelt.capture.handed import Handed, Path, hand_modules_over, path_of
+from smelt.capture.replaced import replaced
 from smelt.runtime import unchanged
 from smelt.runtime.unchanged import Asked, Step, Tree
 
@@ -85,15 +86,19 @@ def ask_modules_at_once(graph_module: GraphModule, call: Callable[..., Any]) -> 
     context = TracingContext.try_get()
     if not KNOWN or context is None or dynamo_config.caching_precompile or unchanged.why_not() is not None:
         return call
-    guards = context.guards_context.dynamo_guards
+    guards, changing = context.guards_context.dynamo_guards, replaced()
     moved = [
         guard
         for guard in guards
-        if guard.create_fn_name() in _KINDS and path_of(guard.originating_source) is not None
+        if guard.create_fn_name() in _KINDS
+        and path_of(guard.originating_source) is not None
+        and not changing.below(guard.originating_source)
     ]
     if len(moved) < FEWEST:
         return call
-    call, handed = hand_modules_over(graph_module, innermost_fn(call))  # Dynamo says itself not to trace it
+    call, handed = hand_modules_over(
+        graph_module, innermost_fn(call), changing.below
+    )  # Dynamo says itself not to trace it
     ids = {id(guard) for guard in moved}
     guards.inner = type(guards.inner)(guard for guard in guards.inner if id(guard) not in ids)
     create = functools.partial(_create, sorted(moved, key=Guard.sort_key), handed)

@@ -161,16 +161,17 @@ class _Nothing(GraphArg):
 
 
 def hand_modules_over(
-    graph_module: GraphModule, call: Callable[..., Any]
+    graph_module: GraphModule, call: Callable[..., Any], changing: Callable[[Any], bool]
 ) -> tuple[Callable[..., Any], dict[LocalSource | GlobalSource, Handed]]:
     """Have Dynamo's code give modules instead of their tensors, when it is written after the backend's work;
-    ``call``, which takes the graph's inputs, for such arguments, and what is handed over by module.
+    ``call``, which takes the graph's inputs, for such arguments, and what is handed over by module. Tensors
+    whose source is ``changing`` are given as before.
     """
     nodes = graph_module.graph.find_nodes(op="placeholder")
     found: dict[LocalSource | GlobalSource, list[tuple[int, tuple[Part, ...]]]] = {}
     for position, node in enumerate(nodes):
         arg = node.meta.get("grapharg")
-        if type(arg) is not GraphArg or arg.pass_arg_as_tensor:
+        if type(arg) is not GraphArg or arg.pass_arg_as_tensor or changing(arg.source):
             continue
         reached = _module_of(arg.source)
         if reached is not None:

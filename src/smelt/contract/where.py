@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from smelt.capture.torchscript import origin
+
 UNKNOWN = "<unknown>"
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -18,7 +20,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 @lru_cache(maxsize=8192)
 def parse(stack_trace: str) -> str | None:
-    """The innermost frame outside torch and its generated code; torch's own where there is no other.
+    """The innermost frame outside torch and its generated code; torch's own where there is no other. Of
+    TorchScript it is the line that was scripted.
 
     >>> parse('  File "/home/me/model.py", line 12, in forward\\n    return x + 1\\n')
     'model.py:12 in forward'
@@ -32,6 +35,9 @@ def parse(stack_trace: str) -> str | None:
         return None
     own = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
     frame = (own or frames)[-1]
+    scripted = origin(frame["file"], int(frame["line"]))
+    if scripted is not None:
+        return f"{scripted} in {frame['function']}"
     return f"{os.path.basename(frame['file'])}:{frame['line']} in {frame['function']}"
 
 

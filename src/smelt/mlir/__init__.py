@@ -6,13 +6,13 @@ from typing import Any
 
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
-__all__ = ["fx", "run_pipeline_with_repro_report"]
+__all__ = ["fx", "run_pipeline_with_repro_report", "torchscript"]
 
 
 def __getattr__(name: str) -> Any:
-    """``smelt.mlir.fx``, imported on first use."""
+    """``smelt.mlir.fx`` and ``smelt.mlir.torchscript``, imported on first use."""
     import importlib
 
-    if name == "fx":
-        return importlib.import_module("smelt.mlir.fx")
+    if name in ("fx", "torchscript"):
+        return importlib.import_module(f"smelt.mlir.{name}")
     raise AttributeError(f"module 'smelt.mlir' has no attribute {name!r}")

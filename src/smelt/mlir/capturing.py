@@ -14,7 +14,7 @@ from torch._dynamo.exc import UserError
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from smelt.capture import Program, capture_export, lines
+from smelt.capture import Program, capture_export, from_torchscript, is_torchscript, lines
 from smelt.capture.numbers import OperatorsOfNumbers
 from smelt.capture.state import state_of
 from smelt.capture.step import BackwardCalledError, Step, stopped_at_backward
@@ -43,7 +43,7 @@ def capture(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     deferred: bool = False,
 ) -> Captured:
-    """Capture a model, a function or an ExportedProgram.
+    """Capture a model, a function, TorchScript or an ExportedProgram.
 
     Args:
         f: what to export; ``args`` and ``kwargs`` are example arguments (none for an ExportedProgram).
@@ -58,11 +58,14 @@ def capture(
 
     Raises:
         SmeltError: SM0601 or SM0602 the program is not for smelt, SM0721 a training step that changes what
-            cannot be a result, SM0722 arguments beside an ExportedProgram, SM0723 `torch.export` refuses it.
+            cannot be a result, SM0722 arguments beside an ExportedProgram, SM0723 `torch.export` refuses it;
+            SM0111, SM0112 TorchScript that is no graph.
 
     >>> capture(lambda x: x + 1, (torch.ones(3),)).program.output_roles
     ('user',)
     """
+    if is_torchscript(f):
+        f = from_torchscript(f, structured=True)
     name = getattr(f, "__name__", type(f).__name__)
     _check_arguments(f, args, kwargs, dynamic_shapes, strict)
     if not isinstance(f, ExportedProgram):

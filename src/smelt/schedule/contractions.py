@@ -239,6 +239,8 @@ def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> boo
         return pays and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     if product.shared:
         return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
+    if product.frozen and rows < FEWEST_CHANNELS:  # as a matrix product: calling ATen takes longer
+        return depth >= FEWEST_PIXELS and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
     return max(rows, depth) >= FEWEST_PIXELS and min(rows, columns, depth) >= FEWEST_CHANNELS
 
 

@@ -1,0 +1,116 @@
+"""A real TorchScript program: silero-vad, with its branches on the sampling rate and its state."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smelt
+from smelt.capture import from_torchscript
+
+SAMPLES = {16000: 512, 8000: 256}
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    found = find_spec("silero_vad")
+    if found is None or found.origin is None:
+        pytest.skip("silero-vad is not installed: pip install 'torch-smelt[demo]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.load(str(Path(found.origin).parent / "data" / "silero_vad.jit")).eval()
+
+
+@pytest.fixture(scope="module")
+def compiled(model: Any) -> Any:
+    smelt.reset()
+    return smelt.compile(model)
+
+
+def speech(rate: int, chunks: int, batch: int = 1) -> torch.Tensor:
+    """Something with voices' rhythm: a buzz at 120 Hz, on and off each half second, in noise."""
+    samples = torch.arange(chunks * SAMPLES[rate]) / rate
+    on = (samples * 2).floor() % 2
+    buzz = sum(torch.sin(2 * torch.pi * 120 * harmonic * samples) / harmonic for harmonic in range(1, 12))
+    torch.manual_seed(0)
+    return (0.1 * on * buzz + 0.01 * torch.randn(batch, len(samples))).float()
+
+
+def chunks_of(rate: int, chunks: int, batch: int = 1) -> tuple[torch.Tensor, ...]:
+    return speech(rate, chunks, batch).split(SAMPLES[rate], dim=1)
+
+
+@torch.no_grad()
+def test_a_hundred_chunks_at_both_rates(model, compiled):
+    seen = []
+    for rate in (16000, 8000, 16000):
+        model.reset_states()
+        compiled.reset_states()
+        for chunk in chunks_of(rate, 100):
+            wanted, found = model(chunk, rate), compiled(chunk, rate)
+            torch.testing.assert_close(found, wanted, **TOLERANCE)
+            seen.append(float(found))
+        torch.testing.assert_close(compiled._state, model._state, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(compiled._context, model._context, rtol=0, atol=0)
+    assert max(seen) - min(seen) > 0.05  # the state does something
+    reports = smelt.reports()
+    assert all(each.kind == "inference" and not each.fallbacks for each in reports)
+    assert not any(each.externs for each in reports)  # all of it is smelt's own
+    assert len(reports) <= 6
+
+
+@torch.no_grad()
+def test_rates_and_batches_that_change_reset_the_state(model, compiled):
+    model.reset_states()
+    compiled.reset_states()
+    for rate, batch in ((16000, 1), (8000, 1), (8000, 2), (16000, 2), (16000, 1)):
+        for chunk in chunks_of(rate, 3, batch):
+            torch.testing.assert_close(compiled(chunk, rate), model(chunk, rate), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_a_chunk_without_a_batch_and_a_rate_that_is_divided(model, compiled):
+    for chunk, rate in ((chunks_of(16000, 1)[0][0], 16000), (chunks_of(16000, 3)[0].repeat(1, 3), 48000)):
+        model.reset_states()
+        compiled.reset_states()
+        torch.testing.assert_close(compiled(chunk, rate), model(chunk, rate), **TOLERANCE)
+
+
+@pytest.mark.parametrize("samples, rate", [(100, 16000), (600, 16000), (512, 11025)])
+def test_wrong_chunks_are_refused_as_they_were(model, compiled, samples, rate):
+    said = []
+    for call in (model, compiled):
+        with pytest.raises(torch.jit.Error) as refused:
+            call(torch.zeros(1, samples), rate)
+        said.append(str(refused.value).splitlines()[-1])
+    assert said[0] == said[1]
+
+
+@torch.no_grad()
+def test_whole_recordings(model):
+    module = from_torchscript(model)
+    assert module.left == [] == list(module.pieces)
+    sound = speech(16000, 7)[0]
+    torch.testing.assert_close(module.audio_forward(sound, 16000), model.audio_forward(sound, 16000))
+
+
+@torch.no_grad()
+def test_state_leaves_the_way_past_dynamo_open(model, compiled, watching):
+    """What a frame sets is different at the next call; the guards on all else still hold."""
+    compiled = smelt.compile(model)
+    if not hasattr(compiled, "_directly"):
+        pytest.skip("this Python or PyTorch has no way past Dynamo")
+    chunks = chunks_of(16000, 8)
+    for chunk in chunks:
+        compiled(chunk, 16000)
+    ways = compiled._directly
+    assert len(ways.ways) == 1
+    ways.slow = None  # Dynamo is not asked again
+    for chunk in chunks:
+        compiled(chunk, 16000)
