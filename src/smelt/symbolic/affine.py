@@ -182,23 +182,53 @@ def divided(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def quotient_of(base: Expr, divisor: Expr) -> Expr:
-    """``FloorDiv(base, divisor)``, at once where the two have neither a variable nor a number in common.
+    """``FloorDiv(base, divisor)``, at once where it is plain that they have no factor but a number in common.
 
     >>> i, s = sympy.symbols("i s", integer=True, positive=True)
     >>> quotient_of(2 * i + 3, 4 * s), quotient_of(2 * i, 4 * s), quotient_of(quotient_of(i, s), 2 * s)
     (((2*i + 3)//(4*s)), (i//(2*s)), (i//(2*s**2)))
+    >>> quotient_of(i + s * s, s * s + s), quotient_of(6 * i + 4 * s, 2 * s * s)
+    (((i + s**2)//(s**2 + s)), ((3*i + 2*s)//(s**2)))
     """
-    if are_apart(base, divisor) and not isinstance(base, FloorDiv):
-        numbers = [term.as_coeff_Mul()[0] for term in (*_terms(base), *_terms(divisor))]
-        if all(n.is_Integer for n in numbers) and math.gcd(*map(int, numbers)) == 1:
-            return FloorDiv(base, divisor, evaluate=False)
+    if _have_no_common_factor(base, divisor) and not isinstance(base, FloorDiv):
+        above, below = _parts(base), _parts(divisor)
+        if above is not None and below is not None:
+            common = math.gcd(*(n for n, _ in (*above, *below)))
+            if common > 1:
+                base, divisor = (
+                    total(times(rest, sympy.Integer(n // common)) for n, rest in parts)
+                    for parts in (above, below)
+                )
+            if divisor != 1 and not isinstance(base, FloorDiv):
+                return FloorDiv(base, divisor, evaluate=False)
     return FloorDiv(base, divisor)
 
 
-def are_apart(base: Expr, divisor: Expr) -> bool:
-    """Whether both have variables, and none in common: no factor cancels then but a number."""
+@lru_cache(maxsize=16384)
+def _have_no_common_factor(base: Expr, divisor: Expr) -> bool:
+    """Whether it is plain that no factor but a number is common to both."""
     of_base, of_divisor = _variables(base), _variables(divisor)
-    return bool(of_base and of_divisor) and of_base.isdisjoint(of_divisor)
+    if not of_base or not of_divisor or of_base.isdisjoint(of_divisor):
+        return bool(of_base and of_divisor)
+    return all(_is_prime_to(factor, divisor, of_divisor) for factor in Mul.make_args(base))
+
+
+def _is_prime_to(expr: Expr, divisor: Expr, of_divisor: frozenset[Expr]) -> bool:
+    """Whether a variable that is not the divisor's has a number as its coefficient, which a common factor
+    would have to divide; or an added number stands against a divisor that is a product of variables.
+    """
+    terms = [(term, _variables(term)) for term in _terms(expr)]
+    if of_divisor.isdisjoint(frozenset().union(*(found for _, found in terms))):
+        return True
+    if len(terms) > 1 and terms[0][0].is_Integer and not divisor.is_Add:
+        return all(_is_variable(factor) for factor in Mul.make_args(divisor.as_coeff_Mul()[1]))
+    alone = [found for term, found in terms if found.isdisjoint(of_divisor) and _is_multiple(term, found)]
+    return any(sum(not found.isdisjoint(others) for _, others in terms) == 1 for found in alone)
+
+
+def _is_multiple(term: Expr, found: frozenset[Expr]) -> bool:
+    """Whether a term is one variable, or a number times that."""
+    return len(found) == 1 and term.as_coeff_Mul()[1] in found
 
 
 @lru_cache(maxsize=16384)
@@ -237,9 +267,15 @@ def as_integer(number: Expr | int) -> Expr:
 def _parts(expr: Expr) -> list[tuple[int, Expr]] | None:
     """The terms of an integer, each a number times an integer; None where that is not certain."""
     parts = [term.as_coeff_Mul() for term in _terms(expr)]
-    if all(n.is_Integer and (rest.is_Symbol or rest.is_integer) for n, rest in parts):
+    if all(n.is_Integer and (_is_product(rest) or rest.is_integer) for n, rest in parts):
         return [(int(n), rest) for n, rest in parts]
     return None
+
+
+def _is_product(expr: Expr) -> bool:
+    """Whether an expression is plainly a product of integer variables."""
+    factors = Mul.make_args(expr)
+    return all(_is_variable(factor) and (factor.is_integer or not factor.is_Symbol) for factor in factors)
 
 
 @lru_cache(maxsize=16384)
@@ -262,8 +298,8 @@ def remainder(base: Expr, divisor: Expr | int) -> Expr:
 
 
 def rest_of(base: Expr, divisor: Expr) -> Expr:
-    """``Mod(base, divisor)``, at once where the two have no variable in common."""
-    if are_apart(base, divisor):
+    """``Mod(base, divisor)``, at once where it is plain that the two have no factor in common."""
+    if _have_no_common_factor(base, divisor):
         return Mod(base, divisor, evaluate=False)
     return Mod(base, divisor)
 

@@ -37,7 +37,12 @@ def plainly_nonnegative(expr: Expr) -> bool | None:
     if not all(symbol.is_nonnegative for symbol in symbols):
         return None
     least = {symbol: int(bool(symbol.is_positive)) for symbol in symbols}
-    points = (least, *({**least, symbol: MUCH} for symbol in symbols))
+    much = dict.fromkeys(symbols, MUCH)
+    points = (
+        least,
+        much,
+        *({**at, symbol: end} for symbol in symbols for at, end in ((least, MUCH), (much, least[symbol]))),
+    )
     values = (_value(expr, at) for at in points)
     return False if any(value is not None and value < 0 for value in values) else None
 
@@ -54,6 +59,8 @@ def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:
         return None
     if expr.is_Add or expr.is_Mul:
         return sum(values) if expr.is_Add else math.prod(values)
+    if expr.is_Pow and values[1] >= 0:
+        return int(values[0] ** values[1])
     if isinstance(expr, (Max, Min)):
         return max(values) if isinstance(expr, Max) else min(values)
     if isinstance(expr, (FloorDiv, Mod)) and values[1] > 0:
@@ -62,10 +69,10 @@ def _value(expr: Expr, at: Mapping[Symbol, int]) -> int | None:
 
 
 def _grows(expr: Expr) -> bool:
-    """Whether it is made of sums, products, quotients and rests of what is never negative: so much SymPy need
-    not be asked.
+    """Whether it is made of sums, products, powers, quotients, rests and extremes of what is never negative:
+    so much SymPy need not be asked.
     """
-    if expr.is_Add or expr.is_Mul or isinstance(expr, (FloorDiv, Mod)):
+    if expr.is_Add or expr.is_Mul or expr.is_Pow or isinstance(expr, (FloorDiv, Mod, Max, Min)):
         return all(map(_grows, expr.args))
     return bool(expr.is_Atom and expr.is_nonnegative)
 
