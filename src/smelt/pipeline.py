@@ -115,7 +115,8 @@ def compile_program(
         if config.keep_text:
             report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
         with report.phase("contract"):
-            contracts = contracted(program)
+            denied = Denied.of(config)
+            contracts = contracted(program, lambda node: denied.reason(node) is not None)
             reasons = _refused(contracts, config, refused or {}) | unsupported(contracts)
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
         if parts is None:

@@ -6,19 +6,23 @@
 - ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
   that is brought into the contract form itself.
 - ``auto_functionalized``, ``auto_functionalized_v2``, ``print``: kept.
+- ``flex_attention`` and others (`smelt.contract.definitions`): replaced by what PyTorch defines them to be.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from smelt.capture.program import Input, Program
-from smelt.contract.facts import EFFECT, layout
+from smelt.contract.definitions import DEFINED, definition
+from smelt.contract.facts import EFFECT, REFUSED, layout
 from smelt.errors import Unsupported
 
 CONTROL = {
@@ -55,28 +59,30 @@ def bodies_of(node: Node) -> list[Node]:
     ]
 
 
-def expand(program: Program) -> Program:
+def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The program with calls inlined and effects unwrapped; itself where there is nothing to do.
+
+    ``left``: which calls stay whole, whatever they could be replaced by.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.
     """
     nodes = program.graph_module.graph.nodes
     names = {higher_order_name(node.target) for node in nodes if node.op == "call_function"}
-    if not names & {*_INLINED, "with_effects"}:
+    if not names & {*_INLINED, *DEFINED, "with_effects"}:
         return program
     module = program.graph_module
     graph = Graph()
     root = torch.nn.Module()
-    _Expander(graph, root).run(module)
+    _Expander(graph, root, left).run(module)
     expanded = GraphModule(root, graph, "Expanded")
     expanded.meta.update(module.meta)
     return Program(expanded, program.kind, program.inputs, program.output_roles, program.name)
 
 
 class _Expander:
-    def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
-        self.graph, self.root = graph, root
+    def __init__(self, graph: Graph, root: torch.nn.Module, left: Callable[[Node], bool]) -> None:
+        self.graph, self.root, self.left = graph, root, left
         self.attributes: dict[int, str] = {}
 
     def run(self, module: GraphModule) -> None:
@@ -108,6 +114,10 @@ class _Expander:
             return made
         name = higher_order_name(node.target)
         args: Any = torch.fx.node.map_arg(node.args, env.__getitem__)
+        if name in DEFINED and not self.left(node):
+            found = self._defined(node, module, env)
+            if found is not None:
+                return found
         if name in _INLINED:
             first = _INLINED[name]
             body = operator.attrgetter(str(node.args[0].target))(module)  # type: ignore[union-attr]
@@ -117,6 +127,16 @@ class _Expander:
         if node.target is operator.getitem and not isinstance(args[0], Node):
             return args[0][args[1]]
         return self.graph.node_copy(node, env.__getitem__)
+
+    def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
+        """What a call's definition gives; None, and why the call stays, where that cannot be traced."""
+        try:
+            found = definition(node, module)
+        except Exception as error:  # whatever PyTorch has against it, it says when it runs the call, too
+            node.meta[REFUSED] = f"{node.target} of this kind: {str(error).strip().splitlines()[0]}"
+            return None
+        results = self._copy(found.body, [env[each] for each in found.operands])
+        return pytree.tree_unflatten(list(results), found.spec)
 
     def _effect(self, node: Node, args: Any, kwargs: Any) -> list[Any]:
         """``with_effects(token, op, *args)`` → ``[token, *results of op(*args)]``."""
