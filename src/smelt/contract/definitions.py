@@ -21,8 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from smelt.contract.decompositions import decompositions
-from smelt.contract.facts import number
-from smelt.records import dataclass
+from smelt.contract.facts import layout, number
+from smelt.records import dataclass, replace
 
 DEFINED = frozenset(
     {
@@ -47,40 +47,71 @@ class Definition:
     spec: pytree.TreeSpec
 
 
-def definition(node: Node, module: torch.nn.Module) -> Definition:
+def definition(node: Node, module: torch.nn.Module, known: dict[Any, Definition]) -> Definition:
     """PyTorch's definition of the call ``node``, whose bodies are attributes of ``module``.
+
+    ``known``: the definitions of earlier calls, by what they depend on; equal calls are traced once.
 
     Raises:
         Exception: whatever PyTorch says where the call has no definition on such operands.
     """
-    leaves, spec = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
-    operands = tuple(
-        dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, Node) and leaf.op != "get_attr")
-    )
-    wanted, results = pytree.tree_flatten(node.meta["val"])
-    bodies = {
-        leaf: getattr(module, str(leaf.target))
-        for leaf in leaves
-        if isinstance(leaf, Node) and leaf.op == "get_attr"
-    }
-    kernel = node.target.py_kernels[DispatchKey.CompositeExplicitAutograd]  # type: ignore[union-attr]
+    call = _Call(node, module)
+    key = call.key()
+    found = known.get(key)
+    if found is None:
+        found = known[key] = Definition(call.operands, call.traced(), call.results)
+    return replace(found, operands=call.operands)
 
-    def run(*values: Any) -> tuple[Any, ...]:
-        known = {**bodies, **dict(zip(operands, values, strict=True))}
-        given = [known[leaf] if isinstance(leaf, Node) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(given, spec)
-        found = pytree.tree_leaves(kernel(*args, **kwargs))
-        return tuple(_laid_as(value, meta) for value, meta in zip(found, wanted, strict=True))
 
-    examples = [operand.meta["val"] for operand in operands]
-    with _fake(examples), torch.no_grad(), enable_python_dispatcher():
-        traced = make_fx(
-            functionalize(run, remove="mutations"),
-            decomposition_table=dict(decompositions()),
-        )(*examples)
-    for each in traced.graph.nodes:
-        each.meta.update({key: node.meta[key] for key in _FROM_CALL if key in node.meta})
-    return Definition(operands, traced, results)
+class _Call:
+    """A call with its arguments taken apart: nodes that are values, bodies, and the rest."""
+
+    def __init__(self, node: Node, module: torch.nn.Module) -> None:
+        self.node = node
+        self.leaves, self.spec = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
+        nodes = dict.fromkeys(leaf for leaf in self.leaves if isinstance(leaf, Node))
+        self.operands = tuple(leaf for leaf in nodes if leaf.op != "get_attr")
+        self.bodies = {leaf: getattr(module, str(leaf.target)) for leaf in nodes if leaf.op == "get_attr"}
+        self.wanted, self.results = pytree.tree_flatten(node.meta["val"])
+
+    def key(self) -> Any:
+        """What the definition depends on: equal for calls that do the same to operands of the same kind."""
+        bodies = [_text(body) for body in self.bodies.values()]
+        places = {leaf: place for place, leaf in enumerate((*self.operands, *self.bodies))}
+        leaves = [places[leaf] if isinstance(leaf, Node) else repr(leaf) for leaf in self.leaves]
+        values = [operand.meta["val"] for operand in self.operands]
+        kinds = [layout(value) or (type(value), number(value)) for value in (*values, *self.wanted)]
+        return self.node.target, tuple(bodies), tuple(leaves), self.spec, self.results, tuple(kinds)
+
+    def traced(self) -> GraphModule:
+        """The definition as a graph: operands in, flat results out."""
+        node = self.node
+        kernel = node.target.py_kernels[DispatchKey.CompositeExplicitAutograd]  # type: ignore[union-attr]
+        examples = [operand.meta["val"] for operand in self.operands]
+
+        def run(*values: Any) -> tuple[Any, ...]:
+            known = {**self.bodies, **dict(zip(self.operands, values, strict=True))}
+            given = [known[leaf] if isinstance(leaf, Node) else leaf for leaf in self.leaves]
+            args, kwargs = pytree.tree_unflatten(given, self.spec)
+            found = pytree.tree_leaves(kernel(*args, **kwargs))
+            return tuple(_laid_as(value, meta) for value, meta in zip(found, self.wanted, strict=True))
+
+        with _fake(examples), torch.no_grad(), enable_python_dispatcher():
+            traced = make_fx(
+                functionalize(run, remove="mutations"),
+                decomposition_table=dict(decompositions()),
+            )(*examples)
+        for each in traced.graph.nodes:
+            each.meta.update({key: node.meta[key] for key in _FROM_CALL if key in node.meta})
+        return traced
+
+
+def _text(body: Any) -> Any:
+    """A body's code and what it holds, which is the same for equal bodies."""
+    if not isinstance(body, GraphModule):
+        return id(body)
+    held = [*body.named_parameters(), *body.named_buffers(), *body.named_children()]
+    return body.code, tuple((name, id(value)) for name, value in held)
 
 
 def _laid_as(value: Any, meta: Any) -> Any:

@@ -1,6 +1,7 @@
 """Higher-order operators in the contract: which there are, calls that are inlined, effects without tokens.
 
-- ``invoke_subgraph``, ``run_const_graph``: a call is replaced by its body, so that fusion sees through it.
+- ``invoke_subgraph``, ``run_const_graph``, ``strict_mode``, ``invoke_quant`` and all of their kind (``BaseHOP``): a call is
+  replaced by its body, so that fusion sees through it.
 - ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the token handed
   on is the token given. Calls with effects are never dropped, merged or reordered: no token is needed.
 - ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
@@ -16,12 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.base_hop import BaseHOP
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from smelt.capture.program import Input, Program
-from smelt.contract.definitions import DEFINED, definition
+from smelt.contract.definitions import DEFINED, Definition, definition
 from smelt.contract.facts import EFFECT, REFUSED, layout
 from smelt.errors import Unsupported
 
@@ -38,8 +40,12 @@ FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
 KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "print"})
 """The higher-order operators that may stand in a contract graph."""
 
-_INLINED = {"invoke_subgraph": 2, "run_const_graph": None}
+_INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
 """Calls that are replaced by their body, with the position of the first operand (None: a tuple at 1)."""
+
+
+def _is_inlined(target: Any) -> bool:
+    return higher_order_name(target) in _INLINED or isinstance(target, BaseHOP)
 
 
 def higher_order_name(target: Any) -> str | None:
@@ -68,8 +74,9 @@ def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) 
         Unsupported: a subgraph is called with other sizes than it was traced with.
     """
     nodes = program.graph_module.graph.nodes
-    names = {higher_order_name(node.target) for node in nodes if node.op == "call_function"}
-    if not names & {*_INLINED, *DEFINED, "with_effects"}:
+    targets = {node.target for node in nodes if node.op == "call_function"}
+    names = {higher_order_name(target) for target in targets}
+    if not names & {*DEFINED, "with_effects"} and not any(map(_is_inlined, targets)):
         return program
     module = program.graph_module
     graph = Graph()
@@ -84,6 +91,7 @@ class _Expander:
     def __init__(self, graph: Graph, root: torch.nn.Module, left: Callable[[Node], bool]) -> None:
         self.graph, self.root, self.left = graph, root, left
         self.attributes: dict[int, str] = {}
+        self.definitions: dict[Any, Definition] = {}
 
     def run(self, module: GraphModule) -> None:
         results = self._copy(module, None)
@@ -118,8 +126,8 @@ class _Expander:
             found = self._defined(node, module, env)
             if found is not None:
                 return found
-        if name in _INLINED:
-            first = _INLINED[name]
+        if _is_inlined(node.target) and not self.left(node):
+            first = _INLINED.get(str(name), 1)
             body = operator.attrgetter(str(node.args[0].target))(module)  # type: ignore[union-attr]
             return list(self._copy(body, list(args[1] if first is None else args[first:])))
         if name == "with_effects":
@@ -131,7 +139,7 @@ class _Expander:
     def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
         """What a call's definition gives; None, and why the call stays, where that cannot be traced."""
         try:
-            found = definition(node, module)
+            found = definition(node, module, self.definitions)
         except Exception as error:  # whatever PyTorch has against it, it says when it runs the call, too
             node.meta[REFUSED] = f"{node.target} of this kind: {str(error).strip().splitlines()[0]}"
             return None
