@@ -117,7 +117,7 @@ def compile_program(
         with report.phase("contract"):
             denied = Denied.of(config)
             contracts = contracted(program, lambda node: denied.reason(node) is not None)
-            reasons = _refused(contracts, config, refused or {}) | unsupported(contracts)
+            reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
         if parts is None:
             compiled = _compile(contracts, config, report, called_next, otherwise)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.func import functionalize
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -97,10 +97,8 @@ class _Call:
             return tuple(_laid_as(value, meta) for value, meta in zip(found, self.wanted, strict=True))
 
         with _fake(examples), torch.no_grad(), enable_python_dispatcher():
-            traced = make_fx(
-                functionalize(run, remove="mutations"),
-                decomposition_table=dict(decompositions()),
-            )(*examples)
+            functional = dispatch_functionalize(run)
+            traced = make_fx(functional, decomposition_table=dict(decompositions()))(*map(_wanting, examples))
         for each in traced.graph.nodes:
             each.meta.update({key: node.meta[key] for key in _FROM_CALL if key in node.meta})
         return traced
@@ -114,8 +112,17 @@ def _text(body: Any) -> Any:
     return body.code, tuple((name, id(value)) for name, value in held)
 
 
+def _wanting(value: Any) -> Any:
+    """An operand that says that it wants a gradient: definitions of backwards ask which do."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.detach().requires_grad_()
+    return value
+
+
 def _laid_as(value: Any, meta: Any) -> Any:
     """A result that lies in memory as the calls after this one were traced for."""
+    if value is None and isinstance(meta, Tensor) and meta.is_floating_point():
+        raise NotImplementedError("a result that its definition leaves out")
     if not isinstance(value, Tensor) or _strides(value) == _strides(meta):
         return value
     return value.new_empty_strided(meta.shape, meta.stride()).copy_(value)
