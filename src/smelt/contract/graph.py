@@ -46,7 +46,7 @@ def contract(program: Program) -> Program:
 def contracted(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The contract form of a program and of the bodies of its control flow, not yet verified.
 
-    ``left``: which higher-order calls PyTorch is to run as they are.
+    ``left``: which higher-order calls stay as they are: PyTorch is to run them, or there is a kernel for them.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.

@@ -37,7 +37,7 @@ CONTROL = {
 """Control flow by name, with the positions of the arguments that are bodies."""
 
 FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
-KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "print"})
+KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "print"})
 """The higher-order operators that may stand in a contract graph."""
 
 _INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
@@ -58,7 +58,9 @@ def higher_order_name(target: Any) -> str | None:
 
 
 def bodies_of(node: Node) -> list[Node]:
-    """The ``get_attr`` nodes that are a control flow operator's bodies."""
+    """The ``get_attr`` nodes that are the bodies of a control flow operator, or of ``flex_attention``."""
+    if higher_order_name(node.target) == "flex_attention":
+        return [node.args[3], node.args[4][-1]]  # type: ignore[list-item, index]
     return [
         node.args[place]  # type: ignore[misc]
         for place in CONTROL.get(higher_order_name(node.target) or "", ())
@@ -68,7 +70,7 @@ def bodies_of(node: Node) -> list[Node]:
 def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The program with calls inlined and effects unwrapped; itself where there is nothing to do.
 
-    ``left``: which calls stay whole, whatever they could be replaced by.
+    ``left``: which calls stay as they are, whatever they could be replaced by.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.

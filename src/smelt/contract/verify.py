@@ -154,7 +154,7 @@ class _Finder:
         if node.meta.get("where") is None:
             self._problem("SM0426", node, f"{target} has no source line (not even <unknown>)")
         if isinstance(target, torch._ops.HigherOrderOperator):
-            if target.name() not in KEPT:
+            if target.name() not in KEPT or REFUSED in node.meta:
                 reason = node.meta.get(REFUSED) or f"higher-order operator {target.name()}"
                 self._unsupported(node, reason)
                 return
