@@ -21,7 +21,15 @@ from smelt.capture.sizes import explain_sizes
 from smelt.clusters import in_clusters
 from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
 from smelt.config import Config
-from smelt.contract import Denied, clustered, contracted, graph_key, join_siblings, unsupported
+from smelt.contract import (
+    Denied,
+    clustered,
+    contracted,
+    graph_key,
+    has_kernel,
+    join_siblings,
+    unsupported,
+)
 from smelt.contract.facts import REFUSED, data_sizes
 from smelt.errors import SmeltError
 from smelt.loops.dependencies import bound_symbols
@@ -115,8 +123,8 @@ def compile_program(
         if config.keep_text:
             report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
         with report.phase("contract"):
-            contracts = contracted(program)
-            reasons = _refused(contracts, config, refused or {}) | unsupported(contracts)
+            contracts = contracted(program, partial(_stays, config, refused or {}))
+            reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
         if parts is None:
             compiled = _compile(contracts, config, report, called_next, otherwise)
@@ -125,6 +133,14 @@ def compile_program(
             compiled = in_clusters(parts, config, report, each)
         report.keep_texts_with(compiled)
         return compiled
+
+
+def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
+    """Whether a higher-order call stays whole: it is denied, or there is a kernel of ours for it."""
+    if Denied.of(config).reason(node) is not None:
+        return True
+    failed = (str(node.target), node.meta.get("where")) in refused
+    return config.contractions and not failed and has_kernel(node)
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:

@@ -276,12 +276,14 @@ def _always(native: bool) -> Choose:
 
 
 def _worth_measuring(product: Product | Attentions, graph: Graph) -> bool:
-    """Not depthwise convolutions: in a model what they read is in the cache still, and padded already; alone
+    """Not what ATen has no kernel for. Not depthwise convolutions: in a model what they read is in the cache still, and padded already; alone
     they take twice as long (ConvNeXt's first ones: 404 µs instead of 178).
     """
     if isinstance(product, Product) and product.shared:
         return False
     body = product.body if isinstance(product, Product) else product
+    if body.call.target.startswith("higher_order."):
+        return False
     work = size_hint(numel((*body.shape, *body.reduce_shape)), graph.hints)
     views = views_in([list(body.call.args), dict(body.call.kwargs)])
     size = sum(size_hint(numel(view.shape), graph.hints) for view in views) * body.dtype.itemsize

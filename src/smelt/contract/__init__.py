@@ -4,6 +4,7 @@ from smelt.contract.clusters import Clustered, clustered
 from smelt.contract.decompositions import decompositions, export_decompositions, portable_decompositions
 from smelt.contract.denied import Denied
 from smelt.contract.dropout import whole_attention
+from smelt.contract.flex import has_kernel
 from smelt.contract.graph import contract, contracted
 from smelt.contract.key import graph_key
 from smelt.contract.siblings import join_siblings
@@ -18,6 +19,7 @@ __all__ = [
     "decompositions",
     "export_decompositions",
     "graph_key",
+    "has_kernel",
     "join_siblings",
     "portable_decompositions",
     "unsupported",

@@ -43,13 +43,15 @@ def contract(program: Program) -> Program:
     return result
 
 
-def contracted(program: Program) -> Program:
+def contracted(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The contract form of a program and of the bodies of its control flow, not yet verified.
+
+    ``left``: which higher-order calls stay as they are: PyTorch is to run them, or there is a kernel for them.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.
     """
-    program = expand(program)
+    program = expand(program, left)
     graph = _Rewriter(program).run()
     where.attach(graph)
     with _use_lazy_graph_module(True):
@@ -59,7 +61,7 @@ def contracted(program: Program) -> Program:
         name = str(body.target)
         inner = operator.attrgetter(name)(program.graph_module)
         body.target = name.replace(".", "_")
-        made = contracted(body_program(inner, f"{program.name} {name}")).graph_module
+        made = contracted(body_program(inner, f"{program.name} {name}"), left).graph_module
         setattr(graph_module, body.target, made)
     return dataclasses.replace(program, graph_module=graph_module)
 

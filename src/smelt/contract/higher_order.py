@@ -1,24 +1,30 @@
 """Higher-order operators in the contract: which there are, calls that are inlined, effects without tokens.
 
-- ``invoke_subgraph``, ``run_const_graph``: a call is replaced by its body, so that fusion sees through it.
+- ``invoke_subgraph``, ``run_const_graph``, ``strict_mode``, ``invoke_quant`` and all of their kind (``BaseHOP``): a call is
+  replaced by its body, so that fusion sees through it.
 - ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the token handed
   on is the token given. Calls with effects are never dropped, merged or reordered: no token is needed.
 - ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
   that is brought into the contract form itself.
 - ``auto_functionalized``, ``auto_functionalized_v2``, ``print``: kept.
+- ``flex_attention`` and others (`smelt.contract.definitions`): replaced by what PyTorch defines them to be.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.base_hop import BaseHOP
 from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from smelt.capture.program import Input, Program
-from smelt.contract.facts import EFFECT, layout
+from smelt.contract.definitions import DEFINED, Definition, definition
+from smelt.contract.facts import EFFECT, REFUSED, layout
 from smelt.errors import Unsupported
 
 CONTROL = {
@@ -31,11 +37,15 @@ CONTROL = {
 """Control flow by name, with the positions of the arguments that are bodies."""
 
 FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
-KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "print"})
+KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "print"})
 """The higher-order operators that may stand in a contract graph."""
 
-_INLINED = {"invoke_subgraph": 2, "run_const_graph": None}
+_INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
 """Calls that are replaced by their body, with the position of the first operand (None: a tuple at 1)."""
+
+
+def _is_inlined(target: Any) -> bool:
+    return higher_order_name(target) in _INLINED or isinstance(target, BaseHOP)
 
 
 def higher_order_name(target: Any) -> str | None:
@@ -48,36 +58,42 @@ def higher_order_name(target: Any) -> str | None:
 
 
 def bodies_of(node: Node) -> list[Node]:
-    """The ``get_attr`` nodes that are a control flow operator's bodies."""
+    """The ``get_attr`` nodes that are the bodies of a control flow operator, or of ``flex_attention``."""
+    if higher_order_name(node.target) == "flex_attention":
+        return [node.args[3], node.args[4][-1]]  # type: ignore[list-item, index]
     return [
         node.args[place]  # type: ignore[misc]
         for place in CONTROL.get(higher_order_name(node.target) or "", ())
     ]
 
 
-def expand(program: Program) -> Program:
+def expand(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The program with calls inlined and effects unwrapped; itself where there is nothing to do.
+
+    ``left``: which calls stay as they are, whatever they could be replaced by.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.
     """
     nodes = program.graph_module.graph.nodes
-    names = {higher_order_name(node.target) for node in nodes if node.op == "call_function"}
-    if not names & {*_INLINED, "with_effects"}:
+    targets = {node.target for node in nodes if node.op == "call_function"}
+    names = {higher_order_name(target) for target in targets}
+    if not names & {*DEFINED, "with_effects"} and not any(map(_is_inlined, targets)):
         return program
     module = program.graph_module
     graph = Graph()
     root = torch.nn.Module()
-    _Expander(graph, root).run(module)
+    _Expander(graph, root, left).run(module)
     expanded = GraphModule(root, graph, "Expanded")
     expanded.meta.update(module.meta)
     return Program(expanded, program.kind, program.inputs, program.output_roles, program.name)
 
 
 class _Expander:
-    def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
-        self.graph, self.root = graph, root
+    def __init__(self, graph: Graph, root: torch.nn.Module, left: Callable[[Node], bool]) -> None:
+        self.graph, self.root, self.left = graph, root, left
         self.attributes: dict[int, str] = {}
+        self.definitions: dict[Any, Definition] = {}
 
     def run(self, module: GraphModule) -> None:
         results = self._copy(module, None)
@@ -108,8 +124,12 @@ class _Expander:
             return made
         name = higher_order_name(node.target)
         args: Any = torch.fx.node.map_arg(node.args, env.__getitem__)
-        if name in _INLINED:
-            first = _INLINED[name]
+        if name in DEFINED and not self.left(node):
+            found = self._defined(node, module, env)
+            if found is not None:
+                return found
+        if _is_inlined(node.target) and not self.left(node):
+            first = _INLINED.get(str(name), 1)
             body = operator.attrgetter(str(node.args[0].target))(module)  # type: ignore[union-attr]
             return list(self._copy(body, list(args[1] if first is None else args[first:])))
         if name == "with_effects":
@@ -117,6 +137,16 @@ class _Expander:
         if node.target is operator.getitem and not isinstance(args[0], Node):
             return args[0][args[1]]
         return self.graph.node_copy(node, env.__getitem__)
+
+    def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
+        """What a call's definition gives; None, and why the call stays, where that cannot be traced."""
+        try:
+            found = definition(node, module, self.definitions)
+        except Exception as error:  # whatever PyTorch has against it, it says when it runs the call, too
+            node.meta[REFUSED] = f"{node.target} of this kind: {str(error).strip().splitlines()[0]}"
+            return None
+        results = self._copy(found.body, [env[each] for each in found.operands])
+        return pytree.tree_unflatten(list(results), found.spec)
 
     def _effect(self, node: Node, args: Any, kwargs: Any) -> list[Any]:
         """``with_effects(token, op, *args)`` → ``[token, *results of op(*args)]``."""

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from smelt.capture import Program
-from smelt.contract.facts import new_sizes, number, returns_nothing
+from smelt.contract.facts import REFUSED, new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
 from smelt.runtime.externs import is_mutating
@@ -161,8 +161,9 @@ class _Finder:
         if node.meta.get("where") is None:
             self._problem("SM0426", node, f"{target} has no source line (not even <unknown>)")
         if isinstance(target, torch._ops.HigherOrderOperator):
-            if target.name() not in KEPT:
-                self._unsupported(node, f"higher-order operator {target.name()}")
+            if target.name() not in KEPT or REFUSED in node.meta:
+                reason = node.meta.get(REFUSED) or f"higher-order operator {target.name()}"
+                self._unsupported(node, reason)
                 return
             self._bodies(node)
         elif not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):

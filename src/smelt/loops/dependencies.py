@@ -172,6 +172,8 @@ def attention_values(body: Attentions, index: Index, rindex: Index, product: Val
     ]
     if of.kept is not None:
         values.append(of.kept((*outer, query, key)))
+    if of.visible is not None:
+        of.visible((*outer, query, key))
     if isinstance(body, AttentionGradients):
         values += [body.upstream(index), body.result(index)]
         values += [body.logsumexp((*outer, query)), body.slope((*outer, query, key))]

@@ -273,11 +273,11 @@ def _attention(
         (*outer, _, column, key, _) = made.variables
         shares = torch.softmax(made.scores, rank)
         blind = made.scores == -math.inf
-        if extents[rank] < _lanes():
+        if extents[rank] < _lanes() and body.blind == 0.0:
             blind = ~(made.scores > -math.inf)
         blind = blind.all(rank, keepdim=True)
         shares = shares.masked_fill(blind, 0.0)
-        total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, 0.0)
+        total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, body.blind)
         values = made.wide(body.value((*outer, key, column)))
         out = (shares * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]

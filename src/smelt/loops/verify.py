@@ -117,7 +117,7 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
         written.add(name)
     if isinstance(node.body, Extern):
         yield from _extern(node.body, graph, defined)
-    if isinstance(node.body, Contractions):
+    if isinstance(node.body, Contractions) and not node.body.call.target.startswith("higher_order."):
         yield from _extern(node.body.call, graph, defined)
     if isinstance(node.body, Host):
         return

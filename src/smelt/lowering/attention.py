@@ -72,7 +72,7 @@ def keep_gradients(
     """
     factor, kept = _factor(query, scale), _kept(query, seed, dropout_p)
     attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
-    values = _values(upstream), _values(result), _values(logsumexp)
+    values = values_of(upstream), values_of(result), values_of(logsumexp)
     _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
 
 
@@ -115,7 +115,7 @@ def _attention(
 ) -> Attention:
     dtype, within = query.dtype, accumulator(query.dtype)
     group = FloorDiv(query.shape[1], key.shape[1])
-    queries, keys, values = _values(query), _values(key), _values(value)
+    queries, keys, values = values_of(query), values_of(key), values_of(value)
 
     def of_group(index: Index) -> Index:
         n, head, *rest = index
@@ -130,6 +130,13 @@ def _attention(
             return ops.where(mask, scaled, ops.constant(-math.inf, within))
         return ops.add(scaled, convert(mask, attn_mask.dtype, within))
 
+    def visible(index: Index) -> Any:
+        assert attn_mask is not None
+        mask = attn_mask.load(_broadcast(attn_mask, index))
+        if attn_mask.dtype is torch.bool:
+            return mask
+        return ops.ne(convert(mask, attn_mask.dtype, within), ops.constant(-math.inf, within))
+
     return Attention(
         (*query.shape[:-1], value.shape[-1]),
         (key.shape[-2], query.shape[-1]),
@@ -141,10 +148,11 @@ def _attention(
         (lambda index: index[-1] + 1) if is_causal else None,
         call,
         kept,
+        None if attn_mask is None else visible,
     )
 
 
-def _values(x: Tensor) -> Callable[[Index], Any]:
+def values_of(x: Tensor) -> Callable[[Index], Any]:
     """A tensor's elements, as they are computed with."""
     return lambda index: convert(x.load(index), x.dtype, accumulator(x.dtype))
 

@@ -17,6 +17,7 @@ from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_na
 from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
+from smelt.lowering.flex import lower_flex_attention
 from smelt.lowering.tensor import Complex, Tensor
 from smelt.records import replace
 from smelt.symbolic import as_expr, contiguous_strides
@@ -66,6 +67,8 @@ class HigherOrder:
             return self._control(name, node)
         if name in FUNCTIONALIZED:
             return self._functionalized(name, node)
+        if name == "flex_attention":
+            return lower_flex_attention(node, self.builder, self.value, self.argument, self.lower_body)
         if name == "print":
             args = [self.argument(arg) for arg in node.args]
             kwargs = {key: self.argument(value) for key, value in node.kwargs.items()}

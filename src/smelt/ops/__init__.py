@@ -1,6 +1,6 @@
 """The `ops` protocol: what a loop function may do. `smelt.ops.table` lists the elementwise operators."""
 
-from smelt.ops.handler import Handler, ops, using
+from smelt.ops.handler import Handler, current, ops, using
 from smelt.ops.table import TABLE, OpSpec, Rule, result_dtype
 
-__all__ = ["TABLE", "Handler", "OpSpec", "Rule", "ops", "result_dtype", "using"]
+__all__ = ["TABLE", "Handler", "OpSpec", "Rule", "current", "ops", "result_dtype", "using"]

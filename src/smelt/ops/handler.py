@@ -84,6 +84,12 @@ ops: Any = _Ops()
 """The one name that loop functions use."""
 
 
+def current() -> Handler:
+    """The handler that loop functions run under right now."""
+    handler: Handler = _current.stack[-1]
+    return handler
+
+
 @contextmanager
 def using(handler: Handler) -> Iterator[Handler]:
     """Run loop functions under ``handler`` inside the block; scopes nest and are per thread."""

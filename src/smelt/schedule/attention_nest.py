@@ -26,6 +26,7 @@ from torch.utils._sympy.functions import Max
 from smelt.loops.ir import Attention
 from smelt.loops.record import RecordedValue
 from smelt.nest.ir import Accumulate, Advance, Alloc, Block, Carry, For, Let, LoopKind, Stmt, Store, Update
+from smelt.ops import ops
 from smelt.records import replace
 from smelt.schedule.attention_parts import (
     blocks,
@@ -67,6 +68,7 @@ class AttentionBuilder:
         self.key_blocks = blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
         self.once = self.key_blocks.count is None
         self.plain = True
+        self.skips = False
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
@@ -76,6 +78,7 @@ class AttentionBuilder:
         loops = [self.writer.variable(size) for size in sizes]
         self.batch = tuple(loops)
         self.plain = self._is_plain()
+        self.skips = self.body.visible is not None and not self.plain
         if self.queries.count is not None:
             self.query_block = self.writer.variable(self.queries.count)
             loops.append(self.query_block)
@@ -148,7 +151,12 @@ class AttentionBuilder:
             into, strides = self.writer.param(self.total, written=True), self.work.buffers[self.total].strides
             yield Let("l7", F32, "log", ("l3",))
             yield Let("l8", F32, "add", (base, "l7"))
-            yield Store(into, (flatten(tuple(at), strides),), "l8")
+            if self.body.blind == 0.0:
+                yield Store(into, (flatten(tuple(at), strides),), "l8")
+                return
+            yield Let("l9", F32, "constant", (self.body.blind,))
+            yield Let("l10", F32, "where", ("l2", "l9", "l8"))
+            yield Store(into, (flatten(tuple(at), strides),), "l10")
 
     def _copied(self, row: Expr, at: Sequence[Expr], factor: str) -> For:
         """A row of ``found`` goes where it belongs, times a factor."""
@@ -180,7 +188,7 @@ class AttentionBuilder:
 
         yield writer.pack("keys", length, self.wide, self.depth, key)
         yield writer.pack("values", self.columns, self.across, length, value)
-        if not self.plain:
+        if self.skips:
             yield from self._finite(length)
         yield writer.over(
             ceiling(self.queries.length(self.query_block), self.rows),
@@ -259,7 +267,7 @@ class _Tile:
 
     def statements(self) -> Iterator[Stmt]:
         builder, rows = self.builder, sympy.Integer(self.rows)
-        if not builder.plain:
+        if builder.skips:
             yield from self._visible()
         yield self.writer.over(ceiling(self.reach, builder.wide), lambda panel: [self._scores(panel)])
         yield self.writer.over(rows, self._largest)
@@ -293,9 +301,8 @@ class _Tile:
             yield from _oddity(Let("h_", F32, "mul", (value, "one")), "strange")
 
         def masked(row: Expr, panel: Expr, column: Expr) -> Iterator[Stmt]:
-            nothing = RecordedValue("none", F32)
             index = (*self._at(row), self.begin + panel * wide + column)
-            stmts, value = writer.coded(lambda: self.body.score(index, nothing), "m", {"none": F32})
+            stmts, value = writer.coded(lambda: self._reached(index), "m")
             yield from stmts
             yield Update("most", value)
 
@@ -330,6 +337,12 @@ class _Tile:
         last = writer.variable()
         yield Let("w6", torch.int64, "indirect_index", ("w5", panels + 1, False, False), last)
         self.limit = last * wide if divides(wide, self.length) else least(self.length, last * wide)
+
+    def _reached(self, index: Sequence[Expr]) -> Any:
+        """0 where a key is visible, else -inf."""
+        assert self.body.visible is not None
+        seen, none, lowest = self.body.visible(index), ops.constant(0.0, F32), ops.constant(-math.inf, F32)
+        return ops.where(seen, none, lowest)
 
     # -- scores ---------------------------------------------------------------------------------------------
 

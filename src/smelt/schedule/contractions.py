@@ -176,7 +176,8 @@ def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, ch
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
     if isinstance(body, Attentions):
-        native = config.contractions and (choose or worth_it)(body, graph, target)
+        only_ours = body.call.target.startswith("higher_order.")
+        native = only_ours or (config.contractions and (choose or worth_it)(body, graph, target))
         return node if native else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
         inner = tuple(choose_kernels(each, config, target, choose) for each in body.bodies)

@@ -175,7 +175,8 @@ class TileWriter:
         value = recorder.run(function)
         steps = prune(recorder.instructions, [value.name], set())
         names: dict[str, str] = {}
-        stmts = [self._renamed(to_statement(step), names, prefix) for step in steps]
+        looked_up: dict[Symbol, Symbol] = {}
+        stmts = [self._renamed(to_statement(step), names, looked_up, prefix) for step in steps]
         return stmts, names.get(value.name, value.name)
 
     def _inlined(self, recorder: Recorder, buffer: str, index: tuple[Expr, ...]) -> Any:
@@ -183,21 +184,29 @@ class TileWriter:
         producer = self.work.inlined.get(buffer)
         return None if producer is None else recorder.inlined(buffer, index, producer)
 
-    def _renamed(self, stmt: Stmt, names: dict[str, str], prefix: str) -> Stmt:
+    def _renamed(
+        self, stmt: Stmt, names: dict[str, str], looked_up: dict[Symbol, Symbol], prefix: str
+    ) -> Stmt:
         assert isinstance(stmt, (Let, Masked))
         made = f"{prefix}{stmt.name}"
         if isinstance(stmt, Masked):
-            body = Block(tuple(self._renamed(inner, names, prefix) for inner in stmt.body.stmts))
+            body = Block(tuple(self._renamed(inner, names, looked_up, prefix) for inner in stmt.body.stmts))
             mask, result = (names.get(name, name) for name in (stmt.mask, stmt.result))
             names[stmt.name] = made
             return replace(stmt, name=made, mask=mask, body=body, result=result)
         args = list(stmt.args)
         if stmt.op == "load":
             strides = self.work.buffers[stmt.args[0]].strides
-            args = [self.param(stmt.args[0]), (expand(flatten(stmt.args[1], strides)),)]
-        elif stmt.op not in ("constant", "index_expr"):
+            place = expand(flatten(stmt.args[1], strides))
+            args = [self.param(stmt.args[0]), (place.xreplace(looked_up),)]
+        elif stmt.op == "index_expr":
+            args[0] = args[0].xreplace(looked_up)
+        elif stmt.op != "constant":
             args = [names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
         names[stmt.name] = made
+        if stmt.index is not None:
+            looked_up[stmt.index] = loop_var(f"{prefix}{stmt.index}")
+            return replace(stmt, name=made, args=tuple(args), index=looked_up[stmt.index])
         return replace(stmt, name=made, args=tuple(args))
 
     # -- loops ----------------------------------------------------------------------------------------------
