@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
@@ -21,7 +22,13 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 @overload
 def compile(
-    model: T, *, mode: str = ..., dynamic: bool | None = ..., fullgraph: bool = ..., capture: str = ..., **options: object
+    model: T,
+    *,
+    mode: str = ...,
+    dynamic: bool | None = ...,
+    fullgraph: bool = ...,
+    capture: str = ...,
+    **options: object,
 ) -> T: ...
 @overload
 def compile(
@@ -90,11 +97,8 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, capture=capture, **options
         )
     if capture != "dynamo":
-
-        def compile_captured_graph(graph: Any) -> Any:
-            return compile(graph, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
-
-        return compile_captured(model, capture, dynamic, compile_captured_graph)
+        then: Any = partial(compile, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
+        return compile_captured(model, capture, dynamic, then)
     together: dict[str, Any] = {"mode": mode, **options}
     # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,
     # and `torch.utils.swap_tensors` refuses these.

@@ -32,6 +32,7 @@ from smelt.capture.bugs import (
     or_by_pytorch,
 )
 from smelt.capture.memory import with_plain_gradients, without_memory
+from smelt.clusters import is_in_clusters
 from smelt.config import Config
 from smelt.contract import Denied, decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
@@ -154,9 +155,12 @@ def _guarded(compile_program: Callable[..., Compiled], config: Config) -> Compil
                 return _left(program, reason)
             refused[blamed] = reason  # the rest is compiled without this call
             LOG.forget(program.name)
-        record = partial(_record_eager, program)
+        guarded = is_in_clusters(compiled)
         if program.kind == "backward":
             compiled = with_plain_gradients(compiled, program)
+        if guarded:
+            return compiled
+        record = partial(_record_eager, program)
         return or_by_pytorch(compiled, program, config, by_pytorch(program), record)
 
     return compile_or_leave

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from smelt import logs
 from smelt.capture import Program, by_pytorch
-from smelt.capture.bugs import bug_of_program, is_bug
+from smelt.capture.bugs import bug_of_program, is_bug, or_by_pytorch
 from smelt.config import Config
 from smelt.contract import Clustered, graph_key
 from smelt.errors import Unsupported
@@ -31,7 +31,8 @@ def in_clusters(
     """What runs the program: a function of ONE list. ``report`` gets the regions.
 
     Of equal clusters the first is compiled, and the others, at their first call, take from the cache what it
-    has left there. A cluster that turns out not to be compiled is PyTorch's.
+    has left there. A cluster that turns out not to be compiled, or fails by a bug, is PyTorch's. It alone:
+    what stands between clusters may have effects, and other processes wait for it to happen once.
     """
     report.regions = list(parts.regions)
     native = [position for position, region in enumerate(report.regions) if region.is_native]
@@ -46,15 +47,22 @@ def in_clusters(
             report.add_fallback(op, str(region.reason), region.where)
     said = f"{len(native)} clusters of {sum(report.regions[each].nodes for each in native)} operators"
     logs.logger.info("smelt: %s: compiled in %s", report.graph_name, said)
-    if config.clocks:
-        return _timed(parts.outer, report)
     forward = parts.outer.forward
+    if config.clocks:
+        clock = _Clock(parts.outer, report)
+        forward, report.clocks = clock.timed, clock.read
 
     def call_all(args: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
             return forward(args)
 
+    call_all.in_clusters = True  # type: ignore[attr-defined]
     return call_all
+
+
+def is_in_clusters(compiled: Compiled) -> bool:
+    """Whether a compiled program is one of `in_clusters`, of which each cluster has PyTorch behind it."""
+    return hasattr(compiled, "in_clusters")
 
 
 def _compiled(
@@ -64,8 +72,14 @@ def _compiled(
     report: CompileReport,
     position: int,
 ) -> Compiled:
+    def leave(reason: str) -> None:
+        region = report.regions[position]
+        report.regions[position] = Region("PyTorch", region.nodes, (program.name,), reason)
+        report.add_fallback(program.name, reason.splitlines()[0])
+
     try:
-        return compile_cluster(program, config)
+        compiled = compile_cluster(program, config)
+        return or_by_pytorch(compiled, program, config, by_pytorch(program), leave)
     except Exception as error:
         if isinstance(error, Unsupported):
             reason = error.reason
@@ -73,8 +87,7 @@ def _compiled(
             reason = str(bug_of_program(error, program, config))
         else:
             raise
-    report.regions[position] = Region("PyTorch", report.regions[position].nodes, (program.name,), reason)
-    report.add_fallback(program.name, reason.splitlines()[0])
+    leave(reason)
     return by_pytorch(program)
 
 
@@ -85,6 +98,11 @@ class _Clock(Interpreter):
         super().__init__(module)
         self.report = report
         self.calls = 0
+
+    def timed(self, args: list[Any]) -> Any:
+        """One run of the program."""
+        self.calls += 1
+        return self.boxed_run(args)
 
     def run_node(self, n: Node) -> Any:
         start = time.perf_counter()
@@ -103,15 +121,3 @@ class _Clock(Interpreter):
             part.calls += self.calls
             part.seconds += region.seconds
         return list(found.values())
-
-
-def _timed(outer: GraphModule, report: CompileReport) -> Compiled:
-    clock = _Clock(outer, report)
-    report.clocks = clock.read
-
-    def call_all(args: list[Any]) -> Sequence[Any]:
-        clock.calls += 1
-        with torch.no_grad():
-            return clock.boxed_run(args)
-
-    return call_all

@@ -16,11 +16,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
-from smelt.runtime.externs import is_mutating, is_random
+from smelt.runtime.externs import is_collective, is_mutating, is_random
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """Min-cut, except that no random operator is recomputed: the backward must see the forward's numbers.
+    Nor is a collective, unless activation checkpointing says so: each process finds a cut of its own.
 
     By itself the partitioner recomputes most of them under activation checkpointing and under
     ``aggressive_recomputation``; for the former it would hand generator states to the backward.
@@ -29,6 +30,8 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
     Inductor, which takes half a second and 13 MiB.
     """
     for node in joint.graph.nodes:
+        if is_collective(node.target):
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
         if is_random(node.target):
             results = [user for user in node.users if user.target is operator.getitem]
             for each in results or [node]:
@@ -44,7 +47,7 @@ def merge_equal_nodes(graph: Graph) -> None:
     """Common subexpression elimination: of calls of one operator with the same arguments the first remains.
 
     What is on the memory of an output stays apart: two outputs of eager are two tensors. So do random and
-    uninitialized values, and what an operator that writes lies between.
+    uninitialized values, collectives, and what an operator that writes lies between.
     """
     returned = {storage for node in graph.output_node().all_input_nodes for storage in _storages(node)}
     first: dict[Any, Node] = {}
@@ -65,7 +68,9 @@ def merge_equal_nodes(graph: Graph) -> None:
 
 def _is_pure(node: Node) -> bool:
     if isinstance(node.target, OpOverload):
-        if is_mutating(node.target) or is_random(node.target) or node.target.name().startswith("aten::empty"):
+        if is_mutating(node.target) or is_random(node.target) or is_collective(node.target):
+            return False
+        if node.target.name().startswith("aten::empty"):
             return False
     elif getattr(node.target, "__module__", None) != "_operator":
         return False

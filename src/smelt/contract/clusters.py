@@ -3,7 +3,8 @@
 A *region* is all that runs in one go: a cluster, or calls that PyTorch runs one by one. Regions have a step:
 calls for PyTorch stand at even steps, clusters at odd ones, and each call at the first step of its kind that
 no argument comes after. So a region is convex, there are as few as the longest alternation of kinds asks
-for, and calls that have nothing to do with each other share a cluster.
+for, and calls that have nothing to do with each other share a cluster. Calls with effects keep their order;
+what communicates with other processes begins early and is waited for late (`smelt.contract.overlap`).
 
 Views and arithmetic on sizes belong to no region: whoever needs one makes it again from what it looks at.
 """
@@ -22,10 +23,12 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.capture.program import Input, InputRole, OutputRole, Program
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
-from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_name
-from smelt.contract.verify import COLLECTIVE, QUANTIZED
+from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, bodies_of, higher_order_name
+from smelt.contract.overlap import Overlap, in_order
+from smelt.contract.verify import QUANTIZED
 from smelt.errors import SmeltError, Unsupported
 from smelt.reporting import Region
+from smelt.runtime.externs import is_collective, is_wait
 from smelt.symbolic import as_expr
 from smelt.symbolic.solving import solve_sizes
 
@@ -34,7 +37,7 @@ aten = torch.ops.aten
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
 _WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "flex_attention_backward"})
-_WAITS = ("wait_tensor", "wait_tensor.default")
+_LAST = 1 << 62
 _NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.empty.memory_format)
 
 
@@ -77,8 +80,8 @@ def clustered(program: Program, reasons: Mapping[Node, Sequence[str]], least: in
     Raises:
         Unsupported: no cluster is left; the text is the reasons.
     """
-    plan = _Steps(program, reasons)
-    plan.leave_small(least)
+    plan = _Steps(program, reasons, least)
+    plan.leave_small()
     if not plan.clusters():
         raise Unsupported("; ".join(dict.fromkeys(plan.texts())))
     return _Cutter(program, plan).run()
@@ -90,7 +93,7 @@ def clustered(program: Program, reasons: Mapping[Node, Sequence[str]], least: in
 class _Steps:
     """The step of every call that does something, and why PyTorch runs those that smelt does not."""
 
-    def __init__(self, program: Program, reasons: Mapping[Node, Sequence[str]]) -> None:
+    def __init__(self, program: Program, reasons: Mapping[Node, Sequence[str]], least: int) -> None:
         self.program = program
         self.nodes = list(program.graph_module.graph.nodes)
         self.given = {node: "; ".join(dict.fromkeys(found)) for node, found in reasons.items()}
@@ -102,12 +105,28 @@ class _Steps:
         for node in self.nodes:
             if node.op == "call_function" and node not in self.free:
                 self._ask(node)
+        self.least = least
+        self.ordered = [node for node in self.nodes if self._is_ordered(node)]
+        self.parts = {
+            node: node.args[0]
+            for node in self.nodes
+            if node.target is operator.getitem and node not in self.free and isinstance(node.args[0], Node)
+        }
+        self.calls = {
+            node: self.bases_of(node)
+            for node in self.nodes
+            if node.op == "call_function" and node not in self.free and not _is_copy_back(node)
+        }
         self.steps = self._assign(self.why)
 
     def _bases(self, node: Node) -> tuple[Node, ...]:
         """What a node's value is made of, through what is free: inputs and calls that do something."""
         if node not in self.free:
             return (node,)
+        return self.bases_of(node)
+
+    def bases_of(self, node: Node) -> tuple[Node, ...]:
+        """What the arguments of a node are made of."""
         return tuple(dict.fromkeys(base for arg in node.all_input_nodes for base in self.base[arg]))
 
     def _ask(self, node: Node) -> None:
@@ -127,42 +146,40 @@ class _Steps:
                     return
 
     def _assign(self, why: Mapping[Node, str]) -> dict[Node, int]:
-        steps: dict[Node, int] = {}
-        last = 0
-        for node in self.nodes:
-            if node.op != "call_function" or node in self.free:
-                continue
-            if _is_copy_back(node):
-                continue
-            source = node.args[0] if node.args else None
-            if node.target is operator.getitem and isinstance(source, Node):
-                steps[node] = steps[source]
-                continue
-            before = [steps[base] for arg in node.all_input_nodes for base in self.base[arg] if base in steps]
-            ordered = _is_ordered(node)
-            step = max([*before, last if ordered else 0], default=0)
-            if (step % 2 == 0) != (node in why):
-                step += 1
-            steps[node] = step
-            if ordered:
-                last = step
-        self._sink_waits(steps, why)
-        return steps
+        overlap = Overlap(self.calls, self.parts, self.ordered, self._users, why.keys(), work_of, self.least)
+        return overlap.steps()
 
-    def _sink_waits(self, steps: dict[Node, int], why: Mapping[Node, str]) -> None:
-        """A wait stands right before its first use: what is computed until then overlaps with it."""
-        for node in reversed(self.nodes):
-            if node in steps and _is_wait(node):
-                users = [steps[user] for user in self._users(node) if user in steps]
-                if users and len(users) == len(self._users(node)):
-                    first = min(users)
-                    steps[node] = max(steps[node], first - 1 if first % 2 else first)
+    def _is_ordered(self, node: Node) -> bool:
+        """Whether a call keeps its place among others with effects."""
+        if self.is_collective(node):
+            return not is_wait(node.target)
+        return (
+            node.op == "call_function"
+            and has_effect(node)
+            and higher_order_name(node.target) not in _WITHOUT_EFFECT
+            and not _is_copy_back(node)
+        )
+
+    def is_collective(self, node: Node) -> bool:
+        """Whether a call communicates with other processes, be it in a body of control flow."""
+        module = self.program.graph_module
+        bodies = [getattr(module, str(body.target), None) for body in bodies_of(node)]
+        inner = (each for body in bodies if isinstance(body, GraphModule) for each in body.graph.nodes)
+        return any(is_collective(each.target) for each in (node, *inner))
 
     def _users(self, node: Node) -> list[Node]:
         found: list[Node] = []
         for user in node.users:
             found += self._users(user) if user in self.free else [user]
         return found
+
+    def end_of(self, node: Node) -> int:
+        """The step up to which a call reads its arguments: a collective's until somebody has waited."""
+        if not self.is_collective(node) or is_wait(node.target):
+            return self.steps[node]
+        parts = [part for part in self._users(node) if self.parts.get(part) is node]
+        waits = [user for each in (node, *parts) for user in self._users(each) if is_wait(user.target)]
+        return max((self.steps[wait] for wait in waits), default=_LAST)
 
     # -- regions ---------------------------------------------------------------------------------------------
 
@@ -174,13 +191,15 @@ class _Steps:
                 found.setdefault(step, []).append(node)
         return found
 
-    def leave_small(self, least: int) -> None:
+    def leave_small(self) -> None:
         """Give PyTorch the clusters that are not worth a call."""
+        reason = f"fewer than {self.least} operators together (min_cluster)"
         while True:
-            small = {node for nodes in self.clusters().values() if work_of(nodes) < least for node in nodes}
+            clusters = self.clusters().values()
+            small = {node for nodes in clusters if work_of(nodes) < self.least for node in nodes}
             if not small:
                 return
-            self.why.update((node, f"fewer than {least} operators together (min_cluster)") for node in small)
+            self.why.update((node, reason) for node in small)
             self.steps = self._assign(self.why)
 
     def without(self, reason: str) -> int:
@@ -211,18 +230,6 @@ def _is_free(node: Node) -> bool:
     if new_sizes(node) or reads_number(node.target):
         return False
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-
-
-def _is_ordered(node: Node) -> bool:
-    """Whether a call keeps its place among others with effects."""
-    if getattr(node.target, "namespace", None) in COLLECTIVE:
-        return not _is_wait(node)
-    return has_effect(node) and higher_order_name(node.target) not in _WITHOUT_EFFECT
-
-
-def _is_wait(node: Node) -> bool:
-    target = node.target
-    return getattr(target, "namespace", None) in COLLECTIVE and target.__name__ in _WAITS  # type: ignore[union-attr]
 
 
 def _gives_strided(node: Node) -> bool:
@@ -275,6 +282,7 @@ class _Cutter:
             if node.op == "placeholder":
                 self.env[node] = self.outer.node_copy(node)
         inside = {node: self._step_of_copy(node) for node in self.copies}
+        ordered = set(plan.ordered)
         made: list[Cluster] = []
         calls: list[Call] = []
         regions: list[Region] = []
@@ -290,9 +298,10 @@ class _Cutter:
                 calls.append(call)
                 regions.append(Region(f"cluster {number}", work_of(nodes)))
             else:
-                for region, group in self._left(nodes):
+                for region, group in self._left(in_order(nodes, plan.bases_of, ordered)):
                     for node in group:
                         self._outside(node).meta["smelt_region"] = len(regions)
+                        self._hold(node)
                     regions.append(region)
         for node in self.copies:
             if inside[node] is None:
@@ -332,6 +341,17 @@ class _Cutter:
                 self._outside(arg)
             found = self.env[node] = self.outer.node_copy(node, self.env.__getitem__)
         return found
+
+    def _hold(self, node: Node) -> None:
+        """What a collective reads and writes stays until somebody has waited for it, whoever runs it."""
+        if is_wait(node.target):
+            start, read = node.args[0], []
+            while isinstance(start, Node) and start.op == "call_function":
+                read += [arg for arg in start.all_input_nodes if arg in self.env]
+                if self.plan.is_collective(start):
+                    break
+                start = start.args[0]
+            self.outer.call_function(held, tuple(self.env[arg] for arg in read))
 
     def _call(self, cluster: Cluster, call: Call, region: int) -> None:
         """Call a cluster; its outputs become values of the outer graph."""
@@ -382,7 +402,7 @@ class _Cutter:
             ):
                 if each in self.plan.free:
                     continue
-                if each.op == "output" or _is_copy_back(each) or steps[each] > step:
+                if each.op == "output" or _is_copy_back(each) or self.plan.end_of(each) > step:
                     return None
         return step
 
@@ -418,6 +438,10 @@ class _Cutter:
         tensor = isinstance(node.meta.get("val"), torch.Tensor)
         role: InputRole = "size" if not tensor else "saved" if self.program.kind == "backward" else "user"
         return Input(node.name, role)
+
+
+def held(*values: Any) -> None:
+    """The last look at memory that a collective has used until now."""
 
 
 def packed_list(*values: Any) -> list[Any]:

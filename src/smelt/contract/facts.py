@@ -10,7 +10,7 @@ from sympy import Symbol
 from torch.fx import Graph, Node
 
 from smelt.reporting import DynamicSize
-from smelt.runtime.externs import is_mutating, is_random
+from smelt.runtime.externs import is_collective, is_mutating, is_random
 from smelt.symbolic import is_guarded_one
 
 aten = torch.ops.aten
@@ -63,9 +63,13 @@ def returns_nothing(target: Any) -> bool:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a call does something besides giving a result: writing, drawing numbers, raising."""
+    """Whether a call does something besides giving a result: writing, drawing numbers, raising, speaking to
+    other processes.
+    """
     target = node.target
     if isinstance(target, torch._ops.HigherOrderOperator) or node.meta.get(EFFECT):
+        return True
+    if is_collective(target):
         return True
     return target in RAISING or is_mutating(target) or is_random(target) or returns_nothing(target)
 

@@ -15,7 +15,7 @@ from smelt.capture import Program
 from smelt.contract.facts import REFUSED, new_sizes, number, returns_nothing
 from smelt.contract.higher_order import KEPT, bodies_of, body_program
 from smelt.errors import Problem, Unsupported, VerificationError
-from smelt.runtime.externs import is_mutating
+from smelt.runtime.externs import is_collective, is_mutating
 from smelt.symbolic import as_expr
 from smelt.symbolic.solving import solve_sizes
 
@@ -36,9 +36,6 @@ _SYMBOLIC_MODULES = ("operator", "_operator", "math", "builtins", "torch", "torc
 _RESHAPING = (aten.set_, aten.resize_, aten.resize_as_)
 _INFERENCE_ONLY = ("aten.mkldnn_rnn_layer.default",)
 """Operators (by name: not every PyTorch has them) that look at the gradient mode, and leave results out."""
-
-COLLECTIVE = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "_dtensor")
-"""Namespaces of operators that speak to other processes."""
 
 QUANTIZED = "a quantized or nested tensor"
 """The reason of values that are none of plain elements, whatever their metadata says."""
@@ -169,7 +166,7 @@ class _Finder:
         elif not isinstance(target, torch._ops.OpOverload) and not _is_symbolic(node):
             self._problem("SM0421", node, f"call of {_name(target)}, which is not an ATen overload")
             return
-        if getattr(target, "namespace", None) in COLLECTIVE:
+        if is_collective(node.target):
             self._unsupported(node, "a collective operation: its order counts on every process")
         if self._is_quantized(node):  # fake tensors forget it
             self.quantized.add(node)

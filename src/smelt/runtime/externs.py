@@ -12,6 +12,12 @@ import torch
 from smelt.errors import SmeltError
 from smelt.runtime.control import CONTROL
 
+COLLECTIVE = (
+    *("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional"),
+    *("_dtensor", "symm_mem"),
+)
+"""Namespaces of operators that speak to other processes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Overload:
@@ -118,6 +124,20 @@ def gives_fresh_memory(target: str) -> bool:
 def is_random(target: Any) -> bool:
     """Whether the operator draws from a generator: then it runs exactly once, in order."""
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def is_collective(target: Any) -> bool:
+    """Whether the operator speaks to other processes: each of them calls it as often, and in one order.
+
+    >>> is_collective(torch.ops.aten.add.Tensor)
+    False
+    """
+    return isinstance(target, torch._ops.OpOverload) and target.namespace in COLLECTIVE
+
+
+def is_wait(target: Any) -> bool:
+    """Whether the operator waits until a collective's result is there."""
+    return is_collective(target) and target.__name__.partition(".")[0] == "wait_tensor"
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,228 @@
+"""The step of each call, so that communication between processes overlaps with computation.
+
+Calls with effects keep the order of the program, on every process the same. A collective is begun as soon as
+its input is there: what only later ones need, or none, is computed while it runs, where that is worth a
+cluster. A wait stands right before the first use of what it waits for, after what does not need it.
+
+    a = f(x); b = g(y)                       cluster:  a = f(x)
+    r = wait(all_reduce(a))          →       PyTorch:  s = all_reduce(a)
+    return r + b                             cluster:  b = g(y)
+                                             PyTorch:  r = wait(s)
+                                             cluster:  r + b
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
+
+from torch.fx import Node
+
+from smelt.runtime.externs import is_collective, is_wait
+
+Steps = dict[Node, int]
+
+
+class Overlap:
+    """Steps of ``calls`` (each with those that its arguments are made of): even where PyTorch runs a call (it
+    is in ``outside``), odd where smelt does.
+
+    ``parts``: of results that are several, each part's call. ``ordered``: calls with effects, in order.
+    ``users``: who looks at a call's value, through views. ``work``: how many operators calls are; a cluster
+    has at least ``least``.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[Node, Sequence[Node]],
+        parts: Mapping[Node, Node],
+        ordered: Sequence[Node],
+        users: Callable[[Node], list[Node]],
+        outside: Collection[Node],
+        work: Callable[[Iterable[Node]], int],
+        least: int,
+    ) -> None:
+        self.calls, self.parts, self.ordered = calls, parts, ordered
+        self.users, self.outside, self.work, self.least = users, outside, work, least
+        self.after: dict[Node, list[Node]] = {}
+        self.starts = {
+            node: place
+            for place, node in enumerate(ordered)
+            if node in outside and is_collective(node.target)
+        }
+
+    def steps(self) -> Steps:
+        """Each call's step."""
+        found = self._earliest()
+        if self.starts:
+            for find in (self._postponed, self._used_later):
+                for node, others in find(found).items():
+                    self.after.setdefault(node, []).extend(others)
+                found = self._earliest()
+                self._sink_waits(found)
+        return found
+
+    def _earliest(self) -> Steps:
+        """The first step of its kind that no argument comes after, and nothing in ``after``."""
+        steps: Steps = {}
+        ordered, last = set(self.ordered), 0
+        after = self.after
+        for node in self._in_order():
+            if node in self.parts:
+                steps[node] = steps[self.parts[node]]
+                continue
+            before = [*self.calls[node], *after.get(node, ())]
+            step = max((steps[each] for each in before if each in steps), default=0)
+            if node in ordered:
+                step = max(step, last)
+            if (step % 2 == 0) != (node in self.outside):
+                step += 1
+            steps[node] = step
+            if node in ordered:
+                last = step
+        return steps
+
+    def _in_order(self) -> Iterable[Node]:
+        if not self.after:
+            return self.calls
+        graph = {
+            node: [each for each in (*before, *self.after.get(node, ())) if each in self.calls]
+            for node, before in self.calls.items()
+        }
+        for earlier, later in zip(self.ordered, self.ordered[1:]):
+            graph[later].append(earlier)
+        return TopologicalSorter(graph).static_order()
+
+    # -- starts rise -----------------------------------------------------------------------------------------
+
+    def _postponed(self, steps: Steps) -> dict[Node, list[Node]]:
+        """What is to run after which calls, so that collectives begin before what they do not need."""
+        needed = self._needed_by()
+        waits, clusters = self._waits(steps), self._clusters(steps)
+        at: dict[int, list[Node]] = {}
+        for start in self.starts:
+            at.setdefault(steps[start], []).append(start)
+        after: dict[Node, list[Node]] = {}
+        for step, starts in at.items():
+            own = starts[: self._first_behind(starts, waits.get(step, ()))]
+            moved = self._moved(own, clusters.get(step - 1, []), needed)
+            after.update((node, [start]) for node, start in moved.items())
+            if moved:
+                after.update(_one_by_one(waits.get(step, ()), list(moved)))
+        return after
+
+    def _clusters(self, steps: Steps) -> dict[int, list[Node]]:
+        found: dict[int, list[Node]] = {}
+        for node in self.calls:
+            if steps[node] % 2:
+                found.setdefault(steps[node], []).append(node)
+        return found
+
+    def _waits(self, steps: Steps) -> dict[int, list[Node]]:
+        """The waits of each step, in the order of the program."""
+        found: dict[int, list[Node]] = {}
+        for node in self.calls:
+            if is_wait(node.target) and node in self.outside:
+                found.setdefault(steps[node], []).append(node)
+        return found
+
+    def _moved(
+        self, starts: Sequence[Node], cluster: Sequence[Node], needed: Mapping[Node, float]
+    ) -> dict[Node, Node]:
+        """Calls of the cluster before these starts that run after one of them: the last that needs none."""
+        moved: dict[Node, Node] = {}
+        before: list[Node] = []
+        rest = list(cluster)
+        for start in starts:
+            place = self.starts[start]
+            before += [node for node in rest if needed[node] <= place]
+            rest = [node for node in rest if needed[node] > place]
+            if self.work(before) >= self.least and self.work(rest) >= self.least:
+                moved.update((node, start) for node in rest)
+                before = []
+        return moved
+
+    def _first_behind(self, starts: Sequence[Node], waits: Collection[Node]) -> int:
+        """How many starts there are up to the first that needs one of the waits."""
+        behind = set(waits)
+        for node, before in self.calls.items() if waits else ():
+            if node not in behind and not behind.isdisjoint(before):
+                behind.add(node)
+        return next((place for place, node in enumerate(starts) if node in behind), len(starts))
+
+    def _needed_by(self) -> dict[Node, float]:
+        """The place in the order of the first collective that needs a call."""
+        needed: dict[Node, float] = dict.fromkeys(self.calls, math.inf)
+        place = {node: number for number, node in enumerate(self.ordered)}
+        following, found = [math.inf] * len(self.ordered), math.inf
+        for number, node in reversed(list(enumerate(self.ordered))):
+            found = following[number] = number if node in self.starts else found
+        for node in reversed(list(self.calls)):
+            if node in place:
+                needed[node] = min(needed[node], following[place[node]])
+            for each in self.calls[node]:
+                if each in needed:
+                    needed[each] = min(needed[each], needed[node])
+        return needed
+
+    # -- waits sink ------------------------------------------------------------------------------------------
+
+    def _used_later(self, steps: Steps) -> dict[Node, list[Node]]:
+        """What is to run after which calls, so that a cluster waits for nothing that it can do without."""
+        place = {node: number for number, node in enumerate(self.calls)}
+        latest: dict[Node, tuple[int, int]] = {}
+        ordered, before = set(self.ordered), (-1, -1)
+        for node in self._in_order():
+            reached = [
+                latest[each] for each in (*self.calls[node], *self.after.get(node, ())) if each in latest
+            ]
+            found = max(reached, default=(-1, -1))
+            if node in ordered:
+                found = before = max(found, before)
+            if is_wait(node.target):
+                found = max(found, (steps[node], place[node]))
+            latest[node] = found
+        clusters = self._clusters(steps)
+        after: dict[Node, list[Node]] = {}
+        for step, waits in self._waits(steps).items():
+            rest = clusters.get(step + 1, [])
+            early: list[Node] = []
+            for number, wait in enumerate(waits):
+                early += [node for node in rest if latest[node] < (step, place[wait])]
+                rest = [node for node in rest if latest[node] >= (step, place[wait])]
+                if self.work(early) >= self.least and self.work(rest) >= self.least:
+                    after.update(_one_by_one(waits[number:], early))
+                    early = []
+        return after
+
+    def _sink_waits(self, steps: Steps) -> None:
+        """A wait stands right before its first use: what is computed until then overlaps with it."""
+        end = max(steps.values())
+        end += end % 2
+        for node in reversed(list(self.calls)):
+            if is_wait(node.target) and node in self.outside:
+                first = min((steps.get(user, end) for user in self.users(node)), default=end)
+                steps[node] = max(steps[node], first - first % 2)
+
+
+def _one_by_one(waits: Sequence[Node], after: list[Node]) -> dict[Node, list[Node]]:
+    """The first wait runs after these calls, each other one after the one before it."""
+    return dict(zip(waits, [after, *([wait] for wait in waits)]))
+
+
+def in_order(
+    nodes: Sequence[Node], bases: Callable[[Node], Iterable[Node]], ordered: Collection[Node]
+) -> list[Node]:
+    """Calls of one step as PyTorch runs them: what a wait need not precede is begun before it.
+
+    Those ``ordered`` keep their order. ``bases``: what a call's arguments are made of.
+    """
+    depth: dict[Node, int] = {}
+    last = 0
+    for node in nodes:
+        waits = [depth[each] + is_wait(each.target) for each in bases(node) if each in depth]
+        depth[node] = max(waits, default=0)
+        if node in ordered:
+            depth[node] = last = max(depth[node], last)
+    return sorted(nodes, key=lambda node: (depth[node], is_wait(node.target)))
