@@ -97,7 +97,8 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, capture=capture, **options
         )
     if capture != "dynamo":
-        then: Any = partial(compile, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
+        again: Any = compile
+        then = partial(again, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
         return compile_captured(model, capture, dynamic, then)
     together: dict[str, Any] = {"mode": mode, **options}
     # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,

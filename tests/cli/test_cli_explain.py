@@ -57,3 +57,12 @@ def test_explain_leaves_the_environment_alone(smelt_command, programs, cache_of_
     before = dict(os.environ)
     smelt_command("explain", f"{programs}:good", "--stage", "fx")
     assert dict(os.environ) == before
+
+
+def test_capture_shows_every_way(smelt_command, programs):
+    code, out, err = smelt_command("capture", f"{programs}:two_graphs", "--graphs")
+    assert code == 0, err
+    assert all(way in out for way in ("fx.symbolic_trace", "torch.jit.trace", "make_fx", "torch.export"))
+    assert "2 graphs, 1 break" in out and "called again: right" in out and "graph():" in out
+    code, out, err = smelt_command("capture", f"{programs}:good", "--json")
+    assert code == 0 and '"way": "Dynamo"' in out
