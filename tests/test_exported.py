@@ -7,7 +7,9 @@ import torch
 from torch.export import Dim, export
 
 import smelt
-from smelt import SmeltError
+from smelt import SmeltError, pipeline
+from smelt.errors import ToolchainError
+from smelt.lowering import TABLE
 
 
 class Model(torch.nn.Module):
@@ -79,3 +81,30 @@ def test_calling_does_not_fix_sizes_that_strides_hold():
         torch.testing.assert_close(compiled(x), model(x))
     with pytest.raises(SmeltError, match="strides"):
         compiled(torch.randn(6, 5).t())
+
+
+def test_without_a_compiler_pytorch_runs_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    smelt.reset()
+    monkeypatch.setattr(pipeline.toolchain, "find", no_compiler)
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(2, 4)
+    compiled = smelt.compile(torch.export.export(model, (x,)))
+    torch.testing.assert_close(compiled(x), model(x).detach())
+    (report,) = smelt.reports()
+    assert report.kind == "eager" and report.fallbacks[0].reason.startswith("SM0201")
+
+
+def no_compiler() -> None:
+    raise ToolchainError("SM0201", "no C++ compiler found", remedy="install g++")
+
+
+def test_a_call_that_breaks_the_lowering_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise AttributeError("nobody expected this")
+
+    smelt.reset()
+    monkeypatch.setitem(TABLE, torch.ops.aten.relu.default, broken)
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(2, 4)
+    compiled = smelt.compile(torch.export.export(model, (x,)), strict=False)
+    torch.testing.assert_close(compiled(x), model(x).detach())
+    (fallback,) = smelt.reports()[-1].fallbacks
+    assert fallback.op == "aten.relu.default" and fallback.reason.startswith("SM0505")

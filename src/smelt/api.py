@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from smelt.backend import config_from
+from smelt.backend import compile_alone, config_from
 from smelt.backend import smelt as backend
 from smelt.capture import from_torchscript, is_torchscript, past_dynamo
 from smelt.capture.torchscript import FromTorchScript
@@ -75,10 +75,8 @@ def compile(
     smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
     """
     if isinstance(model, torch.export.ExportedProgram):
-        from smelt.pipeline import compile_program
-
         config = config_from(mode, {"freezing": True, **options})
-        return compile_exported(model, config, compile_program)
+        return compile_exported(model, config, compile_alone)
     scripted = is_torchscript(model)
     if scripted:
         options = {"freezing": True, **options}

@@ -107,7 +107,8 @@ def compile_graph(
             whole_attention(graph_module.graph, config),
         ):
             table = denied.table(decompositions())
-            call = capture_aot(graph_module, inputs, _guarded(compile_program, config), table, name)
+            compile_or_leave = guarded(compile_program, config, _leave)
+            call = capture_aot(graph_module, inputs, compile_or_leave, table, name)
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
@@ -134,7 +135,20 @@ class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutogr
         super().__init__(reason)
 
 
-def _guarded(compile_program: Callable[..., Compiled], config: Config) -> CompileProgram:
+def compile_alone(program: Program, config: Config) -> Compiled:
+    """Compile a program that no AOTAutograd waits for (an exported one); PyTorch runs what cannot be."""
+    return guarded(partial(compile_program, instead=_instead), config, _by_pytorch)(program)
+
+
+def guarded(
+    compile_program: Callable[..., Compiled], config: Config, leave: Callable[[Program, str], Compiled]
+) -> CompileProgram:
+    """``compile_program`` that never fails by a program, a machine (`MACHINE`) or a bug of smelt.
+
+    A call that breaks it is given to PyTorch, and the rest compiled; ``leave`` gives what runs a program of
+    which nothing is compiled, and is told why.
+    """
+
     def compile_or_leave(program: Program) -> Compiled:
         refused: dict[Blamed, str] = {}
         while True:
@@ -152,7 +166,7 @@ def _guarded(compile_program: Callable[..., Compiled], config: Config) -> Compil
             else:
                 break
             if blamed is None or blamed in refused or len(refused) == _MOST_REFUSED:
-                return _left(program, reason)
+                return leave(program, reason)
             refused[blamed] = reason  # the rest is compiled without this call
             LOG.forget(program.name)
         guarded = is_in_clusters(compiled)
@@ -166,7 +180,7 @@ def _guarded(compile_program: Callable[..., Compiled], config: Config) -> Compil
     return compile_or_leave
 
 
-def _left(program: Program, reason: str) -> Compiled:
+def _leave(program: Program, reason: str) -> Compiled:
     """What runs a program of which nothing is compiled.
 
     Raises:
@@ -175,6 +189,10 @@ def _left(program: Program, reason: str) -> Compiled:
     if program.kind != "backward":
         raise _RunEagerly(program, reason)
     # The forward is compiled already and hands over its saved values: PyTorch runs this one graph.
+    return _by_pytorch(program, reason)
+
+
+def _by_pytorch(program: Program, reason: str) -> Compiled:
     _record_eager(program, reason)
     return by_pytorch(program)
 
@@ -183,8 +201,7 @@ def _instead(program: Program, error: SmeltError) -> Compiled:
     """What runs a program whose compilation failed when it was first called: AOTAutograd has its graph."""
     if error.code not in MACHINE:
         raise error
-    _record_eager(program, str(error))
-    return by_pytorch(program)
+    return _by_pytorch(program, str(error))
 
 
 def _record_eager(program: Program, reason: str) -> None:
