@@ -74,6 +74,7 @@ def compile(
     Traceback (most recent call last):
     smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
     """
+    again: Any = compile
     if isinstance(model, torch.export.ExportedProgram):
         config = config_from(mode, {"freezing": True, **options})
         return compile_exported(model, config, compile_alone)
@@ -84,7 +85,7 @@ def compile(
     if scripted:
 
         def compile_piece(piece: Any) -> Any:
-            return compile(piece, mode=mode, dynamic=dynamic, fullgraph=False, **options)
+            return again(piece, mode=mode, dynamic=dynamic, fullgraph=False, **options)
 
         model = from_torchscript(model, structured=fullgraph, compile_piece=compile_piece)
         _report_left(model)
@@ -95,7 +96,6 @@ def compile(
             decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, capture=capture, **options
         )
     if capture != "dynamo":
-        again: Any = compile
         then = partial(again, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
         return compile_captured(model, capture, dynamic, then)
     together: dict[str, Any] = {"mode": mode, **options}
