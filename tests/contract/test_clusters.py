@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,6 +150,20 @@ def test_a_cluster_gets_the_sizes_that_its_inputs_do_not_tell() -> None:
     parts = clustered(program, left, 1)
     x = torch.randn(5, 3)
     torch.testing.assert_close(runs(parts)([x, torch.randn(4, 4)])[0], function(x, x))
+
+
+def test_what_another_region_overwrites_is_not_the_same_at_every_call() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        kept = (x * 2).cos().exp()
+        x.copy_(y.sin())
+        return kept
+
+    program = captured(function)
+    inputs = tuple(replace(each, static=True) for each in program.inputs)
+    program = replace(program, inputs=inputs)
+    sin = next(node for node in calls(program) if node.target is aten.sin.default)
+    (cluster,) = clustered(program, {sin: ["left"]}, 1).clusters
+    assert [each.static for each in cluster.program.inputs] == [False]
 
 
 def test_an_input_that_is_read_later_is_overwritten_at_the_end() -> None:

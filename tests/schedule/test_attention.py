@@ -115,6 +115,27 @@ def test_masked_keys_count_where_something_is_not_finite(number: float, which: i
     compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *inputs, mask)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [1, 5, 33])
+def test_rows_of_nothing_but_nan(keys: int, causal: bool) -> None:
+    """ATen finds the largest of few scores by comparing: a row of NaN counts as one that sees nothing."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 2, 40, 16), *torch.randn(2, 1, 2, keys, 16)
+    query[0, 0, 3] = torch.nan
+
+    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+    smelt.reset()
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="smelt")
+    for keys_of_nan in (False, True):
+        key = torch.full_like(key, torch.nan) if keys_of_nan else key
+        want, got = function(query, key, value), compiled(query, key, value)
+        torch.testing.assert_close(got, want, equal_nan=True)
+    assert smelt.reports()[-1].kernels == 1
+
+
 def test_causal_as_a_mask() -> None:
     mask = torch.full((300, 300), -torch.inf).triu(1)
     report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *operands(1, 2, 300, 300, 32), mask)

@@ -273,6 +273,7 @@ class _Cutter:
         self.outer = Graph()
         self.env: dict[Node, Node] = {}
         self.copies = [node for node in plan.nodes if _is_copy_back(node)]
+        self.overwritten = {node.args[0] for node in self.copies}
         self.joined: dict[str, int] = {}
         self.laid_out: dict[Node, Node] = {}
 
@@ -434,7 +435,7 @@ class _Cutter:
             self.inputs.get(source.name) if isinstance(source, Node) and source.op == "placeholder" else None
         )
         if known is not None:
-            return replace(known, name=node.name)
+            return replace(known, name=node.name, static=known.static and source not in self.overwritten)
         tensor = isinstance(node.meta.get("val"), torch.Tensor)
         role: InputRole = "size" if not tensor else "saved" if self.program.kind == "backward" else "user"
         return Input(node.name, role)

@@ -68,7 +68,11 @@ class AttentionBuilder:
         self.key_blocks = blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
         self.once = self.key_blocks.count is None
         self.plain = True
+<<<<<<< HEAD
         self.skips = False
+=======
+        self.by_comparing = False
+>>>>>>> sizes
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
@@ -78,7 +82,11 @@ class AttentionBuilder:
         loops = [self.writer.variable(size) for size in sizes]
         self.batch = tuple(loops)
         self.plain = self._is_plain()
+<<<<<<< HEAD
         self.skips = self.body.visible is not None and not self.plain
+=======
+        self.by_comparing = self._compares()
+>>>>>>> sizes
         if self.queries.count is not None:
             self.query_block = self.writer.variable(self.queries.count)
             loops.append(self.query_block)
@@ -220,14 +228,27 @@ class AttentionBuilder:
             )
         yield Let("odd", F32, "read", ("odds", 0))
 
-    def _is_plain(self) -> bool:
-        """Whether a score depends on the product, not on which key it is."""
+    def _scoring(self) -> tuple[Symbol, list[Let]]:
+        """A key, and how its score comes of a product."""
         row, key = self.writer.variable(), self.writer.variable()
         made = RecordedValue("made", F32)
         stmts, _ = self.writer.coded(
             lambda: self.body.score((*self.batch, row, key), made), "c", {"made": F32}
         )
-        return not any(isinstance(stmt, Let) and _depends(stmt, key) for stmt in stmts)
+        return key, [stmt for stmt in stmts if isinstance(stmt, Let)]
+
+    def _is_plain(self) -> bool:
+        """Whether a score depends on the product, not on which key it is."""
+        key, steps = self._scoring()
+        return not any(_depends(step, key) for step in steps)
+
+    def _compares(self) -> bool:
+        """Whether ATen finds a row's largest score by comparing: without a mask, of fewer keys than a vector
+        has. NaN is never the largest then, and a row of nothing else counts as one that sees nothing.
+        """
+        masked = any(step.op == "load" for step in self._scoring()[1])
+        plain = self.once and self.plain and not masked and self.body.kept is None
+        return plain and self.keys.is_Integer and int(self.keys) < self.writer.lanes
 
 
 class _Tile:
@@ -370,10 +391,17 @@ class _Tile:
     # -- the softmax ----------------------------------------------------------------------------------------
 
     def _largest(self, row: Expr) -> Iterator[Stmt]:
-        """``base``: a row's largest score, 0 for -inf; ``factor``: by how much the largest before is less."""
+        """``base``: a row's largest score, 0 for -inf (but where ATen compares); ``factor``: by how much the
+        largest before is less.
+        """
 
         def scored(key: Expr) -> Iterator[Stmt]:
             yield Let("made", F32, "load", ("scores", (row, key)))
+            if self.builder.by_comparing:
+                yield Let("seen", torch.bool, "gt", ("made", "lowest"))
+                yield Let("known", F32, "where", ("seen", "made", "lowest"))
+                yield Update("top", "known")
+                return
             if self.builder.plain:
                 yield Update("top", "made")
                 return
@@ -389,6 +417,9 @@ class _Tile:
             yield Let("t1", F32, "load", ("largest", (self._place(row),)))
             yield Let("t2", F32, "maximum", ("t0", "t1"))
             yield Store("largest", (self._place(row),), "t2")
+        if self.builder.by_comparing:
+            yield Store("base", (row,), "t0")
+            return
         largest = "t0" if self.builder.once else "t2"
         yield Let("t3", torch.bool, "eq", (largest, "lowest"))
         yield Let("t4", F32, "where", ("t3", "none", largest))
@@ -417,6 +448,9 @@ class _Tile:
             yield Let("x0", F32, "load", ("scores", (row, key)))
             yield Let("x1", F32, "sub", ("x0", "t0"))
             yield from stmts
+            if self.builder.by_comparing:
+                yield Let("x2", F32, "where", ("blind", "none", value))
+                value = "x2"
             yield Update("sum", value)
             if self.body.kept is not None:
                 stmts, value = self._kept(row, key, value)
@@ -424,6 +458,8 @@ class _Tile:
             yield Store("scores", (row, key), value)
 
         yield Let("t0", F32, "load", ("base", (row,)))
+        if self.builder.by_comparing:
+            yield Let("blind", torch.bool, "eq", ("t0", "lowest"))
         yield Accumulate("sum", "sum", F32)
         yield self.writer.vector(ZERO, seen, counted)
         if seen != self.reach:
@@ -432,7 +468,9 @@ class _Tile:
         if self.builder.once:
             yield from self.builder._factor("t1")
             yield Store("factor", (row,), "l4")
-            yield from self.builder._logarithm("t0", self._at(row))
+            if self.builder.by_comparing:
+                yield Let("t5", F32, "where", ("blind", "none", "t0"))
+            yield from self.builder._logarithm("t5" if self.builder.by_comparing else "t0", self._at(row))
         else:
             yield Let("t2", F32, "load", ("sums", (place,)))
             yield Let("t3", F32, "load", ("factor", (row,)))

@@ -77,7 +77,7 @@ def _components_together(items: list[Item]) -> list[Item]:
     """
     if any(isinstance(item.body, Check) or bound_symbols(item.node) for item in items):
         return items
-    written = {name for item in items for name in item.writes}
+    written: set[str | None] = {name for item in items for name in item.writes if name is not None}
     component: dict[str | None, int] = {}
     parent = list(range(len(items)))
 
@@ -87,10 +87,10 @@ def _components_together(items: list[Item]) -> list[Item]:
         return number
 
     for number, item in enumerate(items):
-        names: set[str | None] = {read.buffer for read in item.reads} | set(item.writes)
+        names: set[str | None] = {*(read.buffer for read in item.reads), *item.writes}
         if isinstance(item.body, Scatter):
             names.add(item.body.base)
-        found = {name for name in names if name is not None and name in written}
+        found = names & written
         if isinstance(item.body, Host):
             found.add(None)
         for name in found:
