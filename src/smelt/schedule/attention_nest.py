@@ -68,11 +68,8 @@ class AttentionBuilder:
         self.key_blocks = blocks(self.keys, int(self.keys) if alone else KEY_BLOCK, self.wide)
         self.once = self.key_blocks.count is None
         self.plain = True
-<<<<<<< HEAD
         self.skips = False
-=======
         self.by_comparing = False
->>>>>>> sizes
         self.batch: tuple[Expr, ...] = ()
         self.query_block: Expr = ZERO
         self.key_block: Expr = ZERO
@@ -82,11 +79,8 @@ class AttentionBuilder:
         loops = [self.writer.variable(size) for size in sizes]
         self.batch = tuple(loops)
         self.plain = self._is_plain()
-<<<<<<< HEAD
         self.skips = self.body.visible is not None and not self.plain
-=======
         self.by_comparing = self._compares()
->>>>>>> sizes
         if self.queries.count is not None:
             self.query_block = self.writer.variable(self.queries.count)
             loops.append(self.query_block)
