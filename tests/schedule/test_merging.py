@@ -54,18 +54,3 @@ def test_an_optimizers_step_is_one_nest_for_each_parameter() -> None:
     large = [kernel for kernel in smelt.reports()[-1].text("nest").split("\nkernel ")[1:] if "2048" in kernel]
     assert len(large) == 1
     assert smelt.reports()[-1].native_calls == 1
-
-
-def test_each_parameters_chain_of_a_foreach_optimizer_is_one_nest() -> None:
-    """Its steps come for all parameters, one after the other: more of them than fusion looks back."""
-
-    def step(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        values, slopes, means, squares = (list(tensors[at : at + 60]) for at in range(0, 160, 40))
-        means = [mean + slope for mean, slope in zip(means, slopes)]
-        squares = [square + slope * slope for square, slope in zip(squares, slopes)]
-        values = [x - mean / square for x, mean, square in zip(values, means, squares)]
-        return [*means, *squares, *values]
-
-    graph = lowered(step, *(torch.rand(64, 32) for _ in range(160)))
-    runs = schedule(graph, Config(), Target(32)).all_runs
-    assert len([call for run in runs for call in run.calls]) == 40
