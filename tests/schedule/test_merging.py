@@ -54,19 +54,3 @@ def test_an_optimizers_step_is_one_nest_for_each_parameter() -> None:
     large = [kernel for kernel in smelt.reports()[-1].text("nest").split("\nkernel ")[1:] if "2048" in kernel]
     assert len(large) == 1
     assert smelt.reports()[-1].native_calls == 1
-
-
-def test_each_parameters_chain_of_a_foreach_optimizer_is_one_nest() -> None:
-    """Its steps come for all parameters, one after the other: more than fusion looks back."""
-
-    def steps(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        values, slopes = list(tensors[:30]), list(tensors[30:])
-        slopes = torch._foreach_mul(slopes, 0.5)
-        slopes = torch._foreach_add(slopes, 1.0)
-        slopes = torch._foreach_sqrt(slopes)
-        return torch._foreach_addcdiv(values, slopes, values)
-
-    inputs = [torch.rand(64) for _ in range(60)]
-    graph = lowered(lambda *tensors: [torch.sin(x) for x in steps(*tensors)], *inputs)
-    runs = schedule(graph, Config(), Target(32)).runs
-    assert len([call for run in runs for call in run.calls]) == 30

@@ -14,7 +14,6 @@ from smelt.loops.ir import (
     Attention,
     Attentions,
     Body,
-    Check,
     Contraction,
     Fold,
     Graph,
@@ -64,40 +63,8 @@ def prepare(graph: Graph) -> Work:
         if any(read.buffer in work.inlined for read in item.reads):
             _analyze(work, item)
         _order(work, item)
-    work.items = _components_together(_numbers_first(work))
+    work.items = _numbers_first(work)
     return work
-
-
-def _components_together(items: list[Item]) -> list[Item]:
-    """The items, those that depend on each other, however indirectly, one after the other.
-
-    An optimizer that takes each step for all parameters before the next (``foreach``) is as many chains as
-    parameters: fusion, which looks back a few kernels only, sees one chain at a time then. What runs between
-    kernels keeps its order, and so does all where sizes depend on data.
-    """
-    if any(isinstance(item.body, Check) or bound_symbols(item.node) for item in items):
-        return items
-    written: set[str | None] = {name for item in items for name in item.writes if name is not None}
-    component: dict[str | None, int] = {}
-    parent = list(range(len(items)))
-
-    def root(number: int) -> int:
-        while parent[number] != number:
-            parent[number] = number = parent[parent[number]]
-        return number
-
-    for number, item in enumerate(items):
-        names: set[str | None] = {*(read.buffer for read in item.reads), *item.writes}
-        if isinstance(item.body, Scatter):
-            names.add(item.body.base)
-        found = names & written
-        if isinstance(item.body, Host):
-            found.add(None)
-        for name in found:
-            other = root(component.setdefault(name, number))
-            first, last = sorted((root(number), other))
-            parent[last] = first
-    return [items[number] for number in sorted(range(len(items)), key=root)]
 
 
 def _numbers_first(work: Work) -> list[Item]:
