@@ -3,7 +3,7 @@
 ``python tests/matrix.py [--only TEXT] [--list] [-- PYTEST ARGUMENTS]``. Each cell has an environment of its
 own under ``.matrix`` (made once; some gigabytes where PyTorch has no CPU build), in which pytest runs. A cell
 whose Python, torch or operating system is not to be had here is skipped, with a line that says why. The table
-goes to ``.matrix/matrix.md``; the exit code is 1 when a cell's tests fail.
+goes to ``.matrix/matrix.md``, what pytest says to ``.matrix/CELL.log``; the exit code is 1 when tests fail.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".matrix"
 EXTRAS = ".[dev,demo]"
-SUITE = "trixie"
-"""The Debian release whose Python and compiler a cell takes: 3.13 and gcc 14."""
+SIDE_BY_SIDE = ["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 PACKAGES = "python3,python3-venv,python3-dev,g++,make,git,ca-certificates"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One Python, one torch; ``debian``: the release in whose folder it runs, with its compiler."""
+    """One Python, one torch; ``debian``: the release whose Python and compiler it takes, in a folder."""
 
     python: str
     torch: str
@@ -48,8 +50,8 @@ CELLS = (
     *(Cell("3.11", torch) for torch in ("2.11.0", "2.12.0", "2.13.0", "2.14.1")),
     Cell("3.10", "2.14.1"),
     Cell("3.12", "2.14.1"),
-    Cell("3.13", "2.14.1", SUITE),
-    Cell("3.14", "2.14.1"),
+    Cell("3.13", "2.14.1", "trixie"),  # gcc 14
+    Cell("3.14", "2.14.1", "testing"),  # gcc 16
     Cell("3.11", "2.15.0"),
 )
 
@@ -67,7 +69,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the cells and what each would take")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args()
-    rows, failed = [], False
+    rows, skips, failed = [], Counter[str](), False
     for cell in CELLS:
         if options.only not in cell.name:
             continue
@@ -82,15 +84,17 @@ def main() -> int:
             continue
         print(f"testing {cell.name} …", flush=True)
         began = time.monotonic()
-        code, result = tested(command, options.pytest or ["--numprocesses", "auto", "--dist", "loadfile"])
+        code, result = tested(command, HOME / f"{cell.name}.log", options.pytest or SIDE_BY_SIDE)
         failed |= code != 0
         minutes = (time.monotonic() - began) / 60
         print(f"{'FAILED' if code else 'passed'} {cell.name}: {result} ({minutes:.0f} min)", flush=True)
         rows.append((cell, result))
+        skips |= skipped((HOME / f"{cell.name}.log").read_text(errors="replace"))
     if rows:
+        text = table(rows) + "".join(f"\n- {number} x {reason}" for reason, number in skips.most_common())
         HOME.mkdir(exist_ok=True)
-        (HOME / "matrix.md").write_text(table(rows))
-        print(table(rows))
+        (HOME / "matrix.md").write_text(text + "\n")
+        print(text)
     return int(failed)
 
 
@@ -101,6 +105,18 @@ def table(rows: list[tuple[Cell, str]]) -> str:
         compiler = f"Debian {cell.debian}'s" if cell.debian else "this machine's"
         lines.append(f"| {cell.python} | {cell.torch} | {compiler} | {result} |")
     return "\n".join(lines) + "\n"
+
+
+def skipped(log: str) -> Counter[str]:
+    """How many tests each reason kept from running, by pytest's summary.
+
+    >>> skipped("SKIPPED [2] a.py:3: no clang\\nSKIPPED [1] b.py:7: no clang")
+    Counter({'no clang': 3})
+    """
+    found = Counter[str]()
+    for number, reason in re.findall(r"^SKIPPED \[(\d+)\] \S+ (.*)", log, re.MULTILINE):
+        found[reason] += int(number)
+    return found
 
 
 def environment(cell: Cell) -> list[str]:
@@ -156,6 +172,8 @@ def python_of(cell: Cell) -> str:
 def in_debian(cell: Cell) -> list[str]:
     """A command prefix for a folder of that Debian release, in which this checkout has the same path.
 
+    Its mounts are in a namespace of the command's own: none outlives it.
+
     Raises:
         NotHereError: no debootstrap, not root, no network.
     """
@@ -177,43 +195,35 @@ def in_debian(cell: Cell) -> list[str]:
             elif source.exists():
                 shutil.copy(source, root / name)
         (root / "ready").touch()
-    for place in ("/proc", "/dev", "/dev/shm", str(ROOT)):
-        inside = Path(f"{root}{place}")
-        inside.mkdir(parents=True, exist_ok=True)
-        if not os.path.ismount(inside):
-            subprocess.run(["mount", "--bind", place, str(inside)], check=True)
-    path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-    script = 'cd "$0" && exec "$@"'
-    return [
-        "chroot",
-        str(root),
-        "/usr/bin/env",
-        f"PATH={path}",
-        "LANG=C.UTF-8",
-        "sh",
-        "-c",
-        script,
-        str(ROOT),
-    ]
+    shared = ("/proc", "/dev", str(ROOT))
+    for place in shared:
+        Path(f"{root}{place}").mkdir(parents=True, exist_ok=True)
+    mounts = [f"mount --rbind {shlex.quote(place)} {shlex.quote(f'{root}{place}')}" for place in shared]
+    enter = f"exec chroot {shlex.quote(str(root))} /usr/bin/env PATH={PATH} LANG=C.UTF-8"
+    inside = f'cd {shlex.quote(str(ROOT))} && exec "$@"'
+    script = " && ".join([*mounts, f'{enter} sh -c {shlex.quote(inside)} sh "$@"'])
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
 
 
 def clean() -> dict[str, str]:
-    """This process's environment without what belongs to one Python."""
-    return {
+    """This process's environment without what belongs to one Python; who waits in a process does not spin."""
+    kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
     }
+    return {**kept, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 
 
-def tested(command: list[str], arguments: list[str]) -> tuple[int, str]:
+def tested(command: list[str], log: Path, arguments: list[str]) -> tuple[int, str]:
     """pytest's exit code and its last line."""
-    done = subprocess.run(
-        [*command, "-m", "pytest", "--tb=no", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=clean(),
-    )
-    lines = done.stdout.splitlines() or done.stderr.splitlines() or ["?"]
+    with log.open("w") as to:
+        done = subprocess.run(
+            [*command, "-m", "pytest", "-ra", "--tb=short", *arguments],
+            cwd=ROOT,
+            stdout=to,
+            stderr=subprocess.STDOUT,
+            env=clean(),
+        )
+    lines = log.read_text(errors="replace").splitlines() or ["?"]
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
             print("  " + line[:200], flush=True)

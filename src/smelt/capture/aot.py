@@ -36,7 +36,7 @@ def capture_aot(
     come at the first ``.backward()`` only. Returns what Dynamo is to call. Sizes saved for the backward
     become ``size`` inputs of the backward Program, ahead of its tensors.
 
-    The partitioner is min-cut. Its ``compiler`` argument is not read by torch 2.11-2.13 (one table of
+    The partitioner is min-cut. Its ``compiler`` argument is not read by torch 2.11-2.14 (one table of
     recomputable operators); what is recomputed in the backward is decided by ``torch._functorch.config``,
     which we leave alone. Random operators are never recomputed (`smelt.capture.partition`).
     """

@@ -35,6 +35,8 @@ aten = torch.ops.aten
 
 SUM, MEAN, MAX = 0, 1, 2
 """ATen's numbers of the modes."""
+OWN_COUNTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
+"""Whether ATen's bags divide a row's gradient by the row's own count; before 2.14: `_divisors`."""
 
 _OUT_OF_BOUNDS = "RuntimeError"
 
@@ -309,7 +311,8 @@ def embedding_bag_dense_backward(
     base = fill(ctx, [count, grad.shape[1]], grad.dtype, 0)
     if mode == MAX:
         return _maximum_backward(ctx, base, grad, bag_size, maximum_indices)
-    counts = _divisors(ctx, indices, count) if scale_grad_by_freq else None
+    divisors = _counts if OWN_COUNTS else _divisors
+    counts = divisors(ctx, indices, count) if scale_grad_by_freq else None
 
     def value(index: Index) -> Any:
         at = index[:1]
@@ -331,10 +334,10 @@ def embedding_bag_dense_backward(
 
 
 def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
-    """For each row, what ``scale_grad_by_freq`` divides its gradient by in bags.
+    """For each row, what ``scale_grad_by_freq`` divides its gradient by in bags before torch 2.14.
 
-    ATen looks the count up at another place than the row's own: row r, the n-th different one that occurs,
-    is divided by the count of what is at place n of all indices in order.
+    That ATen looks the count up at another place than the row's own: row r, the n-th different one that
+    occurs, is divided by the count of what is at place n of all indices in order.
     """
     counts = _counts(ctx, indices, size)
     length = indices.shape[0]
