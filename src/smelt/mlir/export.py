@@ -218,7 +218,8 @@ class Exported:
 
             module = clone(self.module)
             to_linalg(module)
-            self._executable = Executable(module)
+            executable = Executable(module)
+            self._executable = lambda *values: executable(*map(_as_pairs, values))
         if self._executable is None and self.dialect == "torch":
             from smelt.mlir.torch_dialect.pipelines import executable
 
@@ -257,6 +258,12 @@ def emitter(dialect: str) -> Callable[..., Any]:
     return found
 
 
+def _as_pairs(value: Any) -> Any:
+    """An argument of a module that has no complex numbers."""
+    paired = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if paired else value
+
+
 def _as(value: Any, source: Any) -> Any:
     """A result as the program's metadata has it: MLIR's integers have no sign, StableHLO no numbers."""
     meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
@@ -264,4 +271,6 @@ def _as(value: Any, source: Any) -> Any:
         return value
     if not isinstance(meta, torch.Tensor):
         return value.item()
+    if meta.is_complex() and not value.is_complex():
+        return torch.view_as_complex(value)
     return value if value.dtype == meta.dtype else value.view(meta.dtype)

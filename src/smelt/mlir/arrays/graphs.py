@@ -136,6 +136,7 @@ class Evaluation:
         """What an input holds at the end, as the caller sees it."""
         _, own, strides = self.graph.buffers[source].outside
         dtype, shape, _ = self.graph.buffers[target].outside
+        _, shape = self.dialect.outside(dtype, shape)
         view = StridedView(source, own, strides, sympy.Integer(0), dtype if dtype.is_complex else None)
         return self.dialect.relabel(self.view(view), shape)
 
@@ -199,7 +200,8 @@ class Evaluation:
         for name, given in named_arguments(body):
             arguments += [(name, each) for each in leaves(self.argument(given))]
         made = [self.graph.buffers[name].outside for name in result_names(outputs)]
-        return self.dialect.external_call(body, arguments, [(dtype, shape) for dtype, shape, _ in made])
+        kinds = [self.dialect.outside(dtype, shape) for dtype, shape, _ in made]
+        return self.dialect.external_call(body, arguments, kinds)
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""

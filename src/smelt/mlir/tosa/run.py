@@ -12,7 +12,7 @@ from typing import Any
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
 _TO_LINALG = (
-    "builtin.module(tosa-to-scf,func.func("
+    "builtin.module(tosa-to-mlprogram,tosa-to-scf,func.func("
     "tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith{include-apply-rescale=true},tosa-to-tensor,canonicalize))"
 )
 
@@ -62,6 +62,8 @@ def _lower_shapes(module: Any) -> None:
 
 def _upstream_knows(operation: Any) -> bool:
     """Repeating what has more than one dynamic dimension is more than the passes can do."""
+    if operation.name == "tensor.bitcast":
+        return False
     return operation.name != "tosa.tile" or list(_result(operation).shape).count(_dynamic()) <= 1
 
 
@@ -183,11 +185,34 @@ def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
     return repeat(body)
 
 
+def _bitcast(operation: Any) -> Any:
+    """Element by element: bufferization does not know the operation on tensors."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith, linalg, tensor
+
+    source, kind = operation.operands[0], _result(operation)
+    sizes = [
+        tensor.dim(source, _index(dim)) if size == _dynamic() else size for dim, size in enumerate(kind.shape)
+    ]
+    out = tensor.empty(sizes, kind.element_type)
+    same = ir.AffineMap.get_identity(kind.rank)
+    each = linalg.generic([source], [out], [same, same], [linalg.IteratorType.parallel] * kind.rank)
+
+    def body(element: Any, old: Any) -> Any:
+        return arith.bitcast(kind.element_type, element)
+
+    return each(body)
+
+
 _REWRITES: dict[str, Callable[..., Any]] = {
     "tosa.reshape": _reshape,
     "tosa.slice": _slice,
     "tosa.pad": _pad,
     "tosa.tile": _tile,
+    "tensor.bitcast": _bitcast,
 }
-_SHAPES = {"tosa.reshape": (1, 2), "tosa.slice": (1, 3), "tosa.pad": (1, 2), "tosa.tile": (1, 2)}
+_SHAPES = {
+    **{"tosa.reshape": (1, 2), "tosa.slice": (1, 3), "tosa.pad": (1, 2), "tosa.tile": (1, 2)},
+    "tensor.bitcast": (1, 1),
+}
 """Where the shape operands stand."""
