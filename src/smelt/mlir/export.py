@@ -17,7 +17,7 @@ from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
-from smelt.mlir.execute import Executable, clone
+from smelt.mlir.execute import Executable
 from smelt.mlir.external import Operator, declared, names_of
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
@@ -214,11 +214,9 @@ class Exported:
 
             self._executable = lambda *values: evaluate_module(self.module, values)
         if self._executable is None and self.dialect == "tosa":
-            from smelt.mlir.tosa import to_linalg
+            from smelt.mlir.tosa import executable as tosa_executable
 
-            module = clone(self.module)
-            to_linalg(module)
-            executable = Executable(module)
+            executable = tosa_executable(self.module)
             self._executable = lambda *values: executable(*map(_as_pairs, values))
         if self._executable is None and self.dialect == "torch":
             from smelt.mlir.torch_dialect.pipelines import executable

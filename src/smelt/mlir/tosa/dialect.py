@@ -151,6 +151,10 @@ class Tosa(MlirArrays):
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         if _empty(shape):
             return self.empty(tensor.dtype, shape)
+        if tensor.is_floating_point() and not tensor.any():  # `elementwise` is to see a 0
+            signs = tensor.signbit()
+            if bool(signs.all()) or not bool(signs.any()):
+                return self.full(-0.0 if bool(signs.any()) else 0.0, tensor.dtype, shape)
         with ir.Location.name(name):
             return self.write("const", [], tensor.dtype, shape, values=self.attribute(tensor))
 

@@ -6,11 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 from smelt.capture import Program
+from smelt.errors import SmeltError
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.function import write_module
 from smelt.mlir.arrays.graphs import CALLS
 from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.isolated import transformed
 from smelt.mlir.signature import Weights
 from smelt.mlir.tosa.dialect import Tosa
 from smelt.mlir.tosa.elementwise import ELEMENTWISE
@@ -43,10 +45,8 @@ def emit(program: Program, weights: Weights = "inline", external: Collection[str
         UnsupportedOperatorsError: SM0711, all calls that have no form in TOSA.
         SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
     """
-    context = bindings.new_context()
-    from torch_mlir.passmanager import PassManager
-
-    module = write_module(program, weights, Tosa(), "TOSA", context, external)
-    with context:
-        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
-    return module
+    module = write_module(program, weights, Tosa(), "TOSA", bindings.new_context(), external)
+    try:
+        return transformed(module, [("builtin.module(func.func(canonicalize,cse))", "simplifying TOSA")])
+    except SmeltError:
+        return module  # right as it is, and longer

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.execute import clone
+from smelt.mlir.isolated import IsolatedExecutable
 
 _TO_LINALG = (
     "builtin.module(tosa-to-mlprogram,tosa-to-scf,func.func("
@@ -17,17 +18,19 @@ _TO_LINALG = (
 )
 
 
-def to_linalg(module: Any) -> None:
-    """Bring a TOSA module to Linalg, in place.
+def executable(module: Any) -> IsolatedExecutable:
+    """A TOSA module, compiled by way of upstream's passes in a process of its own.
 
     Raises:
         PipelineError: SM0712, an operation has no way to Linalg.
+        SmeltError: SM0740, SM0741 the passes or the function crash or hang.
     """
     from torch_mlir import ir
 
+    module = clone(module)
     with module.context, ir.Location.unknown():
         _lower_shapes(module)
-    run_pipeline_with_repro_report(module, _TO_LINALG, "bringing TOSA to Linalg")
+    return IsolatedExecutable(module, [(_TO_LINALG, "bringing TOSA to Linalg")])
 
 
 def _lower_shapes(module: Any) -> None:
