@@ -342,16 +342,19 @@ def _replace_assertions(module: Any) -> list[str]:
     return messages
 
 
+_OF_LIBM = ("math.tanh", "math.log1p", "math.expm1", "math.erf")
+
+
 def _call_libm(module: Any) -> None:
-    """``math.tanh``, ``log1p`` and ``expm1`` become calls of libm's functions: what MLIR's passes make of
-    them by ``exp`` and ``log`` has no right digit near 0."""
+    """Some functions become calls of libm's: what MLIR's passes make of ``tanh``, ``log1p`` and ``expm1`` by
+    ``exp`` and ``log`` has no right digit near 0, and they do not know ``erf`` of float64."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
     found: list[Any] = []
 
     def look(operation: Any) -> Any:
-        if operation.name in ("math.tanh", "math.log1p", "math.expm1"):
+        if operation.name in _OF_LIBM:
             found.append(operation)
         return ir.WalkResult.ADVANCE
 

@@ -250,6 +250,9 @@ class Tosa(MlirArrays):
             return self.apply(
                 "ne", x, self.full(0.0, x.dtype, x.shape)
             )  # a cast of NaN may be folded to False
+        if x.dtype is torch.bool:  # upstream folds a cast of True to -1
+            one, zero = (self.full(number, dtype, x.shape) for number in (1, 0))
+            return self.plain("select", [x, one, zero], dtype)
         if x.dtype.is_floating_point and not dtype.is_floating_point:
             x = truncated(self, x)
         if torch.bfloat16 in (x.dtype, dtype) and {x.dtype, dtype} & {torch.float16, torch.float64}:
