@@ -34,6 +34,11 @@ def _draws_seed(body: Extern) -> bool:
     return body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64
 
 
+def only_numbers(body: Extern) -> bool:
+    """Whether a call gives no size but numbers, and these out of branches and loops."""
+    return not body.sizes or (body.target in CONTROL and all(each.dim is None for each in body.sizes))
+
+
 class MissingInputError(Unsupported):
     """A node reads what another one, that is not supported, should have made: told once, there."""
 
@@ -178,7 +183,7 @@ class Evaluation:
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if is_external(body, self.external):
             return self._external(body, outputs)
-        if body.target not in CALLS or body.overwrites or body.sizes:
+        if body.target not in CALLS or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
@@ -192,7 +197,10 @@ class Evaluation:
         if body.target == "aten._local_scalar_dense.default":
             return [self.number(args[0])]
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        return CONTROL[body.target](self.dialect, bodies, *args)
+        results = CONTROL[body.target](self.dialect, bodies, *args)
+        for number in body.sizes:
+            self.dialect.symbols[number.symbol] = results[number.output]
+        return results
 
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""

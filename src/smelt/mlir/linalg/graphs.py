@@ -30,6 +30,7 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
+from smelt.mlir.arrays.graphs import only_numbers
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
 from smelt.mlir.external import call, is_external, leaves, named_arguments, result_names
 from smelt.mlir.linalg.bodies import Bodies
@@ -218,7 +219,7 @@ class Evaluation:
             return []
         if is_external(body, self.external):
             return self._external(body, node)
-        if body.target not in _SIMPLE or body.overwrites or body.sizes:
+        if body.target not in _SIMPLE or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target == "aten.clone.default":
@@ -228,7 +229,10 @@ class Evaluation:
             return [self.number(view)]
         inner = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
         made = [None if name is None else self._made(name) for name in node.outputs]
-        return CONTROL[body.target](self.writer, inner, made, *args)
+        results = CONTROL[body.target](self.writer, inner, made, *args)
+        for number in body.sizes:
+            self.writer.sizes.know(number.symbol.name, results[number.output])
+        return results
 
     def _external(self, body: Extern, node: Node) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
