@@ -92,9 +92,11 @@ def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) ->
     try:
         process = _Process(module, stages, COMPILE_LIMIT, returned=True, printing=printing)
     except EndedError as ended:
-        raise _error(
-            ended, module, stages, "compiling", lambda part: _Process(part, stages, SEARCH_LIMIT, returned=True)
-        ) from None
+
+        def attempt(part: Any) -> None:
+            _Process(part, stages, SEARCH_LIMIT, returned=True)
+
+        raise _error(ended, module, stages, "compiling", attempt) from None
     (code,) = process.results
     return ir.Module.parse(bytes(code.numpy()), context=module.context)
 
@@ -128,7 +130,7 @@ def _error(
 
 
 class _Process:
-    """One forked process: builds a module, and then answers calls; or gives the module back (``returned``)."""
+    """One forked process: builds a module, and then answers calls; or gives it back (``returned``)."""
 
     def __init__(
         self,

@@ -103,9 +103,14 @@ class ArrayDialect:
         raise Unsupported(f"{type(self).__name__} has no random numbers")
 
     def external_call(
-        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+        self,
+        body: Extern,
+        arguments: Sequence[tuple[str, Any]],
+        results: Sequence[tuple[torch.dtype, Shape]],
+        unsigned: Sequence[bool],
     ) -> list[Array]:
-        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value)."""
+        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value);
+        ``unsigned``: which are uint8."""
         raise Unsupported(f"{type(self).__name__} has no external functions")
 
     def require(self, condition: Array, message: str) -> None:

@@ -88,10 +88,14 @@ class MlirArrays(ArrayDialect):
             self.symbols[each.symbol] = self.size(each.value)
 
     def external_call(
-        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+        self,
+        body: Extern,
+        arguments: Sequence[tuple[str, Any]],
+        results: Sequence[tuple[torch.dtype, Shape]],
+        unsigned: Sequence[bool],
     ) -> list[Array]:
         plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
-        values = call(body, plain, [self.type(*each) for each in results])
+        values = call(body, plain, [self.type(*each) for each in results], unsigned)
         return [Array(value, *each) for value, each in zip(values, results)]
 
     # -- transposed arrays ----------------------------------------------------------------------------

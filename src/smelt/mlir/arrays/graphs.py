@@ -17,7 +17,7 @@ from smelt.mlir.arrays.control import CONTROL
 from smelt.mlir.arrays.determinants import determinants
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.strided import parts_of_view, read_view
-from smelt.mlir.external import is_external, leaves, named_arguments, result_names
+from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
@@ -205,11 +205,13 @@ class Evaluation:
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
         arguments: list[tuple[str, Any]] = []
+        unsigned: list[bool] = []
         for name, given in named_arguments(body):
             arguments += [(name, each) for each in leaves(self.argument(given))]
+            unsigned += [is_unsigned(self.graph, each) for each in leaves(given)]
         made = [self.graph.buffers[name].outside for name in result_names(outputs)]
         kinds = [self.dialect.outside(dtype, shape) for dtype, shape, _ in made]
-        return self.dialect.external_call(body, arguments, kinds)
+        return self.dialect.external_call(body, arguments, kinds, unsigned)
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""

@@ -32,13 +32,13 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.graphs import only_numbers
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
-from smelt.mlir.external import call, is_external, leaves, named_arguments, result_names
+from smelt.mlir.external import call, is_external, is_unsigned, leaves, named_arguments, result_names
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
 from smelt.mlir.linalg.determinants import WIDE, determinants
 from smelt.mlir.linalg.literals import literal
-from smelt.mlir.linalg.scalars import Scalar, constant, convert, require, word
+from smelt.mlir.linalg.scalars import Scalar, compare, constant, convert, require, word
 from smelt.mlir.linalg.sorting import sort
 from smelt.mlir.linalg.writer import Writer
 from smelt.ops import ops
@@ -237,11 +237,20 @@ class Evaluation:
     def _external(self, body: Extern, node: Node) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
         arguments: list[tuple[str, Any]] = []
+        unsigned: list[bool] = []
         for name, given in named_arguments(body):
             made = self.argument(given)
             arguments += [(name, each.value if isinstance(each, Scalar) else each) for each in leaves(made)]
-        types = [self.writer.type(*self._made(name)) for name in result_names(node.outputs)]
-        return call(body, arguments, types)
+            unsigned += [is_unsigned(self.graph, each) for each in leaves(given)]
+        kinds = [self._made(name) for name in result_names(node.outputs)]
+        results = call(body, arguments, [self.writer.type(*kind) for kind in kinds], unsigned)
+        sizes = self.writer.sizes
+        for result, (_, shape) in zip(results, kinds):
+            for dim, size in enumerate(shape):
+                if not size.is_Integer:
+                    fits = compare("eq", self.writer.dimension(result, dim), sizes.number(size))
+                    require(fits, f"RuntimeError: a result of {body.target} is not of the size {size}")
+        return results
 
     def _made(self, name: str) -> tuple[torch.dtype, Sequence[Expr]]:
         dtype, shape, _ = self.graph.buffers[name].outside

@@ -149,7 +149,7 @@ def _trunc(x: Any) -> Any:
 # -- remainders -------------------------------------------------------------------------------------
 
 _STEP, _STEPS = 29, 10
-"""So many bits of a quotient by a float32 have an exact product in float64, and all are so many times these."""
+"""So many bits of a quotient by a float32 have an exact product in float64; as often as all bits need it."""
 _LONG_STEP, _LONG_STEPS = 26, 81
 """The same of a float64, by halves."""
 

@@ -39,7 +39,8 @@ def emit(program: Program, weights: Weights = "inline", external: Collection[str
     that are dynamic are computed by TOSA's operations on shapes. TOSA cannot raise: an index out of range
     reads the nearest element, and checks of sizes are the caller's. A division is a product with the
     reciprocal. The seed of random numbers is a ``tosa.variable`` that each run moves on. The bits of floats
-    are read by ``tensor.bitcast``. Complex arguments and results are pairs of reals in a last dimension of two.
+    are read by ``tensor.bitcast``. Complex arguments and results are pairs of reals, in a last dimension of
+    two.
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that have no form in TOSA.

@@ -6,11 +6,13 @@ dialect here, with the sizes as ``index`` numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from smelt.mlir.execute import clone
-from smelt.mlir.isolated import IsolatedExecutable
+from smelt.errors import SmeltError
+from smelt.mlir.execute import Executable, clone, function_of
+from smelt.mlir.isolated import IsolatedExecutable, transformed
 
 _TO_LINALG = (
     "builtin.module(tosa-to-mlprogram,tosa-to-scf,func.func("
@@ -18,8 +20,11 @@ _TO_LINALG = (
 )
 
 
-def executable(module: Any) -> IsolatedExecutable:
-    """A TOSA module, compiled by way of upstream's passes in a process of its own.
+def executable(
+    module: Any, calls: Mapping[str, Callable[..., Any]] | None = None
+) -> Callable[..., list[Any]]:
+    """A TOSA module, compiled by way of upstream's passes in a process of its own; here only where it has
+    ``calls`` of functions (see `Executable`).
 
     Raises:
         PipelineError: SM0712, an operation has no way to Linalg.
@@ -30,7 +35,15 @@ def executable(module: Any) -> IsolatedExecutable:
     module = clone(module)
     with module.context, ir.Location.unknown():
         _lower_shapes(module)
-    return IsolatedExecutable(module, [(_TO_LINALG, "bringing TOSA to Linalg")])
+    stages = [(_TO_LINALG, "bringing TOSA to Linalg")]
+    if calls:
+        for name in calls:
+            kind = ir.FunctionType(ir.TypeAttr(function_of(module, name).attributes["function_type"]).value)
+            if "?" in str(kind.results):
+                what = f"{name} gives tensors of sizes that TOSA cannot check"
+                raise SmeltError("SM0750", what, remedy="run it as Linalg")
+        return partial(Executable(transformed(module, stages), calls=calls))
+    return partial(IsolatedExecutable(module, stages))
 
 
 def _lower_shapes(module: Any) -> None:
@@ -215,7 +228,10 @@ _REWRITES: dict[str, Callable[..., Any]] = {
     "tensor.bitcast": _bitcast,
 }
 _SHAPES = {
-    **{"tosa.reshape": (1, 2), "tosa.slice": (1, 3), "tosa.pad": (1, 2), "tosa.tile": (1, 2)},
+    "tosa.reshape": (1, 2),
+    "tosa.slice": (1, 3),
+    "tosa.pad": (1, 2),
+    "tosa.tile": (1, 2),
     "tensor.bitcast": (1, 1),
 }
 """Where the shape operands stand."""
