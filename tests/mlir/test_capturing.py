@@ -242,6 +242,100 @@ def test_external_calls(to: Any) -> None:
         assert caught.value.code == "SM0750"
 
 
+@torch.library.custom_op("smelt_external::parts", mutates_args=())
+def parts(x: torch.Tensor, add: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return x + add, x.sum(-1)
+
+
+@parts.register_fake
+def _(x: torch.Tensor, add: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:-1])
+
+
+class Calls(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        once = torch.ops.smelt_external.scale(x.t(), 2.5)
+        more, total = torch.ops.smelt_external.parts(once, 3)
+        return torch.ops.smelt_external.scale(more[:2], 3.0) + total.sum(), x * 2
+
+
+def _scaled(x: torch.Tensor, factor: float, times: int) -> torch.Tensor:
+    return x * factor * times
+
+
+OWN: dict[Any, Any] = {
+    "smelt_external::scale": _scaled,
+    torch.ops.smelt_external.parts: lambda x, add: (x + add, x.sum(-1)),
+}
+
+
+@pytest.mark.parametrize(("to", "shapes"), [("linalg", ({1: Dim("n")},)), ("linalg", None), ("tosa", None)])
+def test_external_calls_of_python_functions(to: Any, shapes: Any) -> None:
+    x = torch.randint(-9, 9, (4, 5)).float()
+    exported = smelt.export(Calls(), (x,), to=to, dynamic_shapes=shapes, external_calls=OWN)
+    for _ in range(2):
+        torch.testing.assert_close(exported.run(x), Calls()(x))
+    bytes_ = torch.tensor([[200, 3]], dtype=torch.uint8)
+
+    def halved(x: torch.Tensor, *numbers: float) -> torch.Tensor:
+        return (x.float() / 2).to(torch.uint8)
+
+    scaled = {"smelt_external::scale": halved}
+    once = smelt.export(
+        lambda x: torch.ops.smelt_external.scale(x, 0.5) + 1, (bytes_,), to=to, external_calls=scaled
+    )
+    assert once.run(bytes_).tolist() == [[101, 2]]
+
+
+@pytest.mark.parametrize("to", ["linalg", "tosa"])
+def test_what_an_external_function_raises(to: Any) -> None:
+    def refuses(*args: Any) -> torch.Tensor:
+        raise KeyError("not today")
+
+    x = torch.randn(4, 5)
+    exported = smelt.export(Calls(), (x,), to=to, external_calls={**OWN, "smelt_external::scale": refuses})
+    with pytest.raises(KeyError, match="not today"):
+        exported.run(x)
+    wrong = {**OWN, "smelt_external::scale": lambda x, *numbers: x[:1]}
+    with pytest.raises(SmeltError, match="has the shape"):
+        smelt.export(Calls(), (x,), to=to, external_calls=wrong).run(x)
+
+
+def test_external_functions_of_dynamic_sizes() -> None:
+    x, shapes = torch.randn(4, 5), ({0: Dim("n")},)
+    wrong = {"smelt_external::scale": lambda x, *numbers: x[:1]}
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.smelt_external.scale(x, 2.0) + x
+
+    with pytest.raises(RuntimeError, match=r"a result of smelt_external\.scale"):
+        smelt.export(scaled, (x,), dynamic_shapes=shapes, external_calls=wrong).run(x)
+    for to in ("tosa", "stablehlo"):
+        with pytest.raises(SmeltError) as caught:
+            smelt.export(scaled, (x,), to=to, dynamic_shapes=shapes, external_calls=wrong).run(x)  # type: ignore[arg-type]
+        assert caught.value.code == "SM0750"
+
+
+# -- loops over numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", [*DIALECTS, "torch"])
+def test_loops_over_numbers(to: Any) -> None:
+    """Python's own integers, whose first condition the pipelines of the Torch dialect fold."""
+    loop = torch._higher_order_ops.while_loop
+
+    def counted(x: torch.Tensor) -> tuple[Any, ...]:
+        fixed = loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (0, x))
+        rows = loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 2, x + i), (1, x))
+        never = loop(lambda i, x: i > 5, lambda i, x: (i + 1, x * 2), (0, x))
+        return *fixed, *rows, *never
+
+    x = torch.ones(4)
+    assert [str(each) for each in smelt.export(counted, (x,), to=to).run(x)] == [
+        str(each) for each in counted(x)
+    ]
+
+
 def test_an_external_operator_that_does_not_exist() -> None:
     with pytest.raises(SmeltError, match="there is no operator") as caught:
         smelt.export(nn.Tanh(), (torch.ones(2),), external_calls=["smelt_external::nothing"])

@@ -224,3 +224,131 @@ def test_the_first_operation_that_fails_is_found():
     assert name == "torch.aten.sin"
     assert "test_torch_run.py:" in str(where)
     assert first_operation(module, lambda part: False) == (None, None)
+
+
+def test_a_pipeline_of_fx_that_crashes_is_an_error(monkeypatch, capfd):
+    """`fx.export_and_import` runs it in another process."""
+    printed = smelt.mlir.fx.export_and_import(
+        lambda x: x.exp() @ x.t(), ROWS, output_type="torch", enable_ir_printing=True
+    )
+    assert "torch.aten.mm" in str(printed) and "IR Dump After" in capfd.readouterr().err
+    monkeypatch.setattr(isolated, "COMPILE_LIMIT", 0.001)
+    with pytest.raises(SmeltError, match="did not end within") as caught:
+        smelt.mlir.fx.export_and_import(lambda x: x.exp(), ROWS, output_type="torch")
+    assert caught.value.code == "SM0741"
+
+
+# -- the operations that are taken as they are, of each dtype ------------------------------------------
+
+F = nn.functional
+ONE = "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan"
+ONE += " sinh cosh tanh asinh acosh atanh erf sigmoid floor ceil trunc round sign relu logical_not square"
+TWO = "add sub mul div maximum minimum pow atan2 remainder fmod eq ne lt le gt ge"
+TWO += " logical_and logical_or logical_xor"
+OF_INTEGERS = "bitwise_and bitwise_or bitwise_xor"
+OTHERS = {
+    "numbers": lambda x, y: (x + 2, x - 2, 1 - x, x * 3, x / 2, x**2, x > 1, x == 1, x <= 1, x % 3, 2**x),
+    "where": lambda x, y: (torch.where(x > y, x, y), torch.where(x > y, x, 1), x.masked_fill(x > 1, 3)),
+    "made": lambda x, y: (torch.full_like(x, 3), x.new_ones(3), torch.arange(5, dtype=x.dtype) + x[:5]),
+    "reductions": lambda x, y: (
+        x.sum(),
+        x.reshape(4, 4).sum(1),
+        x.amax(),
+        x.reshape(4, 4).amin(0),
+        x.any(),
+        x.all(),
+    ),
+    "means": lambda x, y: (x.mean(), x.reshape(4, 4).var(1), x.std(), x.softmax(0), x.log_softmax(0)),
+    "products": lambda x, y: (
+        x.reshape(4, 4) @ y.reshape(4, 4),
+        x @ y,
+        torch.bmm(x.reshape(2, 2, 4), y.reshape(2, 4, 2)),
+    ),
+    "linear": lambda x, y: (
+        torch.addmm(x[:4], x.reshape(4, 4), y.reshape(4, 4), alpha=2),
+        F.linear(x.reshape(2, 8), y.reshape(2, 8), x[:2]),
+        torch.mv(x.reshape(4, 4), y[:4]),
+    ),
+    "convolution": lambda x, y: F.conv2d(x.reshape(1, 1, 4, 4), y[:4].reshape(1, 1, 2, 2), x[:1], 1, 1),
+    "pooling": lambda x, y: (
+        F.max_pool2d(x.reshape(1, 1, 4, 4), 3, 2, 1),
+        F.avg_pool2d(x.reshape(1, 1, 4, 4), 2),
+        F.avg_pool1d(x.reshape(1, 1, 16), 3, 2, 1),
+        F.adaptive_avg_pool2d(x.reshape(1, 1, 4, 4), 2),
+        F.interpolate(x.reshape(1, 1, 4, 4), scale_factor=2),
+    ),
+    "normalization": lambda x, y: (
+        F.layer_norm(x.reshape(4, 4), (4,), y[:4], x[:4]),
+        F.group_norm(x.reshape(2, 4, 2), 2),
+        F.batch_norm(x.reshape(4, 4), y[:4], y[:4].abs() + 1),
+    ),
+    "sizes": lambda x, y: (
+        F.pixel_shuffle(x.reshape(1, 4, 2, 2), 2),
+        x.reshape(4, 4).t().flatten(),
+        x.unfold(0, 3, 2),
+        torch.cat([x, y]),
+        x[2:9:3],
+    ),
+    "conversions": lambda x, y: (x.double(), x.float(), x.bool(), (x % 5).to(torch.int32), (x % 5).long()),
+}
+ON_FLOATS = ("means", "convolution", "normalization", "pooling", "products", "linear")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+)
+def test_every_operation_that_is_taken_as_it_is(dtype):
+    """One module of them all: `PLAIN` and `OF_FLOATS` are right for what they are said to be."""
+    floats = dtype.is_floating_point
+    odd = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        2.5,
+        -7.25,
+        1e-3,
+        33.3,
+        math.inf,
+        -math.inf,
+        math.nan,
+        100.0,
+        -3.0,
+        88.0,
+        0.1,
+    ]
+    x = torch.tensor(odd, dtype=dtype) if floats else torch.arange(-7, 9, dtype=dtype) * 3
+    y = x.roll(5) if floats else torch.where(x.roll(5) == 0, 1, x.roll(5))
+    plain = torch.linspace(-2, 3, 16).to(dtype), torch.linspace(1, 4, 16).to(dtype)
+    names = [*ONE.split(), *(() if floats else ("bitwise_not",))]
+    pairs = [*TWO.split(), *(() if floats else OF_INTEGERS.split())]
+    if not floats:
+        names, pairs = [n for n in names if n != "reciprocal"], [n for n in pairs if n != "pow"]
+    others = {n: f for n, f in OTHERS.items() if floats or n not in ON_FLOATS}
+    if not floats:
+        others["products"] = lambda x, y: x.reshape(4, 4) @ y.reshape(4, 4)
+
+    def every(x, y, p, q):
+        found = {name: getattr(torch, name)(x) for name in names}
+        found |= {name: getattr(torch, name)(x, y) for name in pairs}
+        return found | {name: function(p, q) for name, function in others.items()}
+
+    got, want = smelt.export(every, (x, y, *plain), to="torch").run(x, y, *plain), every(x, y, *plain)
+    wide = every(*(each.double() if floats else each for each in (x, y, *plain)))
+    digits = {torch.float32: 3e-6, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+    wrong = []
+    for name in want:
+        leaves = (torch.utils._pytree.tree_leaves(each[name]) for each in (got, want, wide))
+        for mine, eager, exact in zip(*leaves, strict=True):
+            kind = mine.dtype == eager.dtype and mine.shape == eager.shape
+            limit = digits.get(eager.dtype, 0.0)
+            if eager.is_floating_point():  # eager's vectors overflow early in sinh, exact does not
+                reference = exact.to(eager.dtype) if exact.is_floating_point() else eager
+                near = torch.isclose(mine, eager, limit, limit, equal_nan=True)
+                near |= torch.isclose(mine, reference, limit, limit, equal_nan=True)
+            else:
+                near = mine == eager
+            if not kind or not near.all():
+                wrong.append(name)
+    assert wrong == []

@@ -42,6 +42,9 @@ def block(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Ten
     return a, b, c, d
 
 
+GENERATOR = (6364136223846793005, 1442695040888963407)
+"""Factor and step of Knuth's generator of 64 bits (MMIX), by which a module that keeps a seed moves it on."""
+
 SPREAD = 0x9E3779B9
 MIXED = ((16, 0x21F0AAAD), (15, 0xD35A2D97))
 LAST_FOLD = 15

@@ -12,6 +12,7 @@ import ctypes.util
 import math
 import re
 import time
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
-_FAIL = "smelt_fail"
+_FAIL, _DONE = "smelt_fail", "smelt_done"
 _PLAIN, _OPTIMIZED = 0, 2
 """LLVM's levels of optimization."""
 _OPTIMIZING_TAKES = 10
@@ -89,6 +90,8 @@ class Executable:
     Args:
         module: an ``ir.Module`` of Linalg, tensor, arith, scf … on builtin tensors; it stays as it is.
         name: the function to call.
+        calls: functions that compute what the module declares and has not, by name: tensors and numbers in,
+            tensors out.
 
     Tensors in, tensors out, numbers as Python numbers. Arguments are never written to. An assertion
     (``cf.assert``) that does not hold ends the call, and raises. LLVM optimizes when calls have taken longer
@@ -107,10 +110,14 @@ class Executable:
     [tensor([2., 4.])]
     """
 
-    def __init__(self, module: Any, name: str = "main") -> None:
+    def __init__(
+        self, module: Any, name: str = "main", calls: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
         from torch_mlir import ir
 
         self.name = name
+        self.callbacks: dict[str, Any] = {}
+        self.raised: list[BaseException] = []
         self.messages: list[str] = []
         self.failed: list[int] = []
         with module.context, ir.Location.unknown():
@@ -120,6 +127,11 @@ class Executable:
             self.inputs = [_Kind(str(each)) for each in kind.inputs]
             self.results = [_Kind(str(each)) for each in kind.results]
             _keep_arguments(function, len(self.inputs))
+            for each, function in (calls or {}).items():
+                self.callbacks[each] = self._linked(function_of(copy, each), function)
+            if self.callbacks:
+                _assert_calls(copy, self.callbacks)
+                self.callbacks[_DONE] = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: not self.raised)
             self.messages = _replace_assertions(copy)
             # torch-mlir's own dialect is bufferized by a pass that the analysis cannot look through
             analysis = "copy-before-write" if "tm_tensor." in _dialects(copy) else ""
@@ -144,8 +156,39 @@ class Executable:
         with self.module.context:
             engine = ExecutionEngine(self.module, opt_level=level)
         engine.register_runtime(_FAIL, self.callback)
+        for name, callback in self.callbacks.items():
+            engine.register_runtime(name, callback)
         engine.raw_lookup(f"_mlir_ciface_{self.name}")  # compiles
         return engine
+
+    def _linked(self, declaration: Any, function: Callable[..., Any]) -> Any:
+        """A C function for a declared one. What ``function`` raises, the call of the module raises."""
+        from torch_mlir import ir
+
+        declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        kind = ir.FunctionType(ir.TypeAttr(declaration.attributes["function_type"]).value)
+        inputs, results = ([_Kind(str(each)) for each in kinds] for kinds in (kind.inputs, kind.results))
+        unsigned = list(ir.DenseBoolArrayAttr(declaration.attributes["smelt.unsigned"]))
+        fields = [(f"field{place}", type(each.empty())) for place, each in enumerate(results)]
+        layout = type("Results", (ctypes.Structure,), {"_fields_": fields})
+        kinds = [(type(each.empty()), each.is_tensor) for each in inputs]
+        types = [ctypes.POINTER(kind) if is_tensor else kind for kind, is_tensor in kinds]
+
+        def called(returned: Any, *values: Any) -> None:
+            try:
+                given = [
+                    each.unpack(value.contents if each.is_tensor else value)
+                    for each, value in zip(inputs, values)
+                ]
+                given = [each.view(torch.uint8) if sign else each for each, sign in zip(given, unsigned)]
+                made = function(*given)
+                made = list(made) if isinstance(made, (tuple, list)) else [made]
+                for place, (each, value) in enumerate(zip(results, made, strict=True)):
+                    setattr(returned.contents, f"field{place}", each.copied(value, place))
+            except BaseException as error:  # it would be lost on its way through C
+                self.raised.append(error)
+
+        return ctypes.CFUNCTYPE(None, ctypes.POINTER(layout), *types)(called)
 
     def __call__(self, *values: Any) -> list[Any]:
         """The results for these arguments.
@@ -170,9 +213,12 @@ class Executable:
         if self.patience < 0:
             self.engine, self.patience = self._compiled(_OPTIMIZED), math.inf
         self.failed.clear()
+        self.raised.clear()
         started = time.perf_counter()
         self.engine.invoke(self.name, *passed)
         self.patience -= time.perf_counter() - started
+        if self.raised:
+            raise self.raised[0]
         if self.failed:
             raise _exception(self.messages[self.failed[0]])
         if returned is not None:
@@ -215,6 +261,14 @@ class _Kind:
         return _descriptor(value.dim())(
             dense.data_ptr(), dense.data_ptr(), 0, tuple(dense.shape), tuple(dense.stride())
         ), dense
+
+    def copied(self, value: Any, place: int) -> Any:
+        """As `pack`, in memory that whoever gets it frees."""
+        packed, dense = self.pack(value, place)
+        size = dense.numel() * dense.itemsize
+        packed.allocated = packed.aligned = _MALLOC(max(size, 1))
+        ctypes.memmove(packed.aligned, dense.data_ptr(), size)
+        return packed
 
     def empty(self) -> Any:
         """Where a result goes."""
@@ -311,6 +365,28 @@ def _dialects(module: Any) -> set[str]:
     return found
 
 
+def _assert_calls(module: Any, names: Collection[str]) -> None:
+    """Behind each call of these functions, assert that it has not raised."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import cf, func
+
+    found: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        if operation.name == "func.call" and str(operation.attributes["callee"]).strip('@"') in names:
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    truth = ir.IntegerType.get_signless(1)
+    with ir.InsertionPoint.at_block_begin(module.body):
+        declared = func.FuncOp(_DONE, ir.FunctionType.get([], [truth]), visibility="private")
+        declared.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    for operation in found:
+        with ir.InsertionPoint.after(operation), operation.location:
+            cf.assert_(func.CallOp([truth], _DONE, []).results[0], "an external function has raised")
+
+
 def _replace_assertions(module: Any) -> list[str]:
     """``cf.assert``, which ends the process, becomes a call that notes which one it was; the messages."""
     from torch_mlir import ir
@@ -342,16 +418,19 @@ def _replace_assertions(module: Any) -> list[str]:
     return messages
 
 
+_OF_LIBM = ("math.tanh", "math.log1p", "math.expm1", "math.erf")
+
+
 def _call_libm(module: Any) -> None:
-    """``math.tanh``, ``log1p`` and ``expm1`` become calls of libm's functions: what MLIR's passes make of
-    them by ``exp`` and ``log`` has no right digit near 0."""
+    """Some functions become calls of libm's: what MLIR's passes make of ``tanh``, ``log1p`` and ``expm1`` by
+    ``exp`` and ``log`` has no right digit near 0, and they do not know ``erf`` of float64."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
     found: list[Any] = []
 
     def look(operation: Any) -> Any:
-        if operation.name in ("math.tanh", "math.log1p", "math.expm1"):
+        if operation.name in _OF_LIBM:
             found.append(operation)
         return ir.WalkResult.ADVANCE
 
@@ -417,5 +496,5 @@ def load_conversions() -> None:
         ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
 
 
-_FREE = ctypes.CDLL(None).free
-_FREE.argtypes = [ctypes.c_void_p]
+_FREE, _MALLOC = ctypes.CDLL(None).free, ctypes.CDLL(None).malloc
+_FREE.argtypes, _MALLOC.argtypes, _MALLOC.restype = [ctypes.c_void_p], [ctypes.c_size_t], ctypes.c_void_p

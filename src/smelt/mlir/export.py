@@ -17,8 +17,8 @@ from smelt.contract import portable_decompositions
 from smelt.errors import SmeltError
 from smelt.mlir.capturing import Captured, Exportable, capture
 from smelt.mlir.diagnostics import UnsupportedOperatorsError
-from smelt.mlir.execute import Executable, clone
-from smelt.mlir.external import Operator, declared, names_of
+from smelt.mlir.execute import Executable
+from smelt.mlir.external import Operator, linked, names_of
 from smelt.mlir.parameters import held_tensors, save_parameters
 from smelt.mlir.signature import Signature, Weights, signature_of
 
@@ -38,7 +38,7 @@ def export(
     strict: bool | None = None,
     decomposition_table: Mapping[Any, Callable[..., Any] | None] | None = None,
     prefer_deferred_runtime_asserts_over_guards: bool = False,
-    external_calls: Collection[Operator] = (),
+    external_calls: Collection[Operator] | Mapping[Operator, Callable[..., Any]] = (),
 ) -> Exported:
     """A model, a function or an ``ExportedProgram`` as MLIR.
 
@@ -53,7 +53,8 @@ def export(
         prefer_deferred_runtime_asserts_over_guards: as `torch.export.export` takes it: what tracing takes
             for granted of sizes is checked in the program.
         external_calls: operators (``"library::name"``) that stay calls of external functions, whoever runs
-            the module links them: see `smelt.mlir.external`. ``run`` cannot.
+            the module links them: see `smelt.mlir.external`. ``run`` calls the functions that a mapping has
+            for them (Linalg and TOSA), with the tensors and numbers that the module's functions take.
 
     A function may run autograd: a training step as one writes it is one module. What it closes over (models,
     optimizers) it holds; parameters, buffers and the optimizers' states are mutated and come back. Each call
@@ -113,12 +114,12 @@ class Exported:
         captured: Captured,
         dialect: Dialect,
         weights: Weights = "inline",
-        external: Collection[str] = (),
+        external: Mapping[str, Callable[..., Any] | None] | None = None,
     ) -> None:
-        self.dialect, self.weights, self.external = dialect, weights, external
+        self.dialect, self.weights, self.external = dialect, weights, external or {}
         self._captured = captured
         self.signature: Signature = signature_of(captured.program, weights)
-        self.module = emit(captured.program, dialect, weights, external)
+        self.module = emit(captured.program, dialect, weights, self.external)
         self._check = InputCheck(captured.program, captured.exported.range_constraints)
         self._executable: Callable[..., list[Any]] | None = None
 
@@ -202,30 +203,28 @@ class Exported:
             PipelineError: SM0712, the module has no way to Linalg or to LLVM.
             SmeltError: SM0740, SM0741 or SM0742, what torch-mlir's pipelines crash on, hang on or get wrong.
         """
-        missing = list(declared(self.module))
-        if missing:
-            raise SmeltError(
-                "SM0750",
-                f"the module calls functions that only you have: {', '.join(missing)}",
-                remedy="link them with the compiled module; to run it here, export without external_calls",
-            )
-        if self._executable is None and self.dialect == "stablehlo":
+        known = self.external if self.dialect in ("linalg", "tosa") else {}
+        remedy = "link them with the compiled module; to run it here, as Linalg or TOSA, give external_calls"
+        calls = linked(self.module, known, f"{remedy} a function for each operator")
+        if self._executable is None:
+            self._executable = self._compiled(calls)
+        return self._executable
+
+    def _compiled(self, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
+        if self.dialect == "stablehlo":
             from smelt.mlir.stablehlo import evaluate_module
 
-            self._executable = lambda *values: evaluate_module(self.module, values)
-        if self._executable is None and self.dialect == "tosa":
-            from smelt.mlir.tosa import to_linalg
+            return lambda *values: evaluate_module(self.module, values)
+        if self.dialect == "tosa":
+            from smelt.mlir.tosa import executable as of_tosa
 
-            module = clone(self.module)
-            to_linalg(module)
-            self._executable = Executable(module)
-        if self._executable is None and self.dialect == "torch":
-            from smelt.mlir.torch_dialect.pipelines import executable
+            function = of_tosa(self.module, calls)
+            return lambda *values: function(*map(_as_pairs, values))
+        if self.dialect == "torch":
+            from smelt.mlir.torch_dialect.pipelines import executable as of_torch
 
-            self._executable = executable(self.module)
-        if self._executable is None:
-            self._executable = Executable(self.module)
-        return self._executable
+            return of_torch(self.module)
+        return Executable(self.module, calls=calls)
 
 
 def emit(program: Program, dialect: str, weights: Weights = "inline", external: Collection[str] = ()) -> Any:
@@ -257,6 +256,12 @@ def emitter(dialect: str) -> Callable[..., Any]:
     return found
 
 
+def _as_pairs(value: Any) -> Any:
+    """An argument of a module that has no complex numbers."""
+    paired = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if paired else value
+
+
 def _as(value: Any, source: Any) -> Any:
     """A result as the program's metadata has it: MLIR's integers have no sign, StableHLO no numbers."""
     meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else source
@@ -264,4 +269,6 @@ def _as(value: Any, source: Any) -> Any:
         return value
     if not isinstance(meta, torch.Tensor):
         return value.item()
+    if meta.is_complex() and not value.is_complex():
+        return torch.view_as_complex(value)
     return value if value.dtype == meta.dtype else value.view(meta.dtype)

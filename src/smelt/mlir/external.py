@@ -5,24 +5,26 @@
 The function is called as the operator (``mylib.scale``; overloads other than ``default`` keep their name, and
 a second signature gets a number). Operands are the tensors and numbers (i64, f64, i1) in the schema's order,
 defaults too, those in lists one by one; results are the operator's. What is neither (None, text, dtypes)
-stands in the attribute ``smelt.arguments`` of the call.
+stands in the attribute ``smelt.arguments`` of the call. The declaration's attributes: ``smelt.operator``, the
+overload, and ``smelt.unsigned``, which operands are uint8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Extern
+from smelt.loops.ir import Extern, Graph, StridedView
 
 Operator = str | torch._ops.OpOverload | torch._ops.OpOverloadPacket
 
 
-def names_of(operators: Collection[Operator]) -> frozenset[str]:
-    """The names of operators, and of all their overloads where none is said.
+def names_of(operators: Collection[Operator]) -> dict[str, Callable[..., Any] | None]:
+    """The names of operators, and of all their overloads where none is said; each with the function that
+    computes it, where ``operators`` is a mapping.
 
     Raises:
         SmeltError: SM0722, there is no such operator.
@@ -30,7 +32,7 @@ def names_of(operators: Collection[Operator]) -> frozenset[str]:
     >>> sorted(names_of(["aten::tanh", torch.ops.aten.sin.default]))
     ['aten.sin.default', 'aten.tanh']
     """
-    found = set()
+    found: dict[str, Callable[..., Any] | None] = {}
     for each in operators:
         text = str(each).replace("::", ".")
         library, *rest = text.split(".")
@@ -39,8 +41,8 @@ def names_of(operators: Collection[Operator]) -> frozenset[str]:
             raise SmeltError(
                 "SM0722", f"external_calls: there is no operator {each}", remedy="'library::name'"
             )
-        found.add(text)
-    return frozenset(found)
+        found[text] = operators[each] if isinstance(operators, Mapping) else None
+    return found
 
 
 def is_external(body: Extern, names: Collection[str]) -> bool:
@@ -86,9 +88,16 @@ def result_names(outputs: Sequence[str | None]) -> list[str]:
     return found
 
 
-def call(body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[Any]:
+def is_unsigned(graph: Graph, given: Any) -> bool:
+    """Whether an argument of a call is a tensor of uint8, which the types of most dialects do not say."""
+    return isinstance(given, StridedView) and graph.buffers[given.buffer].dtype is torch.uint8
+
+
+def call(
+    body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[Any], unsigned: Sequence[bool]
+) -> list[Any]:
     """``func.call`` of the declared function. ``arguments``: (name, MLIR value, or what is none);
-    ``results``: types."""
+    ``results``: types; ``unsigned``: which arguments are uint8."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
@@ -97,22 +106,43 @@ def call(body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[A
         name: ir.StringAttr.get(str(value)) for name, value in arguments if not isinstance(value, ir.Value)
     }
     kind = ir.FunctionType.get([each.type for each in operands], list(results))
-    made = func.CallOp(list(results), _declared(body.target.removesuffix(".default"), kind), operands)
+    signs = [sign for (_, value), sign in zip(arguments, unsigned) if isinstance(value, ir.Value)]
+    function = _declared(body.target, ir.TypeAttr.get(kind), ir.DenseBoolArrayAttr.get(signs))
+    made = func.CallOp(list(results), function, operands)
     if other:
         made.operation.attributes["smelt.arguments"] = ir.DictAttr.get(other)
     return list(made.results)
 
 
-def declared(module: Any) -> Iterator[str]:
-    """The names of the functions that a module calls and does not have."""
+def declared(module: Any) -> Iterator[tuple[str, str]]:
+    """The functions that a module calls and does not have: name, and operator (``mylib.scale.default``)."""
     from torch_mlir import ir
 
     for each in module.body.operations:
         if each.operation.name == "func.func" and not each.regions[0].blocks:
-            yield ir.StringAttr(each.attributes["sym_name"]).value
+            yield tuple(ir.StringAttr(each.attributes[name]).value for name in ("sym_name", "smelt.operator"))  # type: ignore[misc]
 
 
-def _declared(name: str, kind: Any) -> str:
+def linked(
+    module: Any, given: Mapping[str, Callable[..., Any] | None], remedy: str
+) -> dict[str, Callable[..., Any]]:
+    """What computes each function that a module calls and does not have.
+
+    Raises:
+        SmeltError: SM0750, nothing does.
+    """
+    found = {
+        name: given.get(operator) or given.get(operator.rpartition(".")[0])
+        for name, operator in declared(module)
+    }
+    missing = [name for name, function in found.items() if function is None]
+    if missing:
+        what = f"the module calls functions that only you have: {', '.join(missing)}"
+        raise SmeltError("SM0750", what, remedy=remedy)
+    return {name: function for name, function in found.items() if function is not None}
+
+
+def _declared(target: str, kind: Any, unsigned: Any) -> str:
     """The name of the function of a type, declared at the end of the module where it is not yet."""
     from torch_mlir import ir
     from torch_mlir.dialects import func
@@ -121,16 +151,22 @@ def _declared(name: str, kind: Any) -> str:
     while module.name != "builtin.module":
         module = module.parent
     body = module.regions[0].blocks[0]
-    own, number = name, 0
+    name, number = target.removesuffix(".default"), 0
+    own = name
     functions = [each for each in body.operations if each.operation.name == "func.func"]
     types = {
-        ir.StringAttr(each.attributes["sym_name"]).value: each.attributes["function_type"]
+        ir.StringAttr(each.attributes["sym_name"]).value: (
+            each.attributes["function_type"],
+            each.attributes.get("smelt.unsigned"),
+        )
         for each in functions
     }
-    while own in types and types[own] != ir.TypeAttr.get(kind):
+    while own in types and types[own] != (kind, unsigned):
         number += 1
         own = f"{name}_{number}"
     if own not in types:
         with ir.InsertionPoint(body):
-            func.FuncOp(own, kind, visibility="private")
+            made = func.FuncOp(own, kind.value, visibility="private")
+            made.attributes["smelt.operator"] = ir.StringAttr.get(target)
+            made.attributes["smelt.unsigned"] = unsigned
     return own

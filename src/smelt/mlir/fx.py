@@ -10,7 +10,8 @@ from smelt.capture.program import Program
 from smelt.errors import SmeltError
 from smelt.mlir import export
 from smelt.mlir.capturing import Exportable, capture
-from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.diagnostics import erase_shape_constraints
+from smelt.mlir.isolated import transformed
 from smelt.mlir.torch_dialect import emit
 
 _TO_BACKEND_FORM = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
@@ -82,9 +83,9 @@ def export_and_import(
     if kind in (OutputType.RAW, OutputType.TORCH):
         module = emit(program, "inline", name=func_name, symbolic_shapes=import_symbolic_shape_expressions)
         if kind is OutputType.TORCH:
-            run_pipeline_with_repro_report(
-                module, _TO_BACKEND_FORM, "bringing the module into backend form", enable_ir_printing
-            )
+            erase_shape_constraints(module)
+            stage = (_TO_BACKEND_FORM, "bringing the module into backend form")
+            return transformed(module, [stage], enable_ir_printing)
         return module
     return _own(kind, program, func_name)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import io
 import json
 import os
 import signal
@@ -59,7 +60,9 @@ class IsolatedExecutable:
         try:
             self.process = _Process(module, stages, COMPILE_LIMIT)
         except EndedError as ended:
-            raise self._error(ended, "compiling", lambda part: _Process(part, stages, SEARCH_LIMIT)) from None
+            raise _error(
+                ended, module, stages, "compiling", lambda part: _Process(part, stages, SEARCH_LIMIT)
+            ) from None
 
     def __call__(self, *values: Any) -> list[Any]:
         """The results for these arguments; what the compiled function raises."""
@@ -72,43 +75,83 @@ class IsolatedExecutable:
             def attempt(part: Any) -> None:
                 _Process(part, self.stages, SEARCH_LIMIT).call(values, SEARCH_LIMIT)
 
-            raise self._error(ended, "running", attempt) from None
+            raise _error(ended, self.module, self.stages, "running", attempt) from None
 
-    def _error(self, ended: EndedError, doing: str, attempt: Callable[[Any], Any]) -> SmeltError:
-        from smelt.mlir.prefixes import first_operation
 
-        def fails(part: Any) -> bool:
-            try:
-                attempt(part)
-            except EndedError:
-                return True
-            except Exception:  # another error than the one that is looked for
-                return False
+def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) -> Any:
+    """A module after ``stages``, which run in another process; in the context of ``module``.
+
+    ``printing``: print the module after each pass, on standard error.
+
+    Raises:
+        PipelineError: SM0712, a pipeline failed.
+        SmeltError: SM0740 the process crashed, SM0741 it took too long; SM0743 there is no process.
+    """
+    from torch_mlir import ir
+
+    try:
+        process = _Process(module, stages, COMPILE_LIMIT, returned=True, printing=printing)
+    except EndedError as ended:
+
+        def attempt(part: Any) -> None:
+            _Process(part, stages, SEARCH_LIMIT, returned=True)
+
+        raise _error(ended, module, stages, "compiling", attempt) from None
+    (code,) = process.results
+    return ir.Module.parse(bytes(code.numpy()), context=module.context)
+
+
+def _error(
+    ended: EndedError, module: Any, stages: Sequence[Stage], doing: str, attempt: Callable[[Any], Any]
+) -> SmeltError:
+    """What is said of a process that ended while it was ``doing`` something of a module; ``attempt`` does it
+    again, of a part."""
+    from smelt.mlir.prefixes import first_operation
+
+    def fails(part: Any) -> bool:
+        try:
+            attempt(part)
+        except EndedError:
+            return True
+        except Exception:  # another error than the one that is looked for
             return False
+        return False
 
-        name, where = first_operation(self.module, fails)
-        pipeline = self.stages[0][0] if self.stages else "builtin.module()"
-        path = write_reproducer(self.module.operation, pipeline)
-        return SmeltError(
-            "SM0741" if ended.late else "SM0740",
-            f"{doing} the module {ended.how}" + ("" if name is None else f" at {name}"),
-            where=where,
-            why=ended.printed or None,
-            remedy=f'export to "linalg"; torch-mlir-opt --run-reproducer {path}',
-        )
+    name, where = first_operation(module, fails)
+    pipeline = stages[0][0] if stages else "builtin.module()"
+    path = write_reproducer(module.operation, pipeline)
+    return SmeltError(
+        "SM0741" if ended.late else "SM0740",
+        f"{doing} the module {ended.how}" + ("" if name is None else f" at {name}"),
+        where=where,
+        why=ended.printed or None,
+        remedy=f'export to "linalg"; torch-mlir-opt --run-reproducer {path}',
+    )
 
 
 class _Process:
-    """One forked process: builds a module, and then answers calls."""
+    """One forked process: builds a module, and then answers calls; or gives it back (``returned``)."""
 
-    def __init__(self, module: Any, stages: Sequence[Stage], limit: float) -> None:
+    def __init__(
+        self,
+        module: Any,
+        stages: Sequence[Stage],
+        limit: float,
+        returned: bool = False,
+        printing: bool = False,
+    ) -> None:
         self.ended = False
         with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as code:
             module.operation.write_bytecode(code)
             code.flush()
             self.printed = os.dup(printed.fileno())
             self.link, self.number = _server().fork(printed.fileno(), code.fileno())
-        self._ask({"stages": list(stages)}, (), limit)
+        message = {"stages": list(stages), "returned": returned, "printing": printing}
+        try:
+            self.results = self._ask(message, (), limit)
+        finally:
+            if printing:
+                sys.stderr.write(os.pread(self.printed, 1 << 30, 0).decode(errors="replace"))
 
     def call(self, values: Sequence[Any], limit: float) -> list[Any]:
         """What the function gives."""
@@ -307,6 +350,8 @@ def _end(child: int) -> int:
 
 def _work(link_number: int, printed: int, code: int) -> None:
     """Answer what is asked of one module: first to build it, then calls."""
+    from smelt.mlir.execute import Executable
+
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     run: Callable[..., list[Any]] | None = None
@@ -317,7 +362,11 @@ def _work(link_number: int, printed: int, code: int) -> None:
             results: Sequence[Any] = ()
             try:
                 if run is None:
-                    run = _built(code, message["stages"])
+                    module = _brought(code, message["stages"], message["printing"])
+                    if message["returned"]:
+                        results = [_bytecode(module)]
+                    else:
+                        run = partial(Executable(module))
                 else:
                     results = run(*values)
             except Exception as error:
@@ -325,16 +374,22 @@ def _work(link_number: int, printed: int, code: int) -> None:
             _send(link, answer, results)
 
 
-def _built(code: int, stages: Sequence[Stage]) -> Callable[..., list[Any]]:
+def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
+    """The module in the file ``code`` after the stages."""
     from torch_mlir import ir
 
     from smelt.mlir import bindings
     from smelt.mlir.diagnostics import run_pipeline_with_repro_report
-    from smelt.mlir.execute import Executable
 
     with os.fdopen(code, "rb") as file:
         file.seek(0)
         module = ir.Module.parse(file.read(), context=bindings.new_context())
     for pipeline, what in stages:
-        run_pipeline_with_repro_report(module, pipeline, what)
-    return partial(Executable(module))
+        run_pipeline_with_repro_report(module, pipeline, what, printing)
+    return module
+
+
+def _bytecode(module: Any) -> torch.Tensor:
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)

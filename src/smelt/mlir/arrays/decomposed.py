@@ -69,7 +69,7 @@ def floordiv(x: Value, y: Value) -> Value:
     whole = ops.floor(quotient)
     whole = ops.where(ops.gt(ops.sub(quotient, whole), _c(x, 0.5)), ops.add(whole, one), whole)
     plain = ops.truediv(x, y)
-    signed_zero = ops.copysign(zero, plain)
+    signed_zero = ops.mul(zero, plain)
     result = ops.where(ops.ne(quotient, zero), whole, signed_zero)
     return ops.where(ops.eq(y, zero), plain, result)
 
@@ -90,13 +90,14 @@ def trunc(x: Value) -> Value:
 
 
 def round_(x: Value) -> Value:
-    """To the nearest, halves to the even one."""
+    """To the nearest, halves to the even one; -0 where that is from below."""
     low = ops.floor(x)
     gap = ops.sub(x, low)
     half, one = _c(x, 0.5), _c(x, 1.0)
     doubled = ops.mul(ops.floor(ops.mul(low, half)), _c(x, 2.0))
     up = ops.logical_or(ops.gt(gap, half), ops.logical_and(ops.eq(gap, half), ops.ne(doubled, low)))
-    return ops.copysign(ops.where(up, ops.add(low, one), low), x)
+    near = ops.where(up, ops.add(low, one), low)
+    return ops.where(ops.lt(x, _c(x, 0.0)), ops.neg(ops.abs(near)), near)
 
 
 def signbit(x: Value) -> Value:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Extern
@@ -70,9 +70,12 @@ class ArrayDialect:
 
     ``symbols``: the number of each size symbol, an array of rank 0 (int64; float64 or bool for numbers that
     are inputs). The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
+    ``complexes``: whether it has complex arrays; where it has not, what goes in and out is pairs of reals, in
+    a last dimension of two, as inside of programs.
     """
 
     raises = False
+    complexes = True
 
     def __init__(self) -> None:
         self.symbols: dict[Symbol, Array] = {}
@@ -100,9 +103,14 @@ class ArrayDialect:
         raise Unsupported(f"{type(self).__name__} has no random numbers")
 
     def external_call(
-        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+        self,
+        body: Extern,
+        arguments: Sequence[tuple[str, Any]],
+        results: Sequence[tuple[torch.dtype, Shape]],
+        unsigned: Sequence[bool],
     ) -> list[Array]:
-        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value)."""
+        """The results of an external function (`smelt.mlir.external`); ``arguments``: (name, value);
+        ``unsigned``: which are uint8."""
         raise Unsupported(f"{type(self).__name__} has no external functions")
 
     def require(self, condition: Array, message: str) -> None:
@@ -132,8 +140,15 @@ class ArrayDialect:
         raise Unsupported(f"{type(self).__name__} has no complex numbers")
 
     def joined(self, real: Array, imaginary: Array) -> Array:
-        """The complex array of its parts."""
-        raise Unsupported(f"{type(self).__name__} has no complex numbers")
+        """The complex array of its parts, or the pairs of them (`complexes`)."""
+        line = (*real.shape, Integer(1))
+        return self.concatenate([self.reshape(part, line) for part in (real, imaginary)], real.rank)
+
+    def outside(self, dtype: torch.dtype, shape: Shape) -> tuple[torch.dtype, Shape]:
+        """Dtype and shape of what the caller has as an array of these."""
+        if dtype.is_complex and not self.complexes:
+            return dtype.to_real(), (*shape, Integer(2))
+        return dtype, shape
 
     # -- structure ----------------------------------------------------------------------------------
 

@@ -88,10 +88,14 @@ class MlirArrays(ArrayDialect):
             self.symbols[each.symbol] = self.size(each.value)
 
     def external_call(
-        self, body: Extern, arguments: Sequence[tuple[str, Any]], results: Sequence[tuple[torch.dtype, Shape]]
+        self,
+        body: Extern,
+        arguments: Sequence[tuple[str, Any]],
+        results: Sequence[tuple[torch.dtype, Shape]],
+        unsigned: Sequence[bool],
     ) -> list[Array]:
         plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
-        values = call(body, plain, [self.type(*each) for each in results])
+        values = call(body, plain, [self.type(*each) for each in results], unsigned)
         return [Array(value, *each) for value, each in zip(values, results)]
 
     # -- transposed arrays ----------------------------------------------------------------------------
@@ -133,6 +137,9 @@ class MlirArrays(ArrayDialect):
             return [(each.dtype, each.shape) for each in function()]
 
     # -- the function -------------------------------------------------------------------------------
+
+    def declare(self) -> None:
+        """Write what the function needs in the module beside it, where it has been written."""
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         """A result as it is returned."""
@@ -184,6 +191,8 @@ def write_module(
             _write_function(program, graph, signature_of(program, weights), dialect, problems, external)
         if problems:
             raise UnsupportedOperatorsError(name, problems)
+        with ir.InsertionPoint.at_block_begin(module.body):
+            dialect.declare()
         return verify(module)
 
 
@@ -199,7 +208,7 @@ def _write_function(
     from torch_mlir.dialects import func
 
     try:
-        kinds = [_kind(each) for each in signature.arguments]
+        kinds = [dialect.outside(*_kind(each)) for each in signature.arguments]
         types = [dialect.type(*kind) for kind in kinds]
     except Unsupported as refusal:
         problems.append(Problem(f"an argument: {refusal.reason}"))
@@ -224,7 +233,7 @@ def _write_function(
             return
         results = [*mutated, *(each for each in outputs if each is not None)]
         metas = [each.value for each in signature.results]
-        dtypes = [_result_dtype(value) for value in metas if value is not None]
+        dtypes = [dialect.outside(_result_dtype(value), ())[0] for value in metas if value is not None]
         finished = [dialect.finish(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
         func.ReturnOp([each.value for each in finished])
     function.attributes["function_type"] = ir.TypeAttr.get(

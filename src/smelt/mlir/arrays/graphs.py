@@ -17,7 +17,7 @@ from smelt.mlir.arrays.control import CONTROL
 from smelt.mlir.arrays.determinants import determinants
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
 from smelt.mlir.arrays.strided import parts_of_view, read_view
-from smelt.mlir.external import is_external, leaves, named_arguments, result_names
+from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
@@ -32,6 +32,11 @@ SEED = "aten.randint.low"
 
 def _draws_seed(body: Extern) -> bool:
     return body.target == SEED and body.args[2] == [] and body.kwargs.get("dtype") is torch.int64
+
+
+def only_numbers(body: Extern) -> bool:
+    """Whether a call gives no size but numbers, and these out of branches and loops."""
+    return not body.sizes or (body.target in CONTROL and all(each.dim is None for each in body.sizes))
 
 
 class MissingInputError(Unsupported):
@@ -136,6 +141,7 @@ class Evaluation:
         """What an input holds at the end, as the caller sees it."""
         _, own, strides = self.graph.buffers[source].outside
         dtype, shape, _ = self.graph.buffers[target].outside
+        _, shape = self.dialect.outside(dtype, shape)
         view = StridedView(source, own, strides, sympy.Integer(0), dtype if dtype.is_complex else None)
         return self.dialect.relabel(self.view(view), shape)
 
@@ -177,7 +183,7 @@ class Evaluation:
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if is_external(body, self.external):
             return self._external(body, outputs)
-        if body.target not in CALLS or body.overwrites or body.sizes:
+        if body.target not in CALLS or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
@@ -191,15 +197,21 @@ class Evaluation:
         if body.target == "aten._local_scalar_dense.default":
             return [self.number(args[0])]
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        return CONTROL[body.target](self.dialect, bodies, *args)
+        results = CONTROL[body.target](self.dialect, bodies, *args)
+        for number in body.sizes:
+            self.dialect.symbols[number.symbol] = results[number.output]
+        return results
 
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
         arguments: list[tuple[str, Any]] = []
+        unsigned: list[bool] = []
         for name, given in named_arguments(body):
             arguments += [(name, each) for each in leaves(self.argument(given))]
+            unsigned += [is_unsigned(self.graph, each) for each in leaves(given)]
         made = [self.graph.buffers[name].outside for name in result_names(outputs)]
-        return self.dialect.external_call(body, arguments, [(dtype, shape) for dtype, shape, _ in made])
+        kinds = [self.dialect.outside(dtype, shape) for dtype, shape, _ in made]
+        return self.dialect.external_call(body, arguments, kinds, unsigned)
 
     def _inner(self, graph: Graph, operands: Sequence[Array]) -> list[Any]:
         """A branch or loop body on its operands, in the region that is open."""

@@ -23,12 +23,17 @@ def cond(
     """``scf.if``: the first body where ``predicate`` holds, else the second."""
     from torch_mlir.dialects import scf
 
-    kinds = _types(writer, made)
+    kinds = [_number() if kind is None else kind for kind in _types(writer, made)]
     branch = scf.IfOp(_truth(writer, predicate), kinds, has_else=True)
     for block, body in zip((branch.then_block, branch.else_block), bodies):
         with writer.region(block):
-            scf.YieldOp([_as(each, kind) for each, kind in zip(body(operands), kinds, strict=True)])
-    return list(branch.results)
+            results = body(operands)
+            if any(isinstance(each, Scalar) and each.dtype is not torch.int64 for each in results):
+                raise Unsupported("a branch that gives a number other than an integer")
+            scf.YieldOp([_as(each, kind) for each, kind in zip(results, kinds, strict=True)])
+    return [
+        Scalar(value, torch.int64) if each is None else value for value, each in zip(branch.results, made)
+    ]
 
 
 def while_loop(
@@ -116,6 +121,12 @@ CONTROL: dict[str, Callable[..., list[Any]]] = {
 
 def _types(writer: Writer, made: Sequence[Made]) -> list[Any]:
     return [None if each is None else writer.type(*each) for each in made]
+
+
+def _number() -> Any:
+    from torch_mlir import ir
+
+    return ir.IntegerType.get_signless(64)
 
 
 def _truth(writer: Writer, value: Any) -> Any:

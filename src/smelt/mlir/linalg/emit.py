@@ -13,6 +13,7 @@ from smelt.capture import Program
 from smelt.capture.program import shape_env_of
 from smelt.errors import Problem, Unsupported
 from smelt.loops.ir import Graph
+from smelt.loops.philox import GENERATOR
 from smelt.lowering import lower
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
@@ -211,7 +212,7 @@ class _Function:
         kind = ir.RankedTensorType.get([], ir.IntegerType.get_signless(64))
         held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([_SEED])).result
         before = tensor.extract(held, [])
-        factor, step = (arith.constant(kind.element_type, number) for number in _GENERATOR)
+        factor, step = (arith.constant(kind.element_type, number) for number in GENERATOR)
         after = arith.addi(arith.muli(before, factor), step)
         fresh = tensor.insert(after, held, [])
         ml_program.GlobalStoreOp(ir.SymbolRefAttr.get([_SEED]), fresh)
@@ -233,7 +234,6 @@ def _is_range(condition: Any) -> bool:
 
 
 _SEED = "seed"
-_GENERATOR = (6364136223846793005, 1442695040888963407)
 
 
 def _declare_seed(module: Any) -> None:

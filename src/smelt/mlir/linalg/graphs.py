@@ -30,14 +30,15 @@ from smelt.loops.ir import (
     Sort,
     StridedView,
 )
+from smelt.mlir.arrays.graphs import only_numbers
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
-from smelt.mlir.external import call, is_external, leaves, named_arguments, result_names
+from smelt.mlir.external import call, is_external, is_unsigned, leaves, named_arguments, result_names
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.control import CONTROL
 from smelt.mlir.linalg.determinants import WIDE, determinants
 from smelt.mlir.linalg.literals import literal
-from smelt.mlir.linalg.scalars import Scalar, constant, convert, require, word
+from smelt.mlir.linalg.scalars import Scalar, compare, constant, convert, require, word
 from smelt.mlir.linalg.sorting import sort
 from smelt.mlir.linalg.writer import Writer
 from smelt.ops import ops
@@ -218,7 +219,7 @@ class Evaluation:
             return []
         if is_external(body, self.external):
             return self._external(body, node)
-        if body.target not in _SIMPLE or body.overwrites or body.sizes:
+        if body.target not in _SIMPLE or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target == "aten.clone.default":
@@ -228,16 +229,28 @@ class Evaluation:
             return [self.number(view)]
         inner = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
         made = [None if name is None else self._made(name) for name in node.outputs]
-        return CONTROL[body.target](self.writer, inner, made, *args)
+        results = CONTROL[body.target](self.writer, inner, made, *args)
+        for number in body.sizes:
+            self.writer.sizes.know(number.symbol.name, results[number.output])
+        return results
 
     def _external(self, body: Extern, node: Node) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
         arguments: list[tuple[str, Any]] = []
+        unsigned: list[bool] = []
         for name, given in named_arguments(body):
             made = self.argument(given)
             arguments += [(name, each.value if isinstance(each, Scalar) else each) for each in leaves(made)]
-        types = [self.writer.type(*self._made(name)) for name in result_names(node.outputs)]
-        return call(body, arguments, types)
+            unsigned += [is_unsigned(self.graph, each) for each in leaves(given)]
+        kinds = [self._made(name) for name in result_names(node.outputs)]
+        results = call(body, arguments, [self.writer.type(*kind) for kind in kinds], unsigned)
+        sizes = self.writer.sizes
+        for result, (_, shape) in zip(results, kinds):
+            for dim, size in enumerate(shape):
+                if not size.is_Integer:
+                    fits = compare("eq", self.writer.dimension(result, dim), sizes.number(size))
+                    require(fits, f"RuntimeError: a result of {body.target} is not of the size {size}")
+        return results
 
     def _made(self, name: str) -> tuple[torch.dtype, Sequence[Expr]]:
         dtype, shape, _ = self.graph.buffers[name].outside

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from sympy import Integer
 from torch.fx import GraphModule, Node
 
 from smelt.contract.higher_order import bodies_of, higher_order_name
@@ -49,7 +50,11 @@ def _cond(walk: Any, node: Node) -> None:
 
 
 def _while(walk: Any, node: Node) -> None:
-    """``while_loop(go_on, body, carried, additional)`` → ``prim.Loop`` that asks after each turn."""
+    """``while_loop(go_on, body, carried, additional)`` → ``prim.Loop`` that asks after each turn.
+
+    Numbers are carried as tensors of rank 0. torch-mlir's pipelines take a loop whose first condition they
+    can fold to True for one that has no condition.
+    """
     from torch_mlir import ir
 
     go_on, body = bodies_of(node)
@@ -57,9 +62,11 @@ def _while(walk: Any, node: Node) -> None:
     carried: Any = node.args[2]
     additional = [_value(walk, each) for each in node.args[3]]  # type: ignore[union-attr]
     placeholders = module.graph.find_nodes(op="placeholder")
-    kinds = [type_of(each.meta["val"]) for each in placeholders[: len(carried)]]
-    start = [walk.cast(_value(walk, each), kind) for each, kind in zip(carried, kinds)]
-    first = _truth(_inline(walk, go_on, [*start, *additional])[0])
+    metas = [each.meta["val"] for each in placeholders[: len(carried)]]
+    values = [_value(walk, each) if isinstance(each, Node) else _unfolded(walk, each) for each in carried]
+    first = _truth(_inline(walk, go_on, [*values, *additional])[0])
+    start = [_carried(walk, *each) for each in zip(values, metas)]
+    kinds = [each.type for each in start]
     most = walk.constants.get(_MOST_TURNS)
     made = ir.Operation.create("torch.prim.Loop", results=kinds, operands=[most, first, *start], regions=1)
     here = ir.Location.current
@@ -67,15 +74,35 @@ def _while(walk: Any, node: Node) -> None:
         ir.Type.parse("!torch.int"), *kinds, arg_locs=[here] * (1 + len(kinds))
     )
     with ir.InsertionPoint(block):
-        state = _inline(walk, body, [*list(block.arguments)[1:], *additional])
-        state = [walk.cast(value, kind) for value, kind in zip(state, kinds)]
-        again = _truth(_inline(walk, go_on, [*state, *additional])[0])
+        given = [_handed_on(walk, *each) for each in zip(list(block.arguments)[1:], metas)]
+        values = _inline(walk, body, [*given, *additional])
+        again = _truth(_inline(walk, go_on, [*values, *additional])[0])
+        state = [_carried(walk, *each) for each in zip(values, metas)]
         ir.Operation.create("torch.prim.Loop.condition", operands=[again, *state])
-    results = [type_of(meta) for meta in node.meta["val"]]
-    walk.values[node] = [
-        walk.cast(value, kind) if isinstance(meta, torch.Tensor) else value
-        for value, kind, meta in zip(made.results, results, node.meta["val"])
-    ]
+    walk.values[node] = [_handed_on(walk, *each) for each in zip(made.results, node.meta["val"])]
+
+
+def _unfolded(walk: Any, number: float) -> Any:
+    """A number that the pipelines do not know beforehand: ``number + min(iota, 0)``."""
+    dialect = walk.dialect
+    places = dialect.iota(Integer(1), torch.int64)
+    zero = dialect.write("clamp_max", [places, 0], torch.int64, places.shape)
+    nothing = numbers.converted(dialect.number_of(dialect.reshape(zero, ())), torch.tensor(number).dtype)
+    return numbers.compute(operator.add, [walk.constants.get(number), nothing], walk.constants)
+
+
+def _carried(walk: Any, value: Any, meta: Any) -> Any:
+    """What a loop carries of a value."""
+    if isinstance(meta, torch.Tensor):
+        return walk.cast(value, type_of(meta))
+    return walk.dialect.tensor_of(value).value
+
+
+def _handed_on(walk: Any, value: Any, meta: Any) -> Any:
+    """The value of which a loop carries ``value``."""
+    if isinstance(meta, torch.Tensor):
+        return walk.cast(value, type_of(meta))
+    return numbers.item(value, meta)
 
 
 def _module(walk: Any, body: Node) -> GraphModule:

@@ -14,7 +14,10 @@ from torch.fx import GraphModule, Node
 from smelt.capture import Program
 from smelt.contract.facts import number
 from smelt.errors import Problem, Unsupported
+from smelt.lowering.needs import METHODS, needs_of
 from smelt.mlir import bindings
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location_of
 from smelt.mlir.signature import Argument, Weights, signature_of
@@ -22,11 +25,19 @@ from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
 from smelt.mlir.torch_dialect.dialect import TorchDialect
+from smelt.mlir.torch_dialect.elementwise import ELEMENTWISE
 from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.pipelines import FAULT, reason_against
 from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
+
+CAPABILITIES = Capabilities(
+    bodies=frozenset({"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort"}),
+    elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}) - {"nextafter"},
+    methods=METHODS - {"bitcast"},
+)
+"""What the dialect's arrays take of the loop graph of a call."""
 
 _NUMBERS = ("!torch.int", "!torch.float", "!torch.bool", "!torch.list<int>")
 
@@ -347,12 +358,17 @@ def drop_unused_numbers(block: Any) -> None:
 
 
 def how(overload: OpOverload) -> str:
-    """How a call of an operator is written (under a context): ``yes``, an operation of its name or one that
-    means the same; ``apart``, by simpler ones; ``operator``, as a ``torch.operator``.
+    """How a call of an operator on float32 is written (under a context): ``yes``, an operation of its name or
+    one that means the same; ``loops``, by its loop functions; ``apart``, by simpler operations; ``operator``,
+    as a ``torch.operator``.
     """
     from smelt.mlir.torch_dialect import apart, special
 
     written = renamed(overload)
+    if reason_against(operation_name(written), {torch.float32}) is not None:
+        needs = needs_of(overload)
+        if needs is not None and not CAPABILITIES.lacks(needs):
+            return "loops"
     if overload in special.WRITERS:
         return "yes"
     if apart.is_apart(written, is_registered(operation_name(written))):

@@ -71,7 +71,7 @@ PLAIN = _names(
 
 OF_FLOATS = _names(
     """
-    div.Tensor div.Scalar abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin
+    div.Tensor div.Scalar abs sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin
     acos atan sinh cosh tanh asinh acosh atanh atan2 erf sigmoid floor ceil trunc round sign relu
     leaky_relu remainder.Tensor remainder.Scalar pow.Tensor_Tensor pow.Scalar sum sum.dim_IntList mean
     mean.dim amax amin _softmax _log_softmax var.correction std.correction mm bmm addmm baddbmm mv addmv

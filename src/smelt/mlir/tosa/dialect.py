@@ -11,6 +11,7 @@ import torch
 from sympy import Expr
 
 from smelt.errors import Unsupported
+from smelt.loops.philox import GENERATOR
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape
 from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.arrays.function import MlirArrays
@@ -19,6 +20,8 @@ from smelt.mlir.tosa.elementwise import elementwise, narrowed, truncated, widene
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+SEED = "seed"
+"""The name of the variable that keeps the generator's number."""
 
 
 class Tosa(MlirArrays):
@@ -26,19 +29,23 @@ class Tosa(MlirArrays):
 
     A value may have one element along a dimension where its array has more: TOSA's elementwise operations
     repeat it, other operations get it repeated (`solid`). uint8 is kept in ``i8``. TOSA has no arrays
-    without elements: these are ``arith.constant``. Dynamic sizes are taken from the function's arguments by
-    ``tosa.dim`` and computed by its operations on shapes.
+    without elements: these are ``arith.constant``; nor a way to the bits of floats: ``tensor.bitcast``.
+    Dynamic sizes are taken from the function's arguments by ``tosa.dim`` and computed by its operations on
+    shapes. The seed of random numbers is a ``tosa.variable`` of the module.
     """
+
+    complexes = False
 
     def __init__(self) -> None:
         super().__init__()
         self.extents: dict[Expr, tuple[Array, int]] = {}
+        self.seeded = False
         self._entry: tuple[Any, dict[Any, Any], dict[Any, Array]] | None = None
 
     # -- types and operations -------------------------------------------------------------------------
 
     def element(self, dtype: torch.dtype) -> Any:
-        if dtype.is_complex or dtype in (torch.uint16, torch.uint32, torch.uint64):
+        if dtype in (torch.uint16, torch.uint32, torch.uint64):
             raise Unsupported(f"TOSA has no {str(dtype).removeprefix('torch.')}")
         return super().element(dtype)
 
@@ -144,6 +151,10 @@ class Tosa(MlirArrays):
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         if _empty(shape):
             return self.empty(tensor.dtype, shape)
+        if tensor.is_floating_point() and not tensor.any():  # `elementwise` is to see a 0
+            signs = tensor.signbit()
+            if bool(signs.all()) or not bool(signs.any()):
+                return self.full(-0.0 if bool(signs.any()) else 0.0, tensor.dtype, shape)
         with ir.Location.name(name):
             return self.write("const", [], tensor.dtype, shape, values=self.attribute(tensor))
 
@@ -158,7 +169,28 @@ class Tosa(MlirArrays):
         return found if dtype is torch.int64 else self.convert(found, dtype)
 
     def seed(self) -> Array:
-        raise Unsupported("TOSA has no random numbers")
+        from torch_mlir import ir
+
+        self.seeded = True
+        held = {"name": ir.StringAttr.get(SEED)}
+        kind = self.type(torch.int64, ())
+        before = Array(self.operation("variable_read", [kind], [], held).results[0], torch.int64, ())
+        factor, step = (self.full(number, torch.int64, ()) for number in GENERATOR)
+        after = self.apply("add", self.apply("mul", before, factor), step)
+        self.operation("variable_write", [], [after.value], held)
+        return after
+
+    def declare(self) -> None:
+        from torch_mlir import ir
+
+        if self.seeded:
+            attributes = {
+                "sym_name": ir.StringAttr.get(SEED),
+                "type": ir.TypeAttr.get(self.element(torch.int64)),
+                "var_shape": ir.Attribute.parse("dense<> : tensor<0xindex>"),
+                "initial_value": ir.Attribute.parse("dense<0> : tensor<i64>"),
+            }
+            self.operation("variable", [], [], attributes)
 
     def dimension(self, x: Array, dim: int) -> Array:
         return shapes.counted_size(self, x, dim)
@@ -218,6 +250,9 @@ class Tosa(MlirArrays):
             return self.apply(
                 "ne", x, self.full(0.0, x.dtype, x.shape)
             )  # a cast of NaN may be folded to False
+        if x.dtype is torch.bool:  # upstream folds a cast of True to -1
+            one, zero = (self.full(number, dtype, x.shape) for number in (1, 0))
+            return self.plain("select", [x, one, zero], dtype)
         if x.dtype.is_floating_point and not dtype.is_floating_point:
             x = truncated(self, x)
         if torch.bfloat16 in (x.dtype, dtype) and {x.dtype, dtype} & {torch.float16, torch.float64}:
@@ -225,12 +260,11 @@ class Tosa(MlirArrays):
         return self.plain("cast", [x], dtype)
 
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
-        if x.dtype.is_floating_point or dtype.is_floating_point:
-            raise Unsupported("TOSA cannot look at the bits of floating-point numbers")
-        return Array(x.value, dtype, x.shape)
+        from torch_mlir.dialects import tensor
 
-    def joined(self, real: Array, imaginary: Array) -> Array:
-        raise Unsupported("TOSA has no complex numbers")
+        if not (x.dtype.is_floating_point or dtype.is_floating_point):
+            return Array(x.value, dtype, x.shape)
+        return Array(tensor.bitcast(self.type(dtype, self.held(x)), x.value), dtype, x.shape)
 
     # -- structure ------------------------------------------------------------------------------------
 

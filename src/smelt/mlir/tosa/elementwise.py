@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,14 @@ def _ne(tosa: Tosa, x: Array, y: Array) -> Array:
 
 
 def _mul(tosa: Tosa, x: Array, y: Array) -> Array:
+    """Upstream folds a product with 0.0 to 0, which it is not for NaN, inf and negative numbers: that 0 is
+    computed here."""
+    if x.dtype.is_floating_point and 0 in (x.number, y.number):
+        zero, other = (x, y) if x.number == 0 else (y, x)
+        if math.copysign(1.0, zero.number) < 0:  # type: ignore[arg-type]
+            other = _neg(tosa, other)
+        nothing = tosa.full(0.0, x.dtype, x.shape)
+        x, y = other, _plain("minimum", tosa, _plain("abs", tosa, other), nothing)
     return tosa.plain("mul", [x, y], x.dtype, tosa.full(0, torch.int8, (sympy.Integer(1),)).value)
 
 
@@ -137,39 +146,79 @@ def _trunc(x: Any) -> Any:
     return ops.where(ops.lt(x, _c(x, 0.0)), ops.ceil(x), ops.floor(x))
 
 
-def _signbit(x: Any) -> Any:
-    """Of NaN: False; its sign cannot be seen."""
-    zero = _c(x, 0.0)
-    negative_zero = ops.logical_and(ops.eq(x, zero), ops.lt(ops.reciprocal(x), zero))
-    return ops.logical_or(ops.lt(x, zero), negative_zero)
+# -- remainders -------------------------------------------------------------------------------------
 
-
-_SPLITS = {torch.float64: 2.0**27 + 1, torch.float32: 2.0**12 + 1, torch.float16: 65.0, torch.bfloat16: 17.0}
+_STEP, _STEPS = 29, 10
+"""So many bits of a quotient by a float32 have an exact product in float64; as often as all bits need it."""
+_LONG_STEP, _LONG_STEPS = 26, 81
+"""The same of a float64, by halves."""
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
-    """``x`` as a sum of two numbers of half its digits (Veltkamp 1968)."""
-    scaled = ops.mul(x, _c(x, _SPLITS[x.dtype]))
-    high = ops.sub(scaled, ops.sub(scaled, x))
+    """A float64 as a sum of two numbers of half its digits (Veltkamp 1968)."""
+    large = ops.gt(x, _c(x, 2.0**900))
+    down = ops.where(large, ops.mul(x, _c(x, 2.0**-100)), x)
+    scaled = ops.mul(down, _c(x, 2.0**27 + 1))
+    high = ops.sub(scaled, ops.sub(scaled, down))
+    high = ops.where(large, ops.mul(high, _c(x, 2.0**100)), high)
     return high, ops.sub(x, high)
 
 
-def _float_fmod(x: Any, y: Any) -> Any:
-    """``|x| - q |y|`` with the products exact, q the rounded quotient; then once to each side."""
-    size, by, zero = ops.abs(x), ops.abs(y), _c(x, 0.0)
-    quotient = ops.trunc(ops.truediv(size, by))
-    rest = size
-    for part in _halves(quotient):
-        for piece in _halves(by):
-            rest = ops.sub(rest, ops.mul(part, piece))
-    rest = ops.where(ops.lt(rest, zero), ops.add(rest, by), rest)
-    rest = ops.where(ops.ge(rest, by), ops.sub(rest, by), rest)
-    rest = ops.where(ops.lt(size, by), size, rest)
-    return ops.copysign(rest, x)
+def _rest(rest: Any, by: Any, parts: Callable[[Any], Sequence[Any]]) -> Any:
+    """``rest - q * by`` of float64, where the quotient q has so few digits that ``q * part`` is exact for the
+    ``parts`` of ``by``."""
+    small = ops.lt(by, _c(by, 2.0**-900))
+    above, below = (ops.where(small, ops.mul(each, _c(by, 2.0**100)), each) for each in (rest, by))
+    quotient = ops.floor(ops.truediv(above, below))
+    for part in parts(by):
+        rest = ops.sub(rest, ops.mul(quotient, part))
+    rest = ops.where(ops.lt(rest, _c(rest, 0.0)), ops.add(rest, by), rest)
+    return ops.where(ops.ge(rest, by), ops.sub(rest, by), rest)
+
+
+def _signed(rest: Any, x: Any, y: Any) -> Any:
+    rest = ops.to_dtype(rest, x.dtype)
+    rest = ops.where(ops.lt(x, _c(x, 0.0)), ops.neg(rest), rest)
+    return ops.where(ops.lt(ops.abs(x), ops.abs(y)), x, rest)
+
+
+def _short_fmod(x: Any, y: Any) -> Any:
+    """Long division in float64, ``_STEP`` bits of the quotient at once."""
+    rest, by = (ops.to_dtype(ops.abs(each), torch.float64) for each in (x, y))
+    for turn in reversed(range(_STEPS)):
+        rest = _rest(rest, ops.mul(by, _c(by, 2.0 ** (_STEP * turn))), lambda by: [by])
+    return _signed(rest, x, y)
+
+
+def _long_step(rest: Any, by: Any, turn: Any) -> Any:
+    half = ops.exp2(ops.to_dtype(ops.mul(turn, _c(turn, _LONG_STEP // 2)), by.dtype))
+    divisor = ops.mul(ops.mul(by, half), half)
+    endless = ops.logical_and(ops.isinf(divisor), ops.lt(by, divisor))
+    return ops.where(endless, rest, _rest(rest, ops.where(endless, by, divisor), _halves))
+
+
+def _long_fmod(tosa: Tosa, x: Array, y: Array) -> Array:
+    """Long division as a loop."""
+    by = tosa.solid(tosa.apply("abs", y))
+    zero, one = (tosa.full(number, torch.int64, ()) for number in (0, 1))
+
+    def going(state: Sequence[Array]) -> Array:
+        return tosa.apply("ge", state[0], zero)
+
+    def step(state: Sequence[Array]) -> list[Array]:
+        turn, rest = state
+        everywhere = tosa.broadcast(turn, rest.shape, [])
+        return [tosa.apply("sub", turn, one), through(tosa, _long_step, rest, by, everywhere)]
+
+    first = tosa.full(_LONG_STEPS - 1, torch.int64, ())
+    _, rest = tosa.loop([first, tosa.apply("abs", x)], going, step)
+    return through(tosa, _signed, rest, x, y)
 
 
 def _fmod(tosa: Tosa, x: Array, y: Array) -> Any:
-    return through(tosa, _float_fmod, x, y) if x.dtype.is_floating_point else NotImplemented
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    return _long_fmod(tosa, x, y) if x.dtype is torch.float64 else through(tosa, _short_fmod, x, y)
 
 
 _OF_BITS = (
@@ -224,7 +273,6 @@ ELEMENTWISE: dict[str, Rule] = {
     "truediv": lambda tosa, x, y: through(tosa, _truediv, x, y),
     "sqrt": lambda tosa, x: through(tosa, _sqrt, x),
     "trunc": lambda tosa, x: through(tosa, _trunc, x),
-    "signbit": lambda tosa, x: through(tosa, _signbit, x),
     "fmod": _fmod,
 }
 """Row of `smelt.ops.table.TABLE` → rule of (tosa, *arrays); NotImplemented for dtypes it does not take."""

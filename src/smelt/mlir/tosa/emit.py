@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 from smelt.capture import Program
-from smelt.lowering.needs import METHODS
+from smelt.errors import SmeltError
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.function import write_module
 from smelt.mlir.arrays.graphs import CALLS
 from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.isolated import transformed
 from smelt.mlir.signature import Weights
 from smelt.mlir.tosa.dialect import Tosa
 from smelt.mlir.tosa.elementwise import ELEMENTWISE
@@ -20,8 +21,7 @@ CAPABILITIES = Capabilities(
     bodies=frozenset(
         {"Pointwise", "Reduction", "Contraction", "Scan", "Fold", "Scatter", "Sort", "Bind", "Check"}
     ),
-    elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}) - {"nextafter"},
-    methods=METHODS - {"bitcast"},
+    elementwise=frozenset({*ELEMENTWISE, *DECOMPOSED}),
     calls=CALLS,
 )
 """What TOSA takes of the loop graph."""
@@ -38,16 +38,16 @@ def emit(program: Program, weights: Weights = "inline", external: Collection[str
     Integers are signless, uint8 in ``i8``. Where the program has int64 or float64, so has the module. Sizes
     that are dynamic are computed by TOSA's operations on shapes. TOSA cannot raise: an index out of range
     reads the nearest element, and checks of sizes are the caller's. A division is a product with the
-    reciprocal. Random numbers, complex numbers and the bits of floats have no form.
+    reciprocal. The seed of random numbers is a ``tosa.variable`` that each run moves on. The bits of floats
+    are read by ``tensor.bitcast``. Complex arguments and results are pairs of reals, in a last dimension of
+    two.
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that have no form in TOSA.
         SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
     """
-    context = bindings.new_context()
-    from torch_mlir.passmanager import PassManager
-
-    module = write_module(program, weights, Tosa(), "TOSA", context, external)
-    with context:
-        PassManager.parse("builtin.module(func.func(canonicalize,cse))").run(module.operation)
-    return module
+    module = write_module(program, weights, Tosa(), "TOSA", bindings.new_context(), external)
+    try:
+        return transformed(module, [("builtin.module(func.func(canonicalize,cse))", "simplifying TOSA")])
+    except SmeltError:
+        return module  # right as it is, and longer

@@ -6,28 +6,44 @@ dialect here, with the sizes as ``index`` numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.errors import SmeltError
+from smelt.mlir.execute import Executable, clone, function_of
+from smelt.mlir.isolated import IsolatedExecutable, transformed
 
 _TO_LINALG = (
-    "builtin.module(tosa-to-scf,func.func("
+    "builtin.module(tosa-to-mlprogram,tosa-to-scf,func.func("
     "tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith{include-apply-rescale=true},tosa-to-tensor,canonicalize))"
 )
 
 
-def to_linalg(module: Any) -> None:
-    """Bring a TOSA module to Linalg, in place.
+def executable(
+    module: Any, calls: Mapping[str, Callable[..., Any]] | None = None
+) -> Callable[..., list[Any]]:
+    """A TOSA module, compiled by way of upstream's passes in a process of its own; here only where it has
+    ``calls`` of functions (see `Executable`).
 
     Raises:
         PipelineError: SM0712, an operation has no way to Linalg.
+        SmeltError: SM0740, SM0741 the passes or the function crash or hang.
     """
     from torch_mlir import ir
 
+    module = clone(module)
     with module.context, ir.Location.unknown():
         _lower_shapes(module)
-    run_pipeline_with_repro_report(module, _TO_LINALG, "bringing TOSA to Linalg")
+    stages = [(_TO_LINALG, "bringing TOSA to Linalg")]
+    if calls:
+        for name in calls:
+            kind = ir.FunctionType(ir.TypeAttr(function_of(module, name).attributes["function_type"]).value)
+            if "?" in str(kind.results):
+                what = f"{name} gives tensors of sizes that TOSA cannot check"
+                raise SmeltError("SM0750", what, remedy="run it as Linalg")
+        return partial(Executable(transformed(module, stages), calls=calls))
+    return partial(IsolatedExecutable(module, stages))
 
 
 def _lower_shapes(module: Any) -> None:
@@ -62,6 +78,8 @@ def _lower_shapes(module: Any) -> None:
 
 def _upstream_knows(operation: Any) -> bool:
     """Repeating what has more than one dynamic dimension is more than the passes can do."""
+    if operation.name == "tensor.bitcast":
+        return False
     return operation.name != "tosa.tile" or list(_result(operation).shape).count(_dynamic()) <= 1
 
 
@@ -183,11 +201,37 @@ def _tile(operation: Any, repeats: Sequence[Any]) -> Any:
     return repeat(body)
 
 
+def _bitcast(operation: Any) -> Any:
+    """Element by element: bufferization does not know the operation on tensors."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import arith, linalg, tensor
+
+    source, kind = operation.operands[0], _result(operation)
+    sizes = [
+        tensor.dim(source, _index(dim)) if size == _dynamic() else size for dim, size in enumerate(kind.shape)
+    ]
+    out = tensor.empty(sizes, kind.element_type)
+    same = ir.AffineMap.get_identity(kind.rank)
+    each = linalg.generic([source], [out], [same, same], [linalg.IteratorType.parallel] * kind.rank)
+
+    def body(element: Any, old: Any) -> Any:
+        return arith.bitcast(kind.element_type, element)
+
+    return each(body)
+
+
 _REWRITES: dict[str, Callable[..., Any]] = {
     "tosa.reshape": _reshape,
     "tosa.slice": _slice,
     "tosa.pad": _pad,
     "tosa.tile": _tile,
+    "tensor.bitcast": _bitcast,
 }
-_SHAPES = {"tosa.reshape": (1, 2), "tosa.slice": (1, 3), "tosa.pad": (1, 2), "tosa.tile": (1, 2)}
+_SHAPES = {
+    "tosa.reshape": (1, 2),
+    "tosa.slice": (1, 3),
+    "tosa.pad": (1, 2),
+    "tosa.tile": (1, 2),
+    "tensor.bitcast": (1, 1),
+}
 """Where the shape operands stand."""
