@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.capture.program import Input, InputRole, OutputRole, Program
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
-from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_name
+from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, bodies_of, higher_order_name
 from smelt.contract.verify import COLLECTIVE
 from smelt.errors import Unsupported
 from smelt.reporting import Region
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
-_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "flex_attention_backward"})
+_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED})
 _WAITS = ("wait_tensor", "wait_tensor.default")
 _NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.empty.memory_format)
 
@@ -194,8 +194,12 @@ class _Steps:
 
 
 def work_of(nodes: Iterable[Node]) -> int:
-    """How many operators of a cluster do something."""
-    return sum(node.target is not operator.getitem and node.target not in _NO_WORK for node in nodes)
+    """How many operators of a cluster do something; a body is one, too."""
+    return sum(
+        1 + len(bodies_of(node))
+        for node in nodes
+        if node.target is not operator.getitem and node.target not in _NO_WORK
+    )
 
 
 def _is_free(node: Node) -> bool:
