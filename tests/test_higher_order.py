@@ -36,7 +36,7 @@ from smelt.contract import clustered, contracted, graph, unsupported
 from smelt.contract.higher_order import CONTROL, DEFINED, higher_order_name
 
 hops = torch.ops.higher_order
-PAGE = Path(__file__).parent.parent / "docs" / "higher_order.md"
+PAGE = Path(__file__).parent.parent / "docs" / "higher-order.md"
 ROW = re.compile(r"^\| `(\w+)` \| ([\w ]+) \| (yes|no) \|$", re.MULTILINE)
 
 
