@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -213,3 +214,56 @@ def test_what_is_denied_stays_pytorchs() -> None:
     assert [(region.ops, region.reason) for region in regions] == [
         (("flex_attention",), "denied: flex_attention (option deny)")
     ]
+
+
+def test_a_call_alone_is_worth_a_cluster_and_pytorch_can_run_what_is_left() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        out = flex_attention(q, k, v, score_mod=softcap, block_mask=masked_once)
+        return (torch.ops.higher_order.hints_wrapper(torch.cos, (out,), {}, hints={}),)
+
+    masked_once = masked(causal)
+    args = operands()
+    for least in (2, 9):
+        smelt.reset()
+        torch._dynamo.reset()
+        made = smelt.compile(function, fullgraph=True, deny="hints_wrapper", min_cluster=least)
+        errors(function, made(*args), args)
+        native = [region.nodes for region in smelt.reports()[0].regions if region.is_native]
+        assert native == ([3] if least == 2 else [])
+
+
+def test_numbers_that_are_not_finite_go_where_eager_has_them() -> None:
+    block = masked(causal)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=alibi, block_mask=block, return_lse=True)
+
+    for place, value in ((0, math.nan), (1, math.nan), (2, math.nan), (2, math.inf), (1, math.inf)):
+        args = operands()
+        args[place][1, 2, 13, 3] = value
+        made = compiled(function, *args)
+        for have, want in zip(made(*args), function(*args), strict=True):
+            torch.testing.assert_close(have, want, equal_nan=True)
+
+
+def test_bodies_that_are_no_loop_functions_are_taken_apart() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        def score(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score * BIAS[h].sum()
+
+        return (flex_attention(q, k, v, score_mod=score),)
+
+    args = operands()
+    errors(function, compiled(function, *args)(*args), args)
+    assert "flex_attention_tiled" not in smelt.reports()[0].kernel_names
+
+
+def test_no_scores_are_stored() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return (flex_attention(q, k, v, score_mod=relative, block_mask=block),)
+
+    block = masked(documents)
+    args = operands()
+    errors(function, compiled(function, *args)(*args), args)
+    (report,) = smelt.reports()
+    assert report.kernel_names == ["flex_attention_tiled"] and report.arena_bytes == 0

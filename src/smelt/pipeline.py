@@ -137,7 +137,9 @@ def compile_program(
 
 def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
     """Whether a higher-order call stays whole: it is denied, or there is a kernel of ours for it."""
-    if Denied.of(config).reason(node) is not None:
+    reason = Denied.of(config).reason(node)
+    if reason is not None:
+        node.meta[REFUSED] = reason
         return True
     failed = (str(node.target), node.meta.get("where")) in refused
     return config.contractions and not failed and has_kernel(node)

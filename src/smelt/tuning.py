@@ -276,8 +276,8 @@ def _always(native: bool) -> Choose:
 
 
 def _worth_measuring(product: Product | Attentions, graph: Graph) -> bool:
-    """Not what ATen has no kernel for. Not depthwise convolutions: in a model what they read is in the cache still, and padded already; alone
-    they take twice as long (ConvNeXt's first ones: 404 µs instead of 178).
+    """Not what ATen has no kernel for. Nor depthwise convolutions: in a model what they read is in the cache
+    still, and padded already; alone they take twice as long (ConvNeXt's first ones: 404 µs instead of 178).
     """
     if isinstance(product, Product) and product.shared:
         return False

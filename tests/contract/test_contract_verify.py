@@ -172,10 +172,10 @@ def test_unknown_higher_order_operators_are_unsupported_and_named() -> None:
     from smelt.contract import export_decompositions
 
     program = export(Branch(), (torch.ones(3),), None, export_decompositions())
-    node_of(program, torch.ops.higher_order.cond).target = torch.ops.higher_order.flex_attention
+    node_of(program, torch.ops.higher_order.cond).target = torch.ops.higher_order.run_with_rng_state
     with pytest.raises(
         Unsupported,
-        match=r"higher-order operator flex_attention \(at test_contract_verify.py:\d+ in forward\)",
+        match=r"higher-order operator run_with_rng_state \(at test_contract_verify.py:\d+ in forward\)",
     ):
         contract(program)
 

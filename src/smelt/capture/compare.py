@@ -155,7 +155,7 @@ def tee(*looking: Callable[..., Any], then: Any = "smelt") -> Callable[..., Any]
             given = each(graph_module, example_inputs)
             owner = given if isinstance(given, GraphModule) else getattr(given, "__self__", None)
             graph_module = owner if isinstance(owner, GraphModule) else graph_module
-        compile_graph = torch._dynamo.lookup_backend(then) if isinstance(then, str) else then
+        compile_graph: Any = torch._dynamo.lookup_backend(then) if isinstance(then, str) else then
         return compile_graph(graph_module, example_inputs, **options)
 
     return backend

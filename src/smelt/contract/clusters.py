@@ -214,8 +214,12 @@ class _Steps:
 
 
 def work_of(nodes: Iterable[Node]) -> int:
-    """How many operators of a cluster do something."""
-    return sum(node.target is not operator.getitem and node.target not in _NO_WORK for node in nodes)
+    """How many operators of a cluster do something; a body is one, too."""
+    return sum(
+        1 + len(bodies_of(node))
+        for node in nodes
+        if node.target is not operator.getitem and node.target not in _NO_WORK
+    )
 
 
 def _is_free(node: Node) -> bool:

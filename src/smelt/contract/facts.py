@@ -30,6 +30,9 @@ RAISING = frozenset(
 REFUSED = "smelt_refused"
 """``node.meta`` key of calls that PyTorch is to run, whatever smelt could do with them: why."""
 
+PURE = ("flex_attention", "flex_attention_backward", "associative_scan", "out_dtype")
+"""Higher-order operators that do nothing but give a result, whatever their bodies."""
+
 EFFECT = "smelt_effect"
 """``node.meta`` key of calls that have an effect which their schema does not tell."""
 
@@ -67,7 +70,9 @@ def has_effect(node: Node) -> bool:
     other processes.
     """
     target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator) or node.meta.get(EFFECT):
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name() not in PURE
+    if node.meta.get(EFFECT):
         return True
     if is_collective(target):
         return True

@@ -19,7 +19,7 @@ _LOOK_UPS = (aten.index.Tensor, aten.full.default, aten.scalar_tensor.default, a
 
 
 def has_kernel(node: Node) -> bool:
-    """Whether a call is of ``flex_attention``, on enough float32 numbers, with bodies that are loop functions."""
+    """Whether a call is of ``flex_attention``, on enough float32 numbers, with loop functions for bodies."""
     if node.target is not torch.ops.higher_order.flex_attention:
         return False
     query, key, value, score, blocks, scale, *_ = node.args

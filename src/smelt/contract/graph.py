@@ -46,7 +46,7 @@ def contract(program: Program) -> Program:
 def contracted(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
     """The contract form of a program and of the bodies of its control flow, not yet verified.
 
-    ``left``: which higher-order calls stay as they are: PyTorch is to run them, or there is a kernel for them.
+    ``left``: which higher-order calls stay whole: PyTorch is to run them, or there is a kernel for them.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.
@@ -62,6 +62,10 @@ def contracted(program: Program, left: Callable[[Node], bool] = lambda node: Fal
         inner = operator.attrgetter(name)(program.graph_module)
         body.target = name.replace(".", "_")
         made = contracted(body_program(inner, f"{program.name} {name}"), left).graph_module
+        if isinstance(inner.graph.output_node().args[0], Node):  # what it returned is what PyTorch expects
+            output = made.graph.output_node()
+            output.args = (output.all_input_nodes[0],)
+            made.recompile()
         setattr(graph_module, body.target, made)
     return dataclasses.replace(program, graph_module=graph_module)
 

@@ -1,7 +1,7 @@
 """Higher-order operators in the contract: which there are, calls that are inlined, effects without tokens.
 
-- ``invoke_subgraph``, ``run_const_graph``, ``strict_mode``, ``invoke_quant`` and all of their kind (``BaseHOP``): a call is
-  replaced by its body, so that fusion sees through it.
+- ``invoke_subgraph``, ``run_const_graph``, ``strict_mode``, ``invoke_quant`` and all of their kind
+  (``BaseHOP``): a call is replaced by its body, so that fusion sees through it.
 - ``with_effects(token, op, …)``: a plain call of ``op`` that is marked as having an effect; the token handed
   on is the token given. Calls with effects are never dropped, merged or reordered: no token is needed.
 - ``cond``, ``while_loop``, ``while_loop_stack_output``, ``scan``, ``map_impl``: kept; each body is a graph
@@ -59,7 +59,7 @@ def higher_order_name(target: Any) -> str | None:
 
 def bodies_of(node: Node) -> list[Node]:
     """The ``get_attr`` nodes that are the bodies of a control flow operator, or of ``flex_attention``."""
-    if higher_order_name(node.target) == "flex_attention":
+    if higher_order_name(node.target) == "flex_attention" and REFUSED not in node.meta:
         return [node.args[3], node.args[4][-1]]  # type: ignore[list-item, index]
     return [
         node.args[place]  # type: ignore[misc]
@@ -136,7 +136,10 @@ class _Expander:
             return self._effect(node, args, torch.fx.node.map_arg(node.kwargs, env.__getitem__))
         if node.target is operator.getitem and not isinstance(args[0], Node):
             return args[0][args[1]]
-        return self.graph.node_copy(node, env.__getitem__)
+        made = self.graph.node_copy(node, env.__getitem__)
+        if name == "flex_attention" and REFUSED not in node.meta:
+            made.update_arg(4, (made.args[4][-1],))  # type: ignore[index]  # of a mask only its function counts
+        return made
 
     def _defined(self, node: Node, module: GraphModule, env: dict[Node, Any]) -> Any:
         """What a call's definition gives; None, and why the call stays, where that cannot be traced."""

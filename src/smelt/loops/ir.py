@@ -309,10 +309,10 @@ class Attention:
     ``shape`` is (*i, q, c); ``reduce_shape`` (keys, depth): k runs over the first ``seen((*i, q))`` keys, all
     where ``seen`` is None. It never falls as q grows, and may be larger than ``keys``. ``kept`` is what
     dropout makes of a share: 0, or more than 1; None: 1 for all. Where no score is above -inf, ``out`` is 0
-    and ``logsumexp`` is ``blind``. Where ``visible`` (a bool) is false a score is -inf, whatever finite number
-    the product is; None: nothing is known of that. The loop functions give values of `accumulator` (dtype), the
-    second output has that dtype. ``call`` is ATen's kernel for the same, or a higher-order operator, which has
-    none.
+    and ``logsumexp`` is ``blind``. Where ``visible`` (a bool) is false a score is -inf, whatever finite
+    number the product is; None: nothing is known of that. The loop functions give values of `accumulator`
+    (dtype), the second output has that dtype. ``call`` is ATen's kernel for the same; or a higher-order
+    operator, for which ATen has none.
     """
 
     shape: Shape

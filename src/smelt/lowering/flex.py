@@ -1,4 +1,4 @@
-"""``flex_attention`` → `Attention`: its bodies, graphs of single numbers, are loop functions of a score's place."""
+"""``flex_attention`` → `Attention`: its bodies, graphs of single numbers, are loop functions of a place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sympy import Expr, Symbol
 from torch.fx import GraphModule, Node
 
 from smelt.errors import Unsupported
-from smelt.loops.ir import Attention, Extern, Graph, Pointwise
+from smelt.loops.ir import Attention, Extern, Graph, Pointwise, StridedView
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.straightline import Instruction
 from smelt.lowering.attention import values_of
@@ -106,7 +106,9 @@ class Body:
         self.made: dict[str, Pointwise] = {
             str(node.outputs[0]): node.body for node in graph.nodes if isinstance(node.body, Pointwise)
         }
-        (self.result,) = graph.outputs
+        (result,) = graph.outputs
+        assert isinstance(result, StridedView)
+        self.result = result.buffer
         own = len(graph.inputs) - len(held)
         self.own = [str(name) for name in graph.inputs[:own]]
         self.held: dict[str, Tensor] = {}
@@ -126,7 +128,7 @@ class Body:
         given = [*((lambda each=each: each) for each in score), *map(position, index)]
         inside = _Inside(outer, self.made, self.held, dict(zip(self.own, given, strict=True)))
         with using(inside):
-            return inside.load(self.result.buffer, ())
+            return inside.load(self.result, ())
 
     def is_true(self, shape: Sequence[Expr]) -> bool:
         """Whether a mask lets everything through."""

@@ -158,7 +158,10 @@ class AttentionBuilder:
                 return
             yield Let("l9", F32, "constant", (self.body.blind,))
             yield Let("l10", F32, "where", ("l2", "l9", "l8"))
-            yield Store(into, (flatten(tuple(at), strides),), "l10")
+            yield Let("l11", F32, "constant", (math.inf,))
+            yield Let("l12", torch.bool, "eq", (base, "l11"))
+            yield Let("l13", F32, "where", ("l12", base, "l10"))
+            yield Store(into, (flatten(tuple(at), strides),), "l13")
 
     def _copied(self, row: Expr, at: Sequence[Expr], factor: str) -> For:
         """A row of ``found`` goes where it belongs, times a factor."""
