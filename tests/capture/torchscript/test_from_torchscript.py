@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import smelt
 from smelt.capture import from_torchscript
+from smelt.contract.where import parse
 from smelt.errors import SmeltError
 
 from . import programs
@@ -261,13 +263,12 @@ def test_traced_modules():
 
 
 def test_reports_have_the_lines_that_were_scripted():
+    function = from_torchscript(script(programs.inplace))
+    frame = f'  File "{function.__code__.co_filename}", line 2, in inplace\n'
+    assert re.fullmatch(r"programs\.py:\d+ in inplace", parse(frame))
     smelt.reset()
-    scripted = script(programs.Deciding())
-    compiled = smelt.compile(script(programs.raising.__class__ and programs.interp))
-    compiled(X)
-    text = smelt.reports()[-1].text("contract")
-    del scripted
-    assert "functional.py" in text or "programs.py" in text
+    smelt.compile(script(programs.Lstm().eval()))(torch.ones(2, 3, 4))
+    assert all(".py:" in each.where for each in smelt.reports()[-1].choices)
 
 
 def test_our_own_use_of_torchscript_warns_of_nothing():

@@ -46,6 +46,7 @@ def chunks_of(rate: int, chunks: int, batch: int = 1) -> tuple[torch.Tensor, ...
     return speech(rate, chunks, batch).split(SAMPLES[rate], dim=1)
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_a_hundred_chunks_at_both_rates(model, compiled):
     seen = []
