@@ -321,14 +321,15 @@ def test_external_functions_of_dynamic_sizes() -> None:
 
 @pytest.mark.parametrize("to", [*DIALECTS, "torch"])
 def test_loops_over_numbers(to: Any) -> None:
-    """Python's own integers, whose first condition the pipelines of the Torch dialect fold."""
+    """Python's own integers, and constants, whose first condition the Torch dialect's pipelines fold."""
     loop = torch._higher_order_ops.while_loop
 
     def counted(x: torch.Tensor) -> tuple[Any, ...]:
         fixed = loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (0, x))
         rows = loop(lambda i, x: i < x.shape[0], lambda i, x: (i + 2, x + i), (1, x))
         never = loop(lambda i, x: i > 5, lambda i, x: (i + 1, x * 2), (0, x))
-        return *fixed, *rows, *never
+        zero = torch.tensor(0)
+        return *fixed, *rows, *never, *loop(lambda i, x: i < 4, lambda i, x: (i + 1, x + i), (zero, x))
 
     x = torch.ones(4)
     assert [str(each) for each in smelt.export(counted, (x,), to=to).run(x)] == [

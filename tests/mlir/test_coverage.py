@@ -61,7 +61,7 @@ def test_columns_of_cpp_and_torch():
     assert (add.cpp, add.dialects["torch"]) == ("kernel", "yes")
     norm = coverage.coverage_of(aten._native_batch_norm_legit_no_training.default)
     assert norm.dialects["torch"] == "apart"
-    for written in (aten.fmin.default, aten.index.Tensor, aten.sort.default):
+    for written in (aten.fmin.default, aten.gather.default, aten.sort.default):
         assert coverage.coverage_of(written).dialects["torch"] == "loops"
     assert coverage.coverage_of(aten.mm.default).cpp == "ATen"
     assert coverage.coverage_of(aten._fft_c2c.default).dialects["torch"] == "operator"

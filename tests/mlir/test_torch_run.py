@@ -238,6 +238,15 @@ def test_a_pipeline_of_fx_that_crashes_is_an_error(monkeypatch, capfd):
     assert caught.value.code == "SM0741"
 
 
+@pytest.mark.parametrize("function", [torch.signbit, lambda x: torch.copysign(torch.ones(3), x)])
+def test_the_sign_of_nan_is_refused(function):
+    exported = smelt.export(function, (torch.ones(3),), to="torch")
+    x = torch.tensor([-0.0, -math.inf, 2.0])
+    torch.testing.assert_close(exported.run(x), function(x))
+    with pytest.raises(RuntimeError, match="sign of NaN"):
+        exported.run(torch.tensor([1.0, -math.nan, 2.0]))
+
+
 # -- the operations that are taken as they are, of each dtype ------------------------------------------
 
 F = nn.functional

@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 import torch
-from sympy import Integer
 from torch.fx import GraphModule, Node
 
 from smelt.contract.higher_order import bodies_of, higher_order_name
@@ -52,8 +51,7 @@ def _cond(walk: Any, node: Node) -> None:
 def _while(walk: Any, node: Node) -> None:
     """``while_loop(go_on, body, carried, additional)`` → ``prim.Loop`` that asks after each turn.
 
-    Numbers are carried as tensors of rank 0. torch-mlir's pipelines take a loop whose first condition they
-    can fold to True for one that has no condition.
+    Numbers are carried as tensors of rank 0.
     """
     from torch_mlir import ir
 
@@ -63,8 +61,8 @@ def _while(walk: Any, node: Node) -> None:
     additional = [_value(walk, each) for each in node.args[3]]  # type: ignore[union-attr]
     placeholders = module.graph.find_nodes(op="placeholder")
     metas = [each.meta["val"] for each in placeholders[: len(carried)]]
-    values = [_value(walk, each) if isinstance(each, Node) else _unfolded(walk, each) for each in carried]
-    first = _truth(_inline(walk, go_on, [*values, *additional])[0])
+    values = [_value(walk, each) for each in carried]
+    first = walk.dialect.unfolded(_truth(_inline(walk, go_on, [*values, *additional])[0]))
     start = [_carried(walk, *each) for each in zip(values, metas)]
     kinds = [each.type for each in start]
     most = walk.constants.get(_MOST_TURNS)
@@ -80,15 +78,6 @@ def _while(walk: Any, node: Node) -> None:
         state = [_carried(walk, *each) for each in zip(values, metas)]
         ir.Operation.create("torch.prim.Loop.condition", operands=[again, *state])
     walk.values[node] = [_handed_on(walk, *each) for each in zip(made.results, node.meta["val"])]
-
-
-def _unfolded(walk: Any, number: float) -> Any:
-    """A number that the pipelines do not know beforehand: ``number + min(iota, 0)``."""
-    dialect = walk.dialect
-    places = dialect.iota(Integer(1), torch.int64)
-    zero = dialect.write("clamp_max", [places, 0], torch.int64, places.shape)
-    nothing = numbers.converted(dialect.number_of(dialect.reshape(zero, ())), torch.tensor(number).dtype)
-    return numbers.compute(operator.add, [walk.constants.get(number), nothing], walk.constants)
 
 
 def _carried(walk: Any, value: Any, meta: Any) -> Any:

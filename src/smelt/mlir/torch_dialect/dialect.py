@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -330,6 +331,16 @@ class TorchDialect(MlirArrays):
                 ir.Operation.create("torch.prim.If.yield", operands=[each.value for each in results])
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
 
+    def unfolded(self, truth: Any) -> Any:
+        """A ``!torch.bool`` that passes do not know beforehand: ``int(truth) + min(iota, 0) == 1``. They take
+        a loop whose first condition they can fold to True for one that has no condition."""
+        places = self.iota(ONE, torch.int64)
+        zero = self.write("clamp_max", [places, 0], torch.int64, places.shape)
+        parts = numbers.converted(truth, torch.int64), self.number_of(self.reshape(zero, ()))
+        return numbers.compute(
+            operator.eq, [numbers.compute(operator.add, [*parts], self.constants), 1], self.constants
+        )
+
     def loop(
         self,
         initial: Sequence[Array],
@@ -340,7 +351,8 @@ class TorchDialect(MlirArrays):
 
         kinds = [(each.dtype, each.shape) for each in initial]
         types = [each.value.type for each in initial]
-        most, first = self.constants.get(torch.iinfo(torch.int64).max), self.number_of(test(initial))
+        most = self.constants.get(torch.iinfo(torch.int64).max)
+        first = self.unfolded(self.number_of(test(initial)))
         operands = [most, first, *(each.value for each in initial)]
         made = ir.Operation.create("torch.prim.Loop", results=types, operands=operands, regions=1)
         places = [ir.Location.current] * (1 + len(types))

@@ -12,6 +12,7 @@ from smelt.errors import Problem, Unsupported
 from smelt.lowering import lower
 from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.arrays.graphs import Evaluation
+from smelt.mlir.torch_dialect.dialect import TorchDialect
 from smelt.mlir.torch_dialect.types import type_of
 from smelt.symbolic import as_expr
 
@@ -35,6 +36,8 @@ def write(walk: Any, node: Node) -> None:
     for value, own in walk.sized:
         if any(as_expr(size) in wanted for size in own.shape):
             dialect.know_sizes(value, own)
+    if node.target in _SIGNS and inputs:
+        _require_numbers(dialect, inputs[-1])
     problems: list[Problem] = []
     _, outputs = Evaluation(graph, dialect, problems).run(inputs)
     if problems:
@@ -47,6 +50,16 @@ def write(walk: Any, node: Node) -> None:
         walk.values[node] = results
     else:
         walk.take(node, results[0])
+
+
+_SIGNS = (torch.ops.aten.signbit.default, torch.ops.aten.copysign.Tensor)
+
+
+def _require_numbers(dialect: TorchDialect, x: Array | None) -> None:
+    """RuntimeError at run time where ``x`` has a NaN: the dialect has no way to its sign."""
+    if x is not None and x.dtype.is_floating_point:
+        known = dialect.apply("logical_not", dialect.apply("isnan", x))
+        dialect.require(known, "RuntimeError: the sign of NaN cannot be seen in the Torch dialect")
 
 
 def _array(walk: Any, operand: Node) -> Array | None:
