@@ -404,3 +404,30 @@ def test_large_programs_run_compiled_by_way_of_linalg() -> None:
     for one, expected in zip(found, function(x), strict=True):
         assert one.dtype == expected.dtype
         torch.testing.assert_close(one, expected)
+
+
+def test_a_large_module_with_a_small_loop_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no form in Linalg is interpreted, and the rest compiled."""
+    from smelt.mlir.stablehlo import run
+
+    compiled: list[str] = []
+    own = run._Run._compiled
+
+    def noted(self: Any, kinds: Any) -> Any:
+        compiled.append(str(self.module))
+        return own(self, kinds)
+
+    monkeypatch.setattr(run._Run, "_compiled", noted)
+    monkeypatch.setattr(run, "_MOST_INTERPRETED", 4000)
+
+    def weighted(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ordered, places = x.sort(stable=True)
+        running = torch._higher_order_ops.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), (0, x))[
+            1
+        ]
+        return (y[:, None] * ordered).amax(1), places, running
+
+    x, y = torch.rand(30), torch.rand(500)
+    found = smelt.export(weighted, (x, y), to="stablehlo").run(x, y)
+    torch.testing.assert_close(found, weighted(x, y))
+    assert len(compiled) == 1 and "stablehlo.sort" not in compiled[0] and "stablehlo.while" not in compiled[0]

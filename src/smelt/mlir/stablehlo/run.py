@@ -72,8 +72,10 @@ class _Run:
             self._find_out(*unknown)
             self._refine("")
         kinds = [str(kind) for kind in _function(self.module).type.results]
-        if _work(self.module) > _MOST_INTERPRETED and _has_linalg(self.module):
-            return self._compiled(kinds)
+        if _work(self.module) > _MOST_INTERPRETED:
+            self._interpret_small()
+            if _has_linalg(self.module):
+                return self._compiled(kinds)
         _plain_results(self.module)
         results = iter(self._evaluate(self.module))
         return [_result(kind, results) for kind in kinds]
@@ -99,22 +101,55 @@ class _Run:
         _check(module)
         return _attempt("it failed", module, lambda: hlo.eval_module(module, self.given))
 
-    def _find_out(self, place: int, operands: Sequence[int]) -> None:
-        """Put numbers in the place of the sizes that operation ``place`` takes as operands."""
+    def _interpret_small(self) -> None:
+        """Put numbers in the place of what operations give that have no form in Linalg, where few elements
+        lead to them."""
+        from torch_mlir import ir
+
+        place = 0
+        while place < len(body := list(_function(self.module).regions[0].blocks[0])):
+            operation = body[place].operation
+            place += 1
+            if operation.name not in _NOT_IN_LINALG:
+                continue
+            part = self._part(place, lambda each: list(each.results))
+            if _work(part) > _MOST_INTERPRETED or any(
+                "complex" in str(each.type) for each in operation.results
+            ):
+                return
+            with ir.InsertionPoint(operation):
+                found = [_constant(attribute) for attribute in self._evaluate(part)]
+            for result, constant in zip(operation.results, found, strict=True):
+                result.replace_all_uses_with(constant)
+            operation.erase()
+            place += len(found) - 1
+
+    def _part(self, count: int, wanted: Callable[[Any], list[Any]]) -> Any:
+        """A module of the function's first ``count`` operations, as far as needed for what ``wanted``
+        says of the last one: that is what it returns."""
         from torch_mlir import ir
         from torch_mlir.dialects import func
+        from torch_mlir.passmanager import PassManager
 
         part = clone(self.module)
         function = _function(part)
         block = function.regions[0].blocks[0]
         body = list(block)
-        wanted = [body[place].operation.operands[n] for n in operands]
-        for each in reversed(body[place:]):
+        values = wanted(body[count - 1].operation)
+        for each in reversed(body[count:]):
             each.operation.erase()
         with ir.InsertionPoint(block):
-            func.ReturnOp(wanted)
-        kind = ir.FunctionType.get(function.type.inputs, [each.type for each in wanted])
+            func.ReturnOp(values)
+        kind = ir.FunctionType.get(function.type.inputs, [each.type for each in values])
         function.attributes["function_type"] = ir.TypeAttr.get(kind)
+        PassManager.parse("builtin.module(func.func(cse))").run(part.operation)
+        return part
+
+    def _find_out(self, place: int, operands: Sequence[int]) -> None:
+        """Put numbers in the place of the sizes that operation ``place`` takes as operands."""
+        from torch_mlir import ir
+
+        part = self._part(place + 1, lambda each: [each.operands[n] for n in operands])
         found = self._evaluate(part)
         operation = list(_function(self.module).regions[0].blocks[0])[place].operation
         for n, attribute in zip(operands, found, strict=True):
