@@ -182,8 +182,8 @@ def test_unknown_higher_order_operators_are_unsupported() -> None:
     graph_module = traced(torch.randn(3))
     for node in graph_module.graph.nodes:
         if node.target is torch.ops.higher_order.cond:
-            node.target = torch.ops.higher_order.flex_attention
-    with pytest.raises(Unsupported, match="higher-order operator flex_attention"):
+            node.target = torch.ops.higher_order.run_with_rng_state
+    with pytest.raises(Unsupported, match="higher-order operator run_with_rng_state"):
         lower(graph_module)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -127,6 +128,7 @@ def test_private_places_are_tried_in_turn(tmp_path: Path, monkeypatch: pytest.Mo
     assert cache.put("k", {"plan.json": b"{}"}).read("plan.json") == b"{}"
 
 
+@pytest.mark.skipif(shutil.which("ps") is None, reason="no ps to look for processes with")
 def test_a_compiler_that_hangs_is_ended_and_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

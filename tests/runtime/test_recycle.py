@@ -57,10 +57,8 @@ def test_changed_memory_is_left_alone(how: str) -> None:
     recycler = Recycler()
     first = make(recycler)
     CHANGES[how](first)
-    address = first.data_ptr()
     del first
     second = make(recycler)
-    assert second.data_ptr() != address or how != "NumPy"
     assert second.untyped_storage().nbytes() == second.nbytes
     second.resize_(2048, 1024).fill_(1.0)
     assert sum(len(shelf.blocks) for shelf in recycler._all()) == 1
