@@ -121,3 +121,11 @@ def test_log_goes_to_stderr_where_the_program_has_no_handler() -> None:
 def test_unknown_names_of_the_package() -> None:
     with pytest.raises(AttributeError, match="no attribute 'compil'"):
         _ = smelt.compil  # type: ignore[attr-defined]
+
+
+def test_it_is_said_when_dynamo_hands_over_no_graph(caplog: pytest.LogCaptureFixture) -> None:
+    smelt.reset()
+    assert smelt.reports() == [] and "SM0125" not in caplog.text  # nothing was called yet
+    torch.compile(lambda x: torch._dynamo.graph_break() or x, backend="smelt")(torch.ones(2))
+    assert smelt.reports() == []
+    assert "SM0125" in caplog.text and "module.forward = torch.compile" in caplog.text

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from smelt import logs
 from smelt.backend import compile_alone, config_from
 from smelt.backend import smelt as backend
 from smelt.capture import from_torchscript, is_torchscript, past_dynamo
@@ -18,6 +19,12 @@ from smelt.reporting import LOG, CompileReport
 from smelt.runtime.recycle import RECYCLER
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+_NO_GRAPH = """smelt: SM0125: torch.compile has looked at %d functions and handed over no graph
+  why: they compute nothing, or Dynamo does not trace them: no function of torch's own that is called from
+       code which is not traced, such as layers of torch.nn's own classes below a hook of FSDP2's
+       (TORCH_LOGS=graph_breaks has more)
+  do: compile what is called there: module.forward = torch.compile(module.forward, backend="smelt")"""
 
 
 @overload
@@ -122,8 +129,15 @@ def _report_left(model: Any) -> None:
 
 
 def reports() -> list[CompileReport]:
-    """What happened to each graph compiled in this process since `reset` (the newest 512), oldest first."""
-    return LOG.all()
+    """What happened to each graph compiled in this process since `reset` (the newest 512), oldest first.
+
+    Where there is none although Dynamo has traced functions, that is logged, and what the reason may be.
+    """
+    found = LOG.all()
+    seen = () if found else getattr(torch._dynamo.convert_frame.input_codes, "seen", ())
+    if seen and LOG.first_time("SM0125"):
+        logs.logger.warning(_NO_GRAPH, len(seen))
+    return found
 
 
 def reset() -> None:

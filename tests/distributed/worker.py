@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -132,7 +133,12 @@ def fsdp_of_torch() -> None:
     model.compile(backend="smelt")
     with torch.no_grad():
         model(torch.randn(BATCH, WIDTH))
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("smelt").addHandler(handler)
     assert not smelt.reports()
+    assert "SM0125" in said[0] and "forward" in said[0], said
 
     def compiled() -> nn.Module:
         model = make(torch.float32)

@@ -333,7 +333,7 @@ class _Cutter:
     def _joined(self, reason: str) -> int:
         """How many clusters fewer there were without what has this reason."""
         if reason not in self.joined:
-            self.joined[reason] = len(self.plan.clusters()) - self.plan.without(reason)
+            self.joined[reason] = max(0, len(self.plan.clusters()) - self.plan.without(reason))
         return self.joined[reason]
 
     # -- the outer graph -------------------------------------------------------------------------------------
