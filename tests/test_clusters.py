@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import smelt
 from smelt import pipeline
 from smelt.cli.explain import explain
+from smelt.errors import InternalError
 from smelt.reporting import CompileReport
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
@@ -179,6 +180,42 @@ def test_a_cluster_that_cannot_be_compiled_is_pytorchs(monkeypatch: pytest.Monke
     first, _, last = outer().regions
     assert first.is_native
     assert str(last.reason).startswith("SM0505: a bug of smelt")
+
+
+def test_a_cluster_that_fails_when_it_runs_is_pytorchs_and_what_precedes_it_is_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SMELT_STRICT")
+    compile_cluster, run = pipeline._compile, 0
+
+    def broken(program: Any, *args: Any) -> Any:
+        compiled = compile_cluster(program, *args)
+        if not program.name.endswith("cluster 2"):
+
+            def counted(values: list[Any]) -> Any:
+                nonlocal run
+                run += 1
+                return compiled(values)
+
+            return counted
+
+        def fail(values: list[Any]) -> Any:
+            raise InternalError("SM0506", "a bug of this test")
+
+        return fail
+
+    monkeypatch.setattr(pipeline, "_compile", broken)
+
+    def function(x: Tensor) -> Tensor:
+        return rounded(x.sin() * 2).exp() + 1
+
+    x = torch.randn(4, 4)
+    compiled = torch.compile(function, backend="smelt")
+    torch.testing.assert_close(compiled(x), function(x))
+    assert run == 1
+    report = next(report for report in smelt.reports() if report.regions)
+    assert [region.name for region in report.regions].count("PyTorch") == 2
+    assert report.kind == "inference" and "SM0506" in str(report.regions[-1].reason)
 
 
 def test_a_call_that_breaks_the_scheduler_is_atens_and_the_rest_is_compiled(
