@@ -57,7 +57,10 @@ def native(report: CompileReport) -> int:
     return sum(region.is_native for region in report.regions)
 
 
-def test_inference_and_equal_clusters_are_compiled_once() -> None:
+def test_inference_and_equal_clusters_are_compiled_once(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path))
     model, x = layers(4), torch.randn(3, 16)
     with torch.no_grad():
         call = compiled(model)
