@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import smelt
+from tests.test_higher_order import TwiceAsSteep
 
 
 @torch._dynamo.allow_in_graph
@@ -19,21 +20,9 @@ def left_alone(x: Tensor) -> Tensor:
     return torch.where(x > 0, x.sin() * 3, x.cos())
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return grad * x.cos() * 2
-
-
 @torch._dynamo.allow_in_graph
 def differentiated(x: Tensor) -> Tensor:
-    return Doubled.apply(x)
+    return TwiceAsSteep.apply(x)
 
 
 def hidden(x: Tensor, w: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from smelt.errors import SmeltError
+from smelt.capture.export import export_function
+from smelt.errors import SmeltError, describe
 
 Compile = Callable[[Any], Any]
 
@@ -40,11 +41,10 @@ def compile_captured(
             try:
                 graph = _captured(function, way, args, kwargs, bool(dynamic))
             except Exception as error:
-                first = next(iter(str(error).strip().splitlines()), "")
                 raise SmeltError(
                     "SM0108",
                     f"{way} refuses {getattr(function, '__name__', type(function).__name__)}",
-                    why=f"{type(error).__name__}: {first}",
+                    why=describe(error),
                     remedy="smelt.capture.compare shows which way takes it",
                 ) from error
             found = known[kind] = compile(graph)
@@ -61,38 +61,12 @@ def _captured(
     if way == "script":
         return torch.jit.script(function)
     if way == "export":
-        module = function if isinstance(function, torch.nn.Module) else _Module(function)
-        sizes = None
-        if dynamic:
-            auto = torch.export.Dim.AUTO
-            sizes = pytree.tree_map(
-                lambda x: dict.fromkeys(range(x.dim()), auto) if isinstance(x, torch.Tensor) else None,
-                (args, kwargs) if isinstance(function, torch.nn.Module) else ((args,), kwargs),
-            )
-            sizes = sizes[0] if not kwargs else {**dict(zip(_names(module), sizes[0])), **sizes[1]}
-        return torch.export.export(module, args, kwargs or None, dynamic_shapes=sizes)
+        return export_function(function, args, kwargs, dynamic)
     if kwargs:
         raise TypeError(f"{way} takes no arguments by name ({', '.join(kwargs)})")
     if way == "trace":
         return torch.jit.trace(function, args, check_trace=False)
     return make_fx(function)(*args)
-
-
-class _Module(torch.nn.Module):
-    """A function as a module: ``torch.export`` takes no others."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-def _names(module: torch.nn.Module) -> list[str]:
-    import inspect
-
-    return list(inspect.signature(module.forward).parameters)
 
 
 def _kind(arguments: Any) -> Hashable:

@@ -85,3 +85,13 @@ class ToolchainError(SmeltError):
 
 class CacheError(SmeltError):
     """The on-disk cache cannot be used as it stands (owner, permissions)."""
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: its type and the first line of its message.
+
+    >>> describe(ValueError("no"))
+    'ValueError: no'
+    """
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -147,7 +147,10 @@ def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
     """Mark the calls that PyTorch is to run; those are given back that no ATen call can stand for."""
-    found, denied = {}, Denied.of(config)
+    found: dict[torch.fx.Node, list[str]] = {}
+    denied = Denied.of(config)
+    if not denied and not refused:
+        return found
     for node in program.graph_module.graph.nodes:
         if node.op == "call_function":
             reason = refused.get((str(node.target), node.meta.get("where"))) or denied.reason(node)

@@ -23,6 +23,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from smelt.capture.export import export_function
+from smelt.errors import describe
+
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parents[1])
 _MOST = 120
@@ -191,11 +194,7 @@ def _make_fx(function: Callable[..., Any], args: tuple[Any, ...], found: Capture
 
 
 def _export(function: Callable[..., Any], args: tuple[Any, ...], found: Capture) -> Made:
-    module = function if isinstance(function, torch.nn.Module) else _Module(function)
-    auto = torch.export.Dim.AUTO
-    dynamic = pytree.tree_map(lambda x: dict.fromkeys(range(x.dim()), auto) if _is_tensor(x) else None, args)
-    takes = dynamic if isinstance(function, torch.nn.Module) else (dynamic,)
-    exported = torch.export.export(module, args, dynamic_shapes=takes)
+    exported = export_function(function, args, {}, dynamic=True)
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if node.name in exported.graph_signature.user_inputs and isinstance(value, Tensor):
@@ -228,17 +227,6 @@ _WAYS: dict[str, Callable[[Callable[..., Any], tuple[Any, ...], Capture], Made]]
 }
 
 
-class _Module(torch.nn.Module):
-    """A function as a module: ``torch.export`` takes no others."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
 def _captured(
     way: str,
     make: Callable[[Callable[..., Any], tuple[Any, ...], Capture], Made],
@@ -251,7 +239,7 @@ def _captured(
         with _seeded(0), torch.no_grad(), _silent():
             made = make(function, _copied(args), found)
     except Exception as error:
-        return Capture(way, _short(_first_line(error)), _line_of(error))
+        return Capture(way, _short(describe(error)), _line_of(error))
     if not found.graphs:
         return Capture(way, "; ".join(found.breaks) or "no tensor is computed")
     found.checks = [Check(case.name, _verdict(made, case)) for case in cases]
@@ -394,11 +382,6 @@ def _silent() -> Iterator[None]:
 
 
 # -- reasons ------------------------------------------------------------------------------------------------
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _short(text: str) -> str:

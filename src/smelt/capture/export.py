@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from smelt.capture.body_constants import make_body_constants
 from smelt.capture.program import Input, InputRole, Program
@@ -124,6 +126,32 @@ def export(
     """``torch.export.export`` and `capture_export` in one; any ``nn.Module``, also a traced GraphModule."""
     exported = torch.export.export(model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     return capture_export(exported, decompositions, type(model).__name__)
+
+
+def export_function(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: bool
+) -> ExportedProgram:
+    """``torch.export`` of a function or module; ``dynamic``: every size is a symbol, where it can be one."""
+    module = function if isinstance(function, torch.nn.Module) else _FunctionModule(function)
+    sizes = None
+    if dynamic:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        sizes = pytree.tree_map(_every_size, dict(bound))
+    return torch.export.export(module, args, dict(kwargs), dynamic_shapes=sizes)
+
+
+class _FunctionModule(torch.nn.Module):
+    """A function as a module, with its signature: ``torch.export`` takes no others."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _every_size(value: Any) -> dict[int, Any] | None:
+    return (
+        dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) if isinstance(value, torch.Tensor) else None
+    )
 
 
 def _value(exported: ExportedProgram, role: InputRole, spec: Any) -> torch.Tensor | None:

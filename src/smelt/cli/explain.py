@@ -94,17 +94,10 @@ def _compile(
 
 def _time_regions(reports: list[Any], program: specs.Program, setup: Any) -> None:
     """How long each region runs: the program is compiled once more, with clocks."""
-    from dataclasses import replace
-
-    import torch
-
     import smelt
     from smelt.cli import workload
 
-    torch._dynamo.reset()
-    smelt.reset()
-    clocked = replace(setup, options=(*setup.options, ("clocks", True)))
-    run = workload.runner(program, workload.compiled("smelt", program.call, clocked), clocked)
+    run = workload.clocked(program, setup)
     run()
     again = [report for report in smelt.reports() if report.regions]
     for region in (region for report in again for region in report.regions):

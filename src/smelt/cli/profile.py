@@ -65,17 +65,11 @@ def parts(program: Program, setup: Any, seconds: float) -> dict[str, Any]:
 
     The program is compiled anew, with clocks; it runs for ``seconds``.
     """
-    import dataclasses
-
-    import torch
 
     import smelt
     from smelt.cli import workload
 
-    torch._dynamo.reset()
-    smelt.reset()
-    clocked = dataclasses.replace(setup, options=(*setup.options, ("clocks", True)))
-    run = workload.runner(program, workload.compiled("smelt", program.call, clocked), clocked)
+    run = workload.clocked(program, setup)
     for _ in range(3):
         run()
     reports = [report for report in smelt.reports() if report.clocks is not None]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from smelt.errors import SmeltError
+from smelt.errors import SmeltError, describe
 
 FORM = "SPEC is module:factory or file.py:factory, and the factory returns (model, args, kwargs)"
 
@@ -121,16 +121,6 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
-
-
-def describe(error: BaseException) -> str:
-    """An exception as one line: its type and the first line of its message.
-
-    >>> describe(ValueError("no"))
-    'ValueError: no'
-    """
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _line_of(error: BaseException) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,16 @@ def runner(program: Program, call: Call, setup: Setup) -> Callable[[], Any]:
         return result
 
     return step
+
+
+def clocked(program: Program, setup: Setup) -> Callable[[], Any]:
+    """A run of the program, compiled anew with clocks around its kernels, ATen calls and regions."""
+    import smelt
+
+    torch._dynamo.reset()
+    smelt.reset()
+    timed = replace(setup, options=(*setup.options, ("clocks", True)))
+    return runner(program, compiled("smelt", program.call, timed), timed)
 
 
 def clear_gradients(program: Program) -> None:

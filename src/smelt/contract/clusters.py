@@ -25,9 +25,10 @@ from smelt.capture.program import Input, InputRole, OutputRole, Program
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
 from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, bodies_of, higher_order_name
 from smelt.contract.overlap import Overlap, in_order
-from smelt.contract.verify import QUANTIZED
-from smelt.errors import SmeltError, Unsupported
+from smelt.contract.verify import QUANTIZED, located, unfit
+from smelt.errors import Unsupported
 from smelt.reporting import Region
+from smelt.runtime import executor
 from smelt.runtime.externs import is_collective, is_wait
 from smelt.symbolic import as_expr
 from smelt.symbolic.solving import solve_sizes
@@ -36,17 +37,21 @@ aten = torch.ops.aten
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
-_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "flex_attention_backward"})
+_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED})
 _LAST = 1 << 62
 _NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.empty.memory_format)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A maximal part of a program that smelt compiles: a program of its own."""
+    """A maximal part of a program that smelt compiles: a program of its own.
+
+    ``nodes``: its calls in the whole program's graph; ``outputs``: those whose values others look at.
+    """
 
     program: Program
     nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
 
 
 class Call:
@@ -146,7 +151,9 @@ class _Steps:
                     return
 
     def _assign(self, why: Mapping[Node, str]) -> dict[Node, int]:
-        overlap = Overlap(self.calls, self.parts, self.ordered, self._users, why.keys(), work_of, self.least)
+        overlap = Overlap(
+            self.calls, self.parts, self.ordered, self.users_of, why.keys(), work_of, self.least
+        )
         return overlap.steps()
 
     def _is_ordered(self, node: Node) -> bool:
@@ -167,18 +174,19 @@ class _Steps:
         inner = (each for body in bodies if isinstance(body, GraphModule) for each in body.graph.nodes)
         return any(is_collective(each.target) for each in (node, *inner))
 
-    def _users(self, node: Node) -> list[Node]:
+    def users_of(self, node: Node) -> list[Node]:
+        """Who looks at a value, through what is free."""
         found: list[Node] = []
         for user in node.users:
-            found += self._users(user) if user in self.free else [user]
+            found += self.users_of(user) if user in self.free else [user]
         return found
 
     def end_of(self, node: Node) -> int:
         """The step up to which a call reads its arguments: a collective's until somebody has waited."""
         if not self.is_collective(node) or is_wait(node.target):
             return self.steps[node]
-        parts = [part for part in self._users(node) if self.parts.get(part) is node]
-        waits = [user for each in (node, *parts) for user in self._users(each) if is_wait(user.target)]
+        parts = [part for part in self.users_of(node) if self.parts.get(part) is node]
+        waits = [user for each in (node, *parts) for user in self.users_of(each) if is_wait(user.target)]
         return max((self.steps[wait] for wait in waits), default=_LAST)
 
     # -- regions ---------------------------------------------------------------------------------------------
@@ -209,8 +217,7 @@ class _Steps:
 
     def texts(self) -> Iterator[str]:
         for node, reason in self.given.items():
-            where = node.meta.get("where")
-            yield reason if where in (None, "<unknown>") else f"{reason} (at {where})"
+            yield located(node, reason)
 
 
 def work_of(nodes: Iterable[Node]) -> int:
@@ -238,15 +245,8 @@ def _is_free(node: Node) -> bool:
 
 def _gives_strided(node: Node) -> bool:
     """Whether what PyTorch makes is nothing that smelt could not take: its values are plain tensors."""
-    return all(
-        not isinstance(value, torch.Tensor)
-        or (
-            value.device.type == "cpu"
-            and value.layout is torch.strided
-            and not (value.is_quantized or value.is_nested)
-        )
-        for value in tree_leaves(node.meta.get("val"))
-    )
+    tensors = (value for value in tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor))
+    return all(unfit(value) is None for value in tensors)
 
 
 def _is_row_major(value: torch.Tensor) -> bool:
@@ -291,8 +291,11 @@ class _Cutter:
         made: list[Cluster] = []
         calls: list[Call] = []
         regions: list[Region] = []
-        for step in sorted({*plan.steps.values()}):
-            nodes = [node for node in plan.nodes if plan.steps.get(node) == step]
+        by_step: dict[int, list[Node]] = {}
+        for node in plan.nodes:
+            if node in plan.steps:
+                by_step.setdefault(plan.steps[node], []).append(node)
+        for step, nodes in sorted(by_step.items()):
             if step % 2:
                 number = len(made) + 1
                 copies = [node for node, place in inside.items() if place == step]
@@ -365,7 +368,7 @@ class _Cutter:
         packed = self.outer.call_function(packed_list, given)
         results = self.outer.call_function(call, (packed,))
         results.meta["smelt_region"] = region
-        for position, source in enumerate(_outputs(self.plan, cluster)):
+        for position, source in enumerate(cluster.outputs):
             got = self.outer.call_function(operator.getitem, (results, position))
             got.meta.update(source.meta)
             self.env[source] = got
@@ -424,14 +427,14 @@ class _Cutter:
             for node in self.plan.nodes
             if node.op != "output" and all(each in self.env for each in self.plan.base[node])
         ]
-        writer.bind_sizes(outputs, known)
+        writer.bind_sizes(known)
         made = graph.output(tuple(writer.env[node] for node in outputs))
         made.meta["where"] = None
         module = GraphModule(self.module, graph, "Cluster")
         inputs = tuple(self._input(node) for node in graph.find_nodes(op="placeholder"))
         roles: tuple[OutputRole, ...] = tuple("user" for _ in outputs)
         program = replace(self.program, graph_module=module, inputs=inputs, output_roles=roles, name=name)
-        return Cluster(program, tuple(nodes) + tuple(copies))
+        return Cluster(program, (*nodes, *copies), tuple(outputs))
 
     def _input(self, node: Node) -> Input:
         source = node.meta["smelt_source"]
@@ -463,14 +466,8 @@ def laid_out(x: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...] | Non
     >>> laid_out(torch.ones(2, 3), torch.float32, (1, 2)).stride()
     (1, 2)
     """
-    if x.dtype != dtype:
-        raise SmeltError("SM0406", f"an operator gave {x.dtype}, and {dtype} was expected")
-    if strides is None:
-        return x.contiguous()
-    own = x.stride()
-    if own == strides or all(size < 2 or a == b for size, a, b in zip(x.shape, own, strides)):
-        return x
-    return torch.empty_strided(x.shape, strides, dtype=dtype).copy_(x)
+    wanted = torch.empty(x.shape, device="meta").stride() if strides is None else strides
+    return executor.laid_out(x, x.shape, wanted, dtype, "an operator")
 
 
 def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> list[Node]:
@@ -480,13 +477,8 @@ def _wanted(plan: _Steps, nodes: Sequence[Node], copies: Collection[Node]) -> li
         node
         for node in nodes
         if not isinstance(node.meta.get("val"), (list, tuple))
-        and any(user not in own for user in plan._users(node))
+        and any(user not in own for user in plan.users_of(node))
     ]
-
-
-def _outputs(plan: _Steps, cluster: Cluster) -> list[Node]:
-    copies = [node for node in cluster.nodes if _is_copy_back(node)]
-    return _wanted(plan, [node for node in cluster.nodes if not _is_copy_back(node)], copies)
 
 
 class _Inside:
@@ -530,7 +522,7 @@ class _Inside:
         made.meta["smelt_source"] = source
         return made
 
-    def bind_sizes(self, outputs: Sequence[Node], known: Sequence[Node]) -> None:
+    def bind_sizes(self, known: Sequence[Node]) -> None:
         """Inputs for the size symbols that nothing in the cluster tells.
 
         Raises:

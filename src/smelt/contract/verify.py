@@ -53,8 +53,8 @@ def verify(program: Program) -> None:
     """
     found = unsupported(program)
     if found:
-        located = [_located(node, reason) for node, reasons in found.items() for reason in reasons]
-        raise Unsupported("; ".join(dict.fromkeys(located)))
+        texts = [located(node, reason) for node, reasons in found.items() for reason in reasons]
+        raise Unsupported("; ".join(dict.fromkeys(texts)))
 
 
 def unsupported(program: Program) -> dict[Node, list[str]]:
@@ -76,9 +76,19 @@ def unsupported(program: Program) -> dict[Node, list[str]]:
     return finder.unsupported
 
 
-def _located(node: Node, reason: str) -> str:
+def located(node: Node, reason: str) -> str:
+    """A reason with the user's line, where that is known."""
     where = node.meta.get("where")
     return reason if where in (None, "<unknown>") else f"{reason} (at {where})"
+
+
+def unfit(value: torch.Tensor) -> str | None:
+    """Why loop functions cannot hold a tensor; None where they can."""
+    if value.device.type != "cpu":
+        return f"a tensor on {value.device}: smelt compiles for the CPU"
+    if value.layout is not torch.strided:
+        return f"a {value.layout} tensor: smelt compiles strided tensors"
+    return QUANTIZED if value.is_quantized or value.is_nested else None
 
 
 class _Finder:
@@ -206,7 +216,7 @@ class _Finder:
             self.problems += finder.problems
             for inner, reasons in finder.unsupported.items():
                 for reason in reasons:
-                    self._unsupported(node, f"in its body: {_located(inner, reason)}")
+                    self._unsupported(node, f"in its body: {located(inner, reason)}")
             if finder.program.mutations():
                 self._unsupported(node, f"{node.target} with a body that writes to its operands")
 
@@ -255,12 +265,9 @@ class _Finder:
     def _tensor(self, node: Node, value: torch.Tensor) -> None:
         if not isinstance(value, FakeTensor) and node.op != "get_attr":
             self._problem("SM0427", node, "metadata is a real tensor, not a FakeTensor")
-        if value.device.type != "cpu":
-            self._unsupported(node, f"a tensor on {value.device}: smelt compiles for the CPU")
-        elif value.layout is not torch.strided:
-            self._unsupported(node, f"a {value.layout} tensor: smelt compiles strided tensors")
-        elif value.is_quantized or value.is_nested:
-            self._unsupported(node, QUANTIZED)
+        reason = unfit(value)
+        if reason is not None:
+            self._unsupported(node, reason)
         else:
             self._symbols(node, [*value.shape, *value.stride()])
 

@@ -79,7 +79,7 @@ def build(
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,
         "_tensor_at": tensor_at,
-        "_laid_out": _laid_out,
+        "_laid_out": laid_out,
         "_fail": _raiser(source),
         **source.literals,
         **{name: _operator(target, out, timed) for name, (target, out) in source.externs.items()},
@@ -196,7 +196,7 @@ _empty: Callable[..., torch.Tensor] = getattr(_guards, "_empty_strided_cpu", _pl
 _view: Callable[..., torch.Tensor] = getattr(_guards, "_reinterpret_tensor", _plain_view)
 
 
-def _laid_out(
+def laid_out(
     tensor: torch.Tensor | None, shape: Sequence[int], strides: Strides, dtype: torch.dtype, target: str
 ) -> torch.Tensor:
     """The tensor in the layout that the steps to come rely on; a copy where ATen chose another one.
