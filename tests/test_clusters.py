@@ -263,4 +263,4 @@ def test_explain_shows_regions_and_their_share_of_time(
     explain(f"{model}:made", train=False, stage=None, dynamic=None, options={})
     text = capsys.readouterr().out
     assert "cluster 1" in text and "cluster 2" in text and "it saves 1 clusters" in text and "%" in text
-    assert "2, PyTorch between them" in text
+    assert "2, PyTorch between them" in text and "(inference): 1 graph(s)" in text

@@ -42,7 +42,8 @@ def explain(
 
     console = out()
     kinds = "forward and backward" if train else "inference"
-    console.print(f"[bold]{spec}[/] ({kinds}): {len(reports)} graph(s), {len(breaks)} graph break(s)")
+    graphs = sum(not each.is_cluster for each in reports)
+    console.print(f"[bold]{spec}[/] ({kinds}): {graphs} graph(s), {len(breaks)} graph break(s)")
     for each in breaks:
         console.print(
             Text(f"  break: {each.reason}" + (f"  (at {each.where})" if each.where else ""), "yellow")
