@@ -308,6 +308,20 @@ def test_numbers_that_tensors_hold() -> None:
     once(lambda x, n: torch.full((3,), n.item()) + x[:3] / (n.item() + 2), inputs)
 
 
+def test_samples_thinned_by_a_rate_that_is_divided() -> None:
+    """Sizes of quotients of quotients by a number handed over (silero-vad does so)."""
+    conv = torch.nn.Conv1d(1, 4, 8, stride=4)
+
+    def program(sound: Tensor, rate: int) -> Tensor:
+        thin = sound[:, :: rate // 16000] if rate > 16000 else sound
+        frames = conv(torch.nn.functional.pad(thin, (0, 64)).unsqueeze(1))
+        return torch.nn.functional.avg_pool1d(frames, 4).mean(-1)
+
+    inputs = [(torch.randn(1, 192 * step), 16000 * step) for step in (2, 3, 5)]
+    with torch.no_grad():
+        compare(program, inputs, dynamic=True)
+
+
 def test_lengths_that_guards_make_numbers() -> None:
     compare(lambda x: x.chunk(4), [(torch.randn(n),) for n in (4, 8, 11)], dynamic=True)
 

@@ -126,8 +126,21 @@ def test_flatten_is_the_sum_of_its_products() -> None:
     assert flatten([U, V + 1], [S, Integer(4)], Integer(3)) == U * S + 4 * V + 7
 
 
-@given(sums(), st.sampled_from([S, 3 * S, S**2, 2 * S + 4, FloorDiv(S - 1, 2) + 1, S * FloorDiv(S, 3)]))
+SIZES = st.sampled_from([S, 3 * S, S**2, 2 * S + 4, FloorDiv(S - 1, 2) + 1, S * FloorDiv(S, 3), FloorDiv(S, 9)])
+
+
+@given(sums(), SIZES)
 @settings(deadline=None, max_examples=60)
 def test_quotients_and_rests_by_a_size(base: Expr, divisor: Expr) -> None:
     assert quotient_of(base, divisor) == FloorDiv(base, divisor)
     assert rest_of(base, divisor) == Mod(base, divisor)
+
+
+@given(sums(), SIZES, st.integers(1, 49), st.integers(1, 49))
+@settings(deadline=None, max_examples=60)
+def test_quotients_of_quotients(base: Expr, size: Expr, times_it: int, number: int) -> None:
+    """Several divisions are one, by whatever the first one is, for any values."""
+    found = divided(times_it * quotient_of(base, size), number)
+    for value in (9, 10, 123):
+        known = dict.fromkeys(SYMBOLS, value)
+        assert found.subs(known) == times_it * (base.subs(known) // size.subs(known)) // number

@@ -26,7 +26,7 @@ from smelt.symbolic import (
     unflatten,
 )
 from smelt.symbolic.bounds import bounds, is_nonnegative, less_than
-from smelt.symbolic.expr import usual_form
+from smelt.symbolic.expr import size_hint, usual_form
 from smelt.symbolic.index import divide, floor_div, match_groups, modulo, split_multiple
 
 A, B, C = (loop_var(name) for name in "abc")
@@ -115,6 +115,14 @@ def test_rules_give_the_form_that_their_docstrings_show(
     known = {symbol: sympy.Integer(extent) for symbol, extent in extents.items()}
     assert floor_div(expr, sympy.Integer(divisor), known) == quotient
     assert modulo(expr, sympy.Integer(divisor), known) == rest
+
+
+def test_a_hint_is_found_where_a_divisor_has_none() -> None:
+    """A number unknown while compiling may leave a divisor 0, which the program's own never is."""
+    rate = FloorDiv(A, 16000)
+    assert size_hint(FloorDiv(S0, rate), {S0: 96, A: 48000}) == 32
+    assert size_hint(FloorDiv(S0, rate), {S0: 96}) == 64
+    assert size_hint(FloorDiv(S0 + rate - 1, 128 * rate) + 1, {}, default=5) == 5
 
 
 def test_symbolic_divisors() -> None:

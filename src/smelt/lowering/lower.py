@@ -606,10 +606,13 @@ def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
         return {}
     seen = getattr(environment, "backed_var_to_val", None)
     seen = getattr(environment, "var_to_val", {}) if seen is None else seen
-    hints = {symbol: int(seen[symbol]) for symbol in symbols if symbol in seen and seen[symbol].is_Integer}
+    seen = {symbol.name: value for symbol, value in seen.items()}  # ours may know more of their signs
     ranges = {symbol.name: span for symbol, span in environment.var_to_range.items()}
-    for symbol in symbols:  # one that depends on data has at most so many elements: half of them
-        span = ranges.get(symbol.name)
-        if symbol not in seen and span is not None and span.upper.is_Integer and span.upper > 1:
-            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)
+    hints: dict[Symbol, int] = {}
+    for symbol in symbols:
+        value, span = seen.get(symbol.name), ranges.get(symbol.name)
+        if value is not None and value.is_Integer:
+            hints[symbol] = int(value)
+        elif value is None and span is not None and span.upper.is_Integer and span.upper > 1:
+            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # of as many as data may give, half
     return hints

@@ -243,8 +243,8 @@ def _variables(expr: Expr) -> frozenset[Expr]:
 
 
 def _divided(base: Expr, divisor: int) -> Expr:
-    if isinstance(base, FloorDiv) and base.args[1].is_Integer and base.args[1] > 0:
-        return divided(base.args[0], base.args[1] * divisor)
+    if isinstance(base, FloorDiv):
+        return divided(base.args[0], times(base.args[1], sympy.Integer(divisor)))
     parts = _parts(base)
     if parts is None:
         return FloorDiv(base, sympy.Integer(divisor))

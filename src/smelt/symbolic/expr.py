@@ -170,7 +170,9 @@ def size_hint(expr: Expr, hints: Mapping[Symbol, int], default: int = 64) -> int
 def _value_at(expr: Expr, known: tuple[tuple[Symbol, int], ...], default: int) -> int:
     try:
         return int(evaluate_on(expr, dict(known)))
-    except (NotImplementedError, TypeError, ValueError, ZeroDivisionError):  # no number, or none of ours
+    except ZeroDivisionError:  # by a size that is not 0 where the program runs
+        return default
+    except (NotImplementedError, TypeError, ValueError):  # no number, or none of ours
         value = expr.subs(known)
         return int(value) if value.is_number else default
 
