@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     """Import on first use: ``smelt --help`` and ``smelt cache`` need no torch."""
     import importlib
 
-    if name in ("capture", "mlir", "testing", "tools"):
+    if name in ("capture", "mlir", "relax", "script", "te", "testing", "tir", "tools", "topi"):
         return importlib.import_module(f"smelt.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)

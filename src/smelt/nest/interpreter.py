@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
@@ -17,13 +18,16 @@ from smelt.nest.ir import (
     Accumulate,
     Advance,
     Alloc,
+    AxisKind,
     Block,
     Carry,
     For,
+    Guard,
     Kernel,
     Let,
     Masked,
     SortRow,
+    Stage,
     Stmt,
     Store,
     Update,
@@ -31,6 +35,7 @@ from smelt.nest.ir import (
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import contiguous_strides, evaluate, flatten
+from smelt.symbolic.expr import evaluate_on
 
 
 def run_kernel(
@@ -45,8 +50,10 @@ def run_kernel(
     Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
     nest that adds in another order gives the same here up to one rounding.
 
+    Stages run as what they say (`smelt.nest.ir.Stage`).
+
     Raises:
-        IndexError: an indirect index is out of range.
+        IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
     """
     _Machine(kernel, dict(memory), dict(sizes or {}), first or {}).run()
 
@@ -89,6 +96,11 @@ class _Machine:
                 self._block(stmt.body)
         elif isinstance(stmt, Let):
             self.values[stmt.name] = self._let(stmt)
+        elif isinstance(stmt, Guard):
+            if self._holds(stmt.condition):
+                self._block(stmt.body)
+        elif isinstance(stmt, Stage):
+            self._stage(stmt)
         elif isinstance(stmt, Masked):
             if bool(self.values[stmt.mask]):
                 self._block(stmt.body)
@@ -146,6 +158,23 @@ class _Machine:
         assert stmt.index is not None
         self.symbols[stmt.index] = value
         return torch.tensor(value)
+
+    def _stage(self, stage: Stage) -> None:
+        if not all(map(self._holds, stage.where)):
+            return
+        values = {axis.var: self._number(axis.value) for axis in stage.axes}
+        for axis in stage.axes:
+            begin = self._number(axis.begin)
+            if not begin <= values[axis.var] < begin + self._number(axis.extent):
+                raise IndexError(f"{axis.label or axis.var} of {stage.name} is {values[axis.var]}")
+        self.symbols.update(values)
+        reduced = (axis for axis in stage.axes if axis.kind is AxisKind.REDUCE)
+        if stage.init is not None and all(values[a.var] == self._number(a.begin) for a in reduced):
+            self._block(stage.init)
+        self._block(stage.body)
+
+    def _holds(self, condition: Boolean) -> bool:
+        return bool(evaluate_on(condition, self.symbols))
 
     def _sort(self, stmt: SortRow) -> None:
         start, length = self._place(stmt.source, stmt.start), self._number(stmt.length)

@@ -3,7 +3,7 @@
     Stmt = For(var, begin, end, body, kind, step) | Let(name, op, args) | Masked(name, mask, body)
          | Store(buffer, index, value, mode) | Alloc(buffer) | Accumulate(name, kind) | Update(acc, value)
          | Carry(name, initial) | Advance(carry, value) | SortRow(source, values, positions)
-         | Prefetch(buffer, index)
+         | Prefetch(buffer, index) | Guard(condition, body) | Stage(name, axes, body, init, where)
 
 Values are names bound by Let (single assignment, visible in the rest of its block and below). Index
 expressions are SymPy over loop variables, size symbols and indirect indices. `smelt.nest.primitives`
@@ -13,9 +13,11 @@ transforms these trees.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
+from sympy.logic.boolalg import Boolean
 
 from smelt.loops.straightline import Instruction
 from smelt.records import dataclass, field
@@ -45,7 +47,9 @@ class For:
     run through them in step. The turns of a JAM loop, a few, run side by side: its statements once for each
     turn, inner loops only once (`smelt.nest.primitives.side_by_side`). ``independent``: whoever made the loop
     has shown that no turn touches an element that another turn writes (for accumulators that still has to be
-    looked at).
+    looked at). ``label``: what a person calls the loop; the variable's name where it is "". ``thread``: the
+    GPU index that the turns are bound to (``blockIdx.x`` …), None for none; ``notes``: what a person wrote
+    beside it, which changes nothing.
     """
 
     var: Symbol
@@ -55,6 +59,9 @@ class For:
     kind: LoopKind = LoopKind.SERIAL
     step: int = 1
     independent: bool = False
+    label: str = field(default="", compare=False)
+    thread: str | None = None
+    notes: tuple[tuple[str, Any], ...] = ()
 
 
 Let = Instruction
@@ -138,11 +145,17 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """A scratch buffer that lives inside the enclosing block (per iteration, per thread)."""
+    """A scratch buffer that lives inside the enclosing block (per iteration, per thread), row-major.
+
+    ``scope``: which memory a person wants it in ("" any, "local", "shared"); ``padding``: elements added to
+    the strides of dimensions, as (dimension, elements).
+    """
 
     buffer: str
     dtype: torch.dtype
     shape: Shape
+    scope: str = ""
+    padding: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,62 @@ class Prefetch:
     index: tuple[Expr, ...]
 
 
-Stmt = For | Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """``if condition: body``: over sizes and loop variables, where no bound of a loop can say it."""
+
+    condition: Boolean
+    body: Block
+
+
+class AxisKind(Enum):
+    """What a stage does along an axis: every turn writes another element; all turns add to one element; the
+    turns have to go in order, or nothing is known of them.
+    """
+
+    SPATIAL = "spatial"
+    REDUCE = "reduce"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An index variable of a stage. It goes through ``range(begin, begin + extent)``; in a turn of the loops
+    around the stage it is ``value``, an expression of their variables. ``label``: as for a loop.
+    """
+
+    var: Symbol
+    extent: Expr
+    value: Expr
+    kind: AxisKind = AxisKind.SPATIAL
+    begin: Expr = Integer(0)
+    label: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A computation with index variables of its own (TVM: a block). What is inside speaks of its axes alone,
+    never of the loops around it.
+
+    It runs once in each turn of the loops around it in which all of ``where`` holds (conditions over these
+    loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
+    reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body is
+    statements like any other, also loops and stages. ``notes``: what a person wrote beside it, which changes
+    nothing.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: Block
+    init: Block | None = None
+    where: tuple[Boolean, ...] = ()
+    notes: tuple[tuple[str, Any], ...] = ()
+
+
+Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch
+Stmt = For | Plain | Guard | Stage
+Nested = For | Masked | Guard | Stage
+"""The statements that hold blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +248,10 @@ class Block:
     """Statements in order. ``nested``: those of them that hold a block."""
 
     stmts: tuple[Stmt, ...] = ()
-    nested: tuple[For | Masked, ...] = field(init=False, compare=False, repr=False)
+    nested: tuple[Nested, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        nested = tuple([stmt for stmt in self.stmts if isinstance(stmt, (For, Masked))])
+        nested = tuple([stmt for stmt in self.stmts if isinstance(stmt, (For, Masked, Guard, Stage))])
         object.__setattr__(self, "nested", nested)
 
 

@@ -14,6 +14,7 @@ from smelt.nest.ir import (
     Call,
     Carry,
     For,
+    Guard,
     InArena,
     Kernel,
     Let,
@@ -22,6 +23,7 @@ from smelt.nest.ir import (
     Prefetch,
     Run,
     SortRow,
+    Stage,
     Stmt,
     Store,
 )
@@ -81,6 +83,11 @@ def _lines(stmt: Stmt) -> Iterator[str]:
     if isinstance(stmt, For):
         yield _loop_head(stmt)
         yield from _indented(stmt.body)
+    elif isinstance(stmt, Guard):
+        yield f"if {python_text(stmt.condition)}:"
+        yield from _indented(stmt.body)
+    elif isinstance(stmt, Stage):
+        yield from _stage_lines(stmt)
     elif isinstance(stmt, Masked):
         yield f"{stmt.name}: {type_text(stmt.dtype)} = where {stmt.mask}, else {stmt.other}:"
         if stmt.body.stmts:
@@ -113,6 +120,19 @@ def _lines(stmt: Stmt) -> Iterator[str]:
     else:
         position = "" if stmt.position is None else f" at {python_text(stmt.position)}"
         yield f"{stmt.acc} {'merge' if stmt.merge else 'update'} {stmt.value}{position}"
+
+
+def _stage_lines(stage: Stage) -> Iterator[str]:
+    where = "".join(f" if {python_text(each)}" for each in stage.where)
+    yield f"stage {stage.name}{where}:"
+    for axis in stage.axes:
+        begin = "" if axis.begin == 0 else f"{python_text(axis.begin)} + "
+        extent = f"{begin}{python_text(axis.extent)}"
+        yield f"{_INDENT}{axis.kind.value} {axis.var} in {extent} = {python_text(axis.value)}"
+    if stage.init is not None:
+        yield f"{_INDENT}init:"
+        yield from (_INDENT + line for line in _indented(stage.init))
+    yield from _indented(stage.body)
 
 
 def _loop_head(loop: For) -> str:

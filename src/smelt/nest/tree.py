@@ -7,8 +7,24 @@ from operator import is_
 from typing import Any, TypeVar
 
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Masked, Prefetch, SortRow, Stmt, Store, Update
+from smelt.nest.ir import (
+    Alloc,
+    Axis,
+    Block,
+    For,
+    Guard,
+    Kernel,
+    Let,
+    Masked,
+    Prefetch,
+    SortRow,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+)
 from smelt.records import replace
 from smelt.symbolic.affine import difference, expand, replaced
 
@@ -28,8 +44,27 @@ def _collect(block: Block, found: list[Stmt]) -> None:
         return
     for stmt in block.stmts:
         found.append(stmt)
-        if isinstance(stmt, (For, Masked)):
-            _collect(stmt.body, found)
+        if isinstance(stmt, (For, Masked, Guard, Stage)):
+            for inner in blocks_of(stmt):
+                _collect(inner, found)
+
+
+def blocks_of(stmt: Stmt) -> tuple[Block, ...]:
+    """The blocks that a statement holds, in the order in which they run."""
+    if isinstance(stmt, Stage):
+        return (stmt.body,) if stmt.init is None else (stmt.init, stmt.body)
+    return (stmt.body,) if isinstance(stmt, (For, Masked, Guard)) else ()
+
+
+def with_blocks(stmt: S, rewrite: Callable[[Block], Block]) -> S:
+    """The statement with ``rewrite`` of each block that it holds; itself where that changes none."""
+    if isinstance(stmt, Stage) and stmt.init is not None:
+        init, body = rewrite(stmt.init), rewrite(stmt.body)
+        return stmt if init is stmt.init and body is stmt.body else replace(stmt, init=init, body=body)
+    if isinstance(stmt, (For, Masked, Guard, Stage)):
+        body = rewrite(stmt.body)
+        return stmt if body is stmt.body else replace(stmt, body=body)
+    return stmt
 
 
 def loops(block: Block) -> list[For]:
@@ -38,8 +73,14 @@ def loops(block: Block) -> list[For]:
     for stmt in block.nested:
         if isinstance(stmt, For):
             found.append(stmt)
-        found += loops(stmt.body)
+        for inner in blocks_of(stmt):
+            found += loops(inner)
     return found
+
+
+def stages(block: Block) -> list[Stage]:
+    """Every stage, outer before inner, in program order."""
+    return [stmt for stmt in walk(block) if isinstance(stmt, Stage)]
 
 
 def find(block: Block, var: Symbol) -> For:
@@ -56,18 +97,25 @@ def find(block: Block, var: Symbol) -> For:
 
 def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt, ...]]) -> Block:
     """The tree with the loop over ``var`` replaced by what ``rewrite`` makes of it."""
+    return rewritten(block, lambda stmt: rewrite(stmt) if isinstance(stmt, For) and stmt.var == var else None)
+
+
+def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) -> Block:
+    """The tree with every statement for which ``rewrite`` gives any replaced by those; what is inside of one
+    that it gives None for is looked at in turn.
+    """
     stmts: list[Stmt] = []
     for stmt in block.stmts:
-        if isinstance(stmt, For) and stmt.var == var:
-            stmts += rewrite(stmt)
-        elif isinstance(stmt, For):
-            body = replace_loop(stmt.body, var, rewrite)
-            stmts.append(stmt if body is stmt.body else replace(stmt, body=body))
+        found = rewrite(stmt)
+        if found is not None:
+            stmts += found
+        elif isinstance(stmt, (For, Masked, Guard, Stage)):
+            stmts.append(with_blocks(stmt, lambda inner: rewritten(inner, rewrite)))
         else:
             stmts.append(stmt)
-    if len(stmts) == len(block.stmts) and all(a is b for a, b in zip(stmts, block.stmts)):
-        return block
-    return Block(tuple(stmts))
+    return (
+        block if len(stmts) == len(block.stmts) and all(map(is_, stmts, block.stmts)) else Block(tuple(stmts))
+    )
 
 
 def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
@@ -88,8 +136,18 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         return _with(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=body)
     if isinstance(stmt, Masked):
         return _with(stmt, body=map_exprs(stmt.body, rewrite))
+    if isinstance(stmt, Guard):
+        return _with(
+            stmt, condition=map_condition(stmt.condition, rewrite), body=map_exprs(stmt.body, rewrite)
+        )
+    if isinstance(stmt, Stage):
+        axes = tuple(_map_axis(axis, rewrite) for axis in stmt.axes)
+        where = tuple(map_condition(each, rewrite) for each in stmt.where)
+        return with_blocks(_with(stmt, axes=axes, where=where), lambda block: map_exprs(block, rewrite))
     if isinstance(stmt, (Store, Prefetch)):
         return _with(stmt, index=tuple(map(rewrite, stmt.index)))
+    if isinstance(stmt, Alloc):
+        return _with(stmt, shape=tuple(map(rewrite, stmt.shape)))
     if isinstance(stmt, SortRow):
         return _with(
             stmt,
@@ -101,6 +159,19 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, Update) and stmt.position is not None:
         return _with(stmt, position=rewrite(stmt.position))
     return stmt
+
+
+def _map_axis(axis: Axis, rewrite: Callable[[Expr], Expr]) -> Axis:
+    extent, value, begin = rewrite(axis.extent), rewrite(axis.value), rewrite(axis.begin)
+    if extent == axis.extent and value == axis.value and begin == axis.begin:
+        return axis
+    return replace(axis, extent=extent, value=value, begin=begin)
+
+
+def map_condition(condition: Boolean, rewrite: Callable[[Expr], Expr]) -> Boolean:
+    """A condition with every index expression in it replaced by ``rewrite`` of it."""
+    args = [map_condition(a, rewrite) if isinstance(a, Boolean) else rewrite(a) for a in condition.args]
+    return condition.func(*args) if args else condition
 
 
 def _with(stmt: S, **fields: Any) -> S:

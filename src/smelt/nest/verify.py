@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from sympy import Expr, Symbol
+from sympy import Basic, Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
@@ -19,6 +19,7 @@ from smelt.nest.ir import (
     Block,
     Carry,
     For,
+    Guard,
     Kernel,
     Let,
     LoopKind,
@@ -26,11 +27,13 @@ from smelt.nest.ir import (
     Prefetch,
     Run,
     SortRow,
+    Stage,
     Stmt,
     Store,
     Update,
 )
 from smelt.nest.primitives import not_jammed
+from smelt.nest.tree import blocks_of
 from smelt.ops import TABLE, result_dtype
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -135,6 +138,11 @@ class _Checker:
             self._loop(stmt, scope)
         elif isinstance(stmt, Let):
             self._let(stmt, scope)
+        elif isinstance(stmt, Guard):
+            self._exprs((stmt.condition,), scope)
+            self._block(stmt.body, _Scope(scope))
+        elif isinstance(stmt, Stage):
+            self._stage(stmt, scope)
         elif isinstance(stmt, Masked):
             self._mask(stmt, scope)
         elif isinstance(stmt, Store):
@@ -198,6 +206,26 @@ class _Checker:
         self._block(loop.body, inner)
         self.path.pop()
 
+    def _stage(self, stage: Stage, scope: _Scope) -> None:
+        """What is inside sees its axes, sizes, positions found around it, and buffers; no loop, no value."""
+        self._exprs(stage.where, scope)
+        inside = _Scope()
+        inside.buffers = scope.buffers.new_child()
+        known = {symbol: what for symbol, what in scope.symbols.items() if what != "loop variable"}
+        inside.symbols.update(known)
+        for axis in stage.axes:
+            self._exprs((axis.value,), scope)
+            self._exprs((axis.extent, axis.begin), inside)
+            if axis.var in inside.symbols:
+                self._say(
+                    f"the axis {axis.var} of {stage.name} is taken: it is a {known.get(axis.var, 'axis')}"
+                )
+            inside.symbols[axis.var] = "axis"
+        for block in blocks_of(stage):
+            around, self.path = self.path, []
+            self._block(block, _Scope(inside))
+            self.path = around
+
     def _perfect(self, outer: For) -> bool:
         """Whether one thread team can run ``outer`` and the loops down to here: each is the other's
         whole body.
@@ -240,9 +268,9 @@ class _Checker:
             self._say(f"{name} is used before it is defined")
         return dtype
 
-    def _exprs(self, exprs: Iterable[Expr], scope: _Scope) -> None:
+    def _exprs(self, exprs: Iterable[Basic], scope: _Scope) -> None:
         for expr in exprs:
-            for symbol in sorted(expr.free_symbols, key=str):
+            for symbol in sorted(expr.free_symbols, key=str):  # type: ignore[arg-type]
                 if symbol not in scope.symbols:
                     self._say(f"the symbol {symbol} in {expr} is not defined here")
 

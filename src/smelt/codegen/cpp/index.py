@@ -227,21 +227,22 @@ def _piecewise(expr: sympy.Piecewise, names: Mapping[Symbol, str]) -> str:
     for value, condition in expr.args:
         if condition == sympy.true:
             return f"({text}{index_text(value, names)})"
-        text += f"{_condition(condition, names)} ? {index_text(value, names)} : "
+        text += f"{condition_text(condition, names)} ? {index_text(value, names)} : "
     raise SmeltError("SM0802", f"codegen: {expr} has no value where none of its conditions holds")
 
 
-def _condition(expr: Any, names: Mapping[Symbol, str]) -> str:
+def condition_text(expr: Any, names: Mapping[Symbol, str]) -> str:
+    """A condition over symbols as C++."""
     if isinstance(expr, sympy.core.relational.Relational):
         return f"({index_text(expr.lhs, names)} {expr.rel_op} {index_text(expr.rhs, names)})"
     if isinstance(expr, (sympy.And, sympy.Or)):
         sign = " && " if isinstance(expr, sympy.And) else " || "
-        return f"({sign.join(_condition(arg, names) for arg in expr.args)})"
+        return f"({sign.join(condition_text(arg, names) for arg in expr.args)})"
     if isinstance(expr, sympy.ITE):
-        condition, yes, no = (_condition(arg, names) for arg in expr.args)
+        condition, yes, no = (condition_text(arg, names) for arg in expr.args)
         return f"({condition} ? {yes} : {no})"
     if isinstance(expr, sympy.Not):
-        return f"!{_condition(expr.args[0], names)}"
+        return f"!{condition_text(expr.args[0], names)}"
     if expr in (sympy.true, sympy.false):
         return "1" if expr == sympy.true else "0"
     raise SmeltError("SM0802", f"codegen: no C++ for the condition {expr}")

@@ -18,11 +18,11 @@ from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.filled import filled
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import ITERATION, Names, Offset, flat_offset, index_text
+from smelt.codegen.cpp.index import ITERATION, Names, Offset, condition_text, flat_offset, index_text
 from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
 from smelt.codegen.cpp.scope import Function, Head, Memory, Scope, Value
 from smelt.codegen.cpp.turned import columns_turned, stores_beside
-from smelt.codegen.cpp.types import CPP_TYPES, literal
+from smelt.codegen.cpp.types import CPP_TYPES, ERROR_CODES, literal
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
 from smelt.loops.ir import ACCUMULATIONS
@@ -33,6 +33,7 @@ from smelt.nest.ir import (
     Block,
     Carry,
     For,
+    Guard,
     Kernel,
     Let,
     LoopKind,
@@ -53,9 +54,6 @@ from smelt.symbolic.affine import divided, remainder
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 ZERO = sympy.Integer(0)
 _STACK_BYTES = 64 * 1024
-
-ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
-"""What the check of an indirect index says → the error number (``smelt.h``)."""
 
 
 @dataclass(slots=True)
@@ -188,10 +186,13 @@ class KernelPrinter:
                 self.carry(stmt, scope)
             elif isinstance(stmt, Advance):
                 self.advance(stmt, scope)
+            elif isinstance(stmt, Guard):
+                with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
+                    self.statements(stmt.body, scope)
             elif isinstance(stmt, Prefetch):
                 memory = self.memories[stmt.buffer]
                 self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
-            else:
+            elif isinstance(stmt, Alloc):
                 self.alloc(stmt, scope)
             for accumulator in declared:
                 rest = block.stmts[position + 1 :]

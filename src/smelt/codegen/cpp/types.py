@@ -21,6 +21,9 @@ CPP_TYPES: dict[torch.dtype, str] = {
 }
 """dtype → the type of one value; ``<type>_buffer`` is what memory holds (bool: one byte, 0 or 1)."""
 
+ERROR_CODES = {True: "INDEX_ERROR", "IndexError": "INDEX_ERROR", "RuntimeError": "BOUNDS_ERROR"}
+"""What the check of an indirect index says → the error number (``smelt.h``)."""
+
 
 def lanes(vector_bytes: int, dtypes: list[torch.dtype]) -> int:
     """How many lanes a VECTOR loop over values of these dtypes should have on a machine with such vectors.

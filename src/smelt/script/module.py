@@ -1,0 +1,94 @@
+"""What a person's program is: functions of loops, and modules of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+from smelt.nest.ir import Kernel
+from smelt.records import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class PrimFunc:
+    """A function of loops and stages over the buffers that it is given; it returns nothing.
+
+    ``kernel.params`` are its parameters in order; those that are ``written`` are filled. ``attrs``: what a
+    person wrote beside it. ``private``: nothing outside of its module calls it.
+    """
+
+    kernel: Kernel
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    private: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    def with_name(self, name: str) -> PrimFunc:
+        return replace(self, kernel=replace(self.kernel, name=name))
+
+    def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> PrimFunc:
+        """The function with one attribute, or those of a mapping, besides its own."""
+        added = {key: value} if isinstance(key, str) else dict(key)
+        return replace(self, attrs={**self.attrs, **added})
+
+
+class Function(Protocol):
+    """What a module holds: a PrimFunc, or a function of `smelt.relax`."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalVar:
+    """The name of a function in a module."""
+
+    name_hint: str
+
+    def __str__(self) -> str:
+        return self.name_hint
+
+
+class IRModule(MutableMapping[GlobalVar, Any]):
+    """Functions by their names: ``mod["main"]``, ``mod[var]``, ``mod["main"] = func``."""
+
+    def __init__(self, functions: Mapping[Any, Any] | None = None, attrs: Mapping[str, Any] | None = None):
+        self._functions: dict[GlobalVar, Any] = {}
+        self.attrs: dict[str, Any] = dict(attrs or {})
+        for name, function in (functions or {}).items():
+            self[name] = function
+
+    @property
+    def functions(self) -> dict[GlobalVar, Any]:
+        return dict(self._functions)
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """The variable of the function of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for var in self._functions:
+            if var.name_hint == name:
+                return var
+        raise KeyError(f"no function {name!r}; there are: {', '.join(map(str, self._functions))}")
+
+    def get_global_vars(self) -> list[GlobalVar]:
+        return list(self._functions)
+
+    def __getitem__(self, name: GlobalVar | str) -> Any:
+        return self._functions[name if isinstance(name, GlobalVar) else self.get_global_var(name)]
+
+    def __setitem__(self, name: GlobalVar | str, function: Any) -> None:
+        self._functions[name if isinstance(name, GlobalVar) else GlobalVar(name)] = function
+
+    def __delitem__(self, name: GlobalVar | str) -> None:
+        del self._functions[name if isinstance(name, GlobalVar) else self.get_global_var(name)]
+
+    def __iter__(self) -> Iterator[GlobalVar]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
