@@ -127,7 +127,7 @@ def staged(
     allocated at the start. ``names``: what the loops of a node are called, by the buffer that it writes.
 
     Raises:
-        SmeltError: SM0720, a node is no loop function that a stage can hold.
+        SmeltError: SM1040, a node is no loop function that a stage can hold.
     """
     if params is None:
         outputs = [out.buffer for out in graph.outputs if isinstance(out, StridedView)]
@@ -163,7 +163,7 @@ class _Maker:
         )
         if not known or others or out is None:
             what = getattr(body, "kind", type(body).__name__.lower())
-            raise SmeltError("SM0720", f"{out or node.origin.op}: a stage cannot hold a {what}")
+            raise SmeltError("SM1040", f"{out or node.origin.op}: a stage cannot hold a {what}")
         spatial = self._axes(body.shape, names.spatial, "i", AxisKind.SPATIAL)  # type: ignore[union-attr]
         reduce = self._axes(reduced, names.reduce, "k", AxisKind.REDUCE)
         index = [axis.var for axis in spatial]
