@@ -8,7 +8,7 @@ from smelt.nest.primitives import ScheduleError
 from smelt.nest.scopes import Place, place_of, place_of_stage
 
 
-class Refused(ScheduleError):
+class Refused(ScheduleError):  # noqa: N818
     """A primitive was asked for something that would change results, or that makes no sense here."""
 
     def __init__(self, code: str, what: str, why: str, remedy: str | None = None) -> None:
