@@ -122,7 +122,8 @@ def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) 
     """Between which values an expression lies over all turns of loops, given the outermost first: bounds of a
     loop may depend on the loops around it.
     """
-    found: Interval | None = (facts.simple(expr),) * 2
+    start = facts.simple(expr)
+    found: Interval = (start, start)
     for var, span in reversed(loops):
         low, high = interval(found[0], {var: span}, facts), interval(found[1], {var: span}, facts)
         if low is None or high is None:
@@ -132,7 +133,7 @@ def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) 
 
 
 def intersection(one: Interval, other: Interval, facts: Facts) -> Interval:
-    """An interval with all that is in both: a bound of ``one`` where the other's is not known to be closer."""
+    """All that is in both, or more: a bound of ``one`` where the other's is not known to be closer."""
     low = other[0] if facts.at_most(one[0], other[0]) else one[0]
     high = other[1] if facts.at_most(other[1], one[1]) else one[1]
     return low, high
@@ -170,8 +171,8 @@ def most(expr: Expr, facts: Facts) -> Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops in
-    it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
+    """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops
+    in it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
     ``limits``: the ranges of what ``own`` speaks of. ``whole``: more may be touched than the element.
     """
 

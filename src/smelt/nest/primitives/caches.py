@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sympy
-from sympy import Expr, Symbol
+import torch
+from sympy import Expr
 from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 
@@ -43,8 +44,8 @@ def cache_read(
                                 for i: B[i] = f(A_local[i])
 
     ``buffer``: its name, or which of those that the block reads; ``scope``: the name of the memory;
-    ``consumers``: the blocks that read the copy, all in the block's scope where none are given. The copy comes
-    before the first of them, behind the block that writes the buffer.
+    ``consumers``: the blocks that read the copy, all in the block's scope where none are given. The copy
+    comes before the first of them, behind the block that writes the buffer.
 
     Raises:
         ScheduleError: SM1020 there is no such block; SM1031 it reads no such buffer; SM1032 there is no such
@@ -69,8 +70,8 @@ def cache_write(
     for i: B[i] = f(A[i])   →   for i: B_local[i] = f(A[i])
                                 for ax0: B[ax0] = B_local[ax0]
 
-    ``buffer``, ``scope``: as for `cache_read`; ``consumers``: the blocks that read the new memory, and not the
-    old. The copy comes before the first block that still reads the old one, or last.
+    ``buffer``, ``scope``: as for `cache_read`; ``consumers``: the blocks that read the new memory, and not
+    the old. The copy comes before the first block that still reads the old one, or last.
 
     Raises:
         ScheduleError: SM1020 there is no such block; SM1031 it writes no such buffer; SM1032 there is no such
@@ -306,8 +307,8 @@ def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
 
 
 def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
-    """Where the ways to a writer and to the first of its users part: the loops around, before which statement,
-    and the statement that the writer is in.
+    """Where the ways to a writer and to the first of its users part: the loops around, before which
+    statement, and the statement that the writer is in.
     """
     order = members(block)
     first = min(users, key=lambda each: _number(order, each))
@@ -362,10 +363,10 @@ def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what
         return [each for each in order if buffer in reads(each) and not any(each is w for w in writers)]
     found = []
     for name in names:
-        each = next((stage for stage in order if stage.name == name), None)
-        if each is None or buffer not in reads(each):
+        user = next((stage for stage in order if stage.name == name), None)
+        if user is None or buffer not in reads(user):
             raise Refused("SM1031", what, f"{name} does not read {buffer}")
-        found.append(each)
+        found.append(user)
     return found
 
 
@@ -403,11 +404,8 @@ def _with_alloc(kernel: Kernel, buffer: str, what: str, **changes: object) -> Ke
     return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is old else None))
 
 
-def _dtype_of(kernel: Kernel, buffer: str):  # type: ignore[no-untyped-def]
+def _dtype_of(kernel: Kernel, buffer: str) -> torch.dtype:
     for param in kernel.params:
         if param.name == buffer:
             return param.dtype
     return next(s.dtype for s in walk(kernel.body) if isinstance(s, Alloc) and s.buffer == buffer)
-
-
-__all__ = ["Symbol", "cache_read", "cache_write", "set_scope", "storage_align"]

@@ -60,10 +60,10 @@ def copied(
             args = tuple(_arg(stmt, arg, names, symbols, buffers) for arg in stmt.args)
             name = names.setdefault(stmt.name, "") or values()
             names[stmt.name] = name
-            index = stmt.index
-            if index is not None:
-                index = symbols[stmt.index] = values.symbol(stmt.index.name)
-            made.append(replace(stmt, name=name, args=args, index=index))
+            position = stmt.index
+            if position is not None:
+                symbols[position] = position = values.symbol(position.name)
+            made.append(replace(stmt, name=name, args=args, index=position))
         else:
             raise TypeError(f"a {type(stmt).__name__} is not copied")
     return made

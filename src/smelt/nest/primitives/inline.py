@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import sympy
 from sympy import Expr, Symbol
@@ -97,8 +98,8 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     does not use all of them, a condition leaves the others out. Into a reduction only a copy can go.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1028 it is a reduction, or stores more than one element;
-        SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its index
+        ScheduleError: SM1020 there is no such block; SM1028 it is a reduction, or stores more than one
+        element; SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its index
         cannot be turned around; SM1024 something in between reads or writes what it needs.
     """
     what = f"reverse_compute_inline of {stage}"
@@ -125,15 +126,13 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         names: dict[str, str] = dict.fromkeys(loads, made.value)
         rest = _without_loads(steps, loads)
         tail = copied((*rest, store), names, symbols, Values(kernel))
-        blocks = {"body": Block((*maker.body.stmts[:-1], *tail))}
+        body, init = Block((*maker.body.stmts[:-1], *tail)), maker.init
     else:
         if len(steps) != 1 or store.value not in loads:
             why = f"{maker.name} is a reduction, and the block does more than to copy it"
             raise Refused("SM1029", what, why, "fuse_reduction_epilogue, where it adds something")
-        blocks = {
-            "body": _redirected(maker.body, buffer, store, symbols),
-            "init": _redirected(maker.init, buffer, store, symbols),
-        }
+        body = _redirected(maker.body, buffer, store, symbols)
+        init = _redirected(maker.init, buffer, store, symbols)
     where = [*maker.where, *_inside(maker, target, symbols)]
     conditions = conditions_on_axes(target)
     if isinstance(conditions, str):
@@ -141,7 +140,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     values = {axis.var: axis.value for axis in maker.axes}
     for each in conditions:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
-    new = replace(maker, where=tuple(dict.fromkeys(where)), **blocks)
+    new = replace(maker, where=tuple(dict.fromkeys(where)), body=body, init=init)
     changed = renamed_stage(with_body(kernel, without(kernel.body, target)), maker, new)
     drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
     return with_body(changed, rewritten(changed.body, drop))
@@ -391,7 +390,7 @@ def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Sym
     if not all(coefficient.is_Integer and coefficient > 0 for coefficient, _ in parts):
         return None
     parts.sort(key=lambda part: -int(part[0]))
-    for (above, _), (below, var) in zip(parts, parts[1:]):
+    for (above, _), (below, var) in pairwise(parts):
         if expand(below * extents[var]) != above:
             return None
     if parts and parts[-1][0] != 1:

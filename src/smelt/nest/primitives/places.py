@@ -74,15 +74,15 @@ def compute_at(
 def reverse_compute_at(
     kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
 ) -> Kernel:
-    """Compute a consumer in each turn of a loop of its producers: what can be computed of what the turn makes.
+    """Compute a consumer in each turn of a loop of its producers: what uses what the turn makes.
 
     for i, j: B[i, j] = …              for i:
     for i, j: C[i, j] = f(B[i, j])  →      for j: B[i, j] = …
                                            for ax0: C[i, ax0] = f(B[i, ax0])
 
     Raises:
-        ScheduleError: as `compute_at`, SM1023 where a producer is not under the loop; SM1027 a reduction would
-        add something twice, or turns of a parallel loop would write the same element.
+        ScheduleError: as `compute_at`, SM1023 where a producer is not under the loop; SM1027 a reduction
+        would add something twice, or turns of a parallel loop would write the same element.
     """
     return _moved(kernel, stage, loop, preserve_unit_loops, index, back=True)
 
@@ -162,8 +162,8 @@ def _check_stage(move: _Move) -> None:
         raise Refused("SM1022", move.what, why, "reverse_compute_at moves consumers")
     whys = not_complete(move.kernel, move.place), not_reduction(move.kernel, move.place)
     if None not in whys:
-        why = whys[0] if stage.init is None else whys[1]
-        raise Refused("SM1022", move.what, f"it is neither a complete block nor a reduction block: {why}")
+        reason = whys[0] if stage.init is None else whys[1]
+        raise Refused("SM1022", move.what, f"it is neither a complete block nor a reduction block: {reason}")
     others = producers if move.back else consumers
     inside = members(Block((move.loop,)))
     for other in others(move.kernel, move.place):
@@ -322,8 +322,8 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
 
 
 def _clamped(span: Interval | None, axis: Axis, facts: Facts) -> tuple[Expr, Expr, tuple[bool, bool]]:
-    """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept above
-    the axis's first and below its last one.
+    """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
+    above the axis's first and below its last one.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
@@ -340,7 +340,7 @@ def _needed(move: _Move, facts: Facts) -> Spans:
     """For each axis the values that a turn of the loop needs; axes that need all are left out."""
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
-    others = [each for each in found_accesses(move.loop.body)]
+    others = found_accesses(move.loop.body)
     own = found_accesses(stage.body) + (found_accesses(stage.init) if stage.init else [])
     limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
     result: Spans | None = None
@@ -412,8 +412,8 @@ def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
 
 
 def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
-    """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why that
-    cannot be.
+    """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why
+    that cannot be.
     """
     found: list[Boolean] = []
     limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
