@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import sympy
-from sympy import Expr, Symbol
+from sympy import Eq, Expr, Symbol
+from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
-from smelt.nest.ir import Block, For, Let, SortRow, Stage, Stmt, Store
-from smelt.nest.tree import blocks_of
+from smelt.nest.ir import AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
+from smelt.nest.tree import blocks_of, map_condition
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, simplify
 from smelt.symbolic.affine import divided, expand, replaced, symbols_in, times, total
@@ -173,7 +174,8 @@ def most(expr: Expr, facts: Facts) -> Expr | None:
 class Access:
     """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops
     in it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
-    ``limits``: the ranges of what ``own`` speaks of. ``whole``: more may be touched than the element.
+    ``limits``: the ranges of what ``own`` speaks of; ``guards``: the conditions under which it happens.
+    ``whole``: more may be touched than the element.
     """
 
     buffer: str
@@ -184,12 +186,13 @@ class Access:
     loops: tuple[tuple[Symbol, Interval], ...]
     limits: tuple[tuple[Symbol, Interval], ...]
     whole: bool = False
+    guards: tuple[Boolean, ...] = ()
 
 
 def found_accesses(piece: Stmt | Block) -> list[Access]:
     """Every access in a piece of a nest, in program order."""
     found: list[Access] = []
-    _collect(piece if isinstance(piece, Block) else Block((piece,)), {}, (), (), found)
+    _collect(piece if isinstance(piece, Block) else Block((piece,)), {}, (), (), (), found)
     return found
 
 
@@ -197,31 +200,48 @@ Ranges = tuple[tuple[Symbol, Interval], ...]
 
 
 def _collect(
-    block: Block, values: dict[Symbol, Expr], loops: Ranges, limits: Ranges, found: list[Access]
+    block: Block,
+    values: dict[Symbol, Expr],
+    loops: Ranges,
+    limits: Ranges,
+    guards: tuple[Boolean, ...],
+    found: list[Access],
 ) -> None:
+    def placed(expr: Expr) -> Expr:
+        return replaced(expr, values)
+
     def keep(
         buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None, whole: bool = False
     ) -> None:
-        placed = tuple(replaced(expr, values) for expr in index)
-        found.append(Access(buffer, placed, tuple(index), is_store, mode, loops, limits, whole))
+        at = tuple(map(placed, index))
+        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards))
 
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            span = (replaced(stmt.begin, values), replaced(stmt.end - 1, values))
+            span = (placed(stmt.begin), placed(stmt.end - 1))
             own = (stmt.begin, stmt.end - 1)
-            _collect(stmt.body, values, (*loops, (stmt.var, span)), (*limits, (stmt.var, own)), found)
+            around = (*loops, (stmt.var, span)), (*limits, (stmt.var, own))
+            _collect(stmt.body, values, *around, guards, found)
         elif isinstance(stmt, Stage):
-            inner = {**values, **{axis.var: replaced(axis.value, values) for axis in stmt.axes}}
+            inner = {**values, **{axis.var: placed(axis.value) for axis in stmt.axes}}
             spans = tuple((axis.var, (axis.begin, axis.begin + axis.extent - 1)) for axis in stmt.axes)
-            for part in blocks_of(stmt):
-                _collect(part, inner, loops, (*limits, *spans), found)
+            where = (*guards, *(map_condition(each, placed) for each in stmt.where))
+            if stmt.init is not None:
+                first = [
+                    Eq(inner[axis.var], axis.begin) for axis in stmt.axes if axis.kind is AxisKind.REDUCE
+                ]
+                _collect(stmt.init, inner, loops, (*limits, *spans), (*where, *first), found)
+            _collect(stmt.body, inner, loops, (*limits, *spans), where, found)
+        elif isinstance(stmt, Guard):
+            parts = sympy.And.make_args(map_condition(stmt.condition, placed))
+            _collect(stmt.body, values, loops, limits, (*guards, *parts), found)
         elif isinstance(stmt, Store):
             keep(stmt.buffer, stmt.index, True, stmt.mode)
         elif isinstance(stmt, Let):
             if stmt.op == "load":
                 keep(stmt.args[0], stmt.args[1], False)
             elif stmt.index is not None:
-                span = (ZERO, replaced(stmt.args[1] - 1, values))
+                span = (ZERO, placed(stmt.args[1] - 1))
                 loops, limits = (*loops, (stmt.index, span)), (*limits, (stmt.index, span))
         elif isinstance(stmt, SortRow):
             keep(stmt.source, stmt.start, False, whole=True)
@@ -230,7 +250,7 @@ def _collect(
                     keep(name, stmt.into, True, whole=True)
         else:
             for part in blocks_of(stmt):
-                _collect(part, values, loops, limits, found)
+                _collect(part, values, loops, limits, guards, found)
 
 
 def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:

@@ -99,8 +99,8 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
 
     Raises:
         ScheduleError: SM1020 there is no such block; SM1028 it is a reduction, or stores more than one
-        element; SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its index
-        cannot be turned around; SM1024 something in between reads or writes what it needs.
+        element; SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its
+        index cannot be turned around; SM1024 something in between reads or writes what it needs.
     """
     what = f"reverse_compute_inline of {stage}"
     place = stage_place(kernel, stage, what)
@@ -117,10 +117,11 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     assert isinstance(made, Store)
     at = [simplify(expr, {axis.var: axis.begin + axis.extent for axis in maker.axes}) for expr in made.index]
     found = inverted(index, at, {axis.var: axis.extent for axis in target.axes if axis.begin == 0})
-    missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
-    if isinstance(found, str) or missing:
-        why = found if isinstance(found, str) else f"{missing[0].label or missing[0].var} is not in it"
-        raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around: {why}")
+    if not isinstance(found, str):
+        missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
+        found = f"{missing[0].label or missing[0].var} is not in it" if missing else found
+    if isinstance(found, str):
+        raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
         names: dict[str, str] = dict.fromkeys(loads, made.value)
@@ -348,16 +349,17 @@ Known = list[tuple[Expr, Expr]]
 
 
 def _joined(known: Known) -> Known:
-    """``x // f`` and ``x % f`` become ``x``."""
+    """``y + x // f`` and ``x % f`` become ``f * y + x``."""
     for number, (expr, value) in enumerate(known):
         if not isinstance(expr, Mod):
             continue
         base, modulus = expr.args
         for other, (quotient, above) in enumerate(known):
             wanted = divided(base, modulus)
-            if other != number and quotient == wanted:
+            if other != number and wanted in sympy.Add.make_args(quotient):
                 rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
-                return _joined([*rest, (base, expand(above * modulus + value))])
+                whole = expand((quotient - wanted) * modulus + base)
+                return _joined([*rest, (whole, expand(above * modulus + value))])
             if (
                 other != number
                 and isinstance(quotient, Mod)
