@@ -311,11 +311,11 @@ def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[
     statement, and the statement that the writer is in.
     """
     order = members(block)
-    first = min(users, key=lambda each: _number(order, each))
+    first = min(users, key=lambda each: _number(order, each)) if len(users) > 1 else users[0]
     number, child = _child(block, writer)
     other, _ = _child(block, first)
     if number == other and not isinstance(child, Stage):
-        loops, place, piece = _meeting(child.body, writer, users)  # type: ignore[union-attr]
+        loops, place, piece = _meeting(child.body, writer, [first])  # type: ignore[union-attr]
         return ([child, *loops] if isinstance(child, For) else loops), place, piece
     return [], other, child
 
