@@ -68,7 +68,7 @@ def shared_loop(consumers: Sequence[str] = ("B",)) -> Kernel:
 def test_a_copy_is_made_between_the_writer_and_its_first_reader() -> None:
     kernel = shared_loop()
     for given, found, inside in (
-        ((), ["A", "A_local", "B", "C"], 2),
+        ((), ["A", "A_local", "B", "C"], 3),
         (("C",), ["A", "B", "A_local", "C"], 2),
     ):
         copied, name = cache_read(kernel, "B", 0, "local", given)
