@@ -317,7 +317,7 @@ def inverted(
 ) -> dict[Symbol, Expr] | str:
     """For which axes an index is ``at``: axes by expressions of ``at``; or why that is not known.
 
-    >>> from smelt.symbolic import loop_var
+    >>> from smelt.symbolic import FloorDiv, loop_var
     >>> i, j, p, q = map(loop_var, "ijpq")
     >>> sixteen = sympy.Integer(16)
     >>> inverted((16 * i + j,), (p,), {i: sixteen, j: sixteen})
