@@ -299,7 +299,8 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     """The stage with its axes at the new place, and the loops around it there."""
     stage = move.stage
     facts = Facts().plus(move.around)
-    spans = _needed(move, facts)
+    loose: set[Symbol] = set()
+    spans = _needed(move, facts, loose)
     conditions = conditions_on_axes(stage)
     if isinstance(conditions, str):
         raise Refused("SM1026", move.what, conditions)
@@ -308,7 +309,7 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     axes: list[Axis] = []
     where: list[Boolean] = []
     for axis in stage.axes:
-        low, count, limits = _clamped(spans.get(axis.var), axis, facts)
+        low, count, limits = _clamped(spans.get(axis.var), axis, facts, axis.var in loose)
         value = low
         if preserve or count != 1:
             loop = For(fresh(f"ax{len(loops)}"), ZERO, count, Block(), label=f"ax{len(loops)}")
@@ -324,23 +325,27 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     return replace(stage, axes=tuple(axes), where=tuple(where)), loops
 
 
-def _clamped(span: Interval | None, axis: Axis, facts: Facts) -> tuple[Expr, Expr, tuple[bool, bool]]:
+def _clamped(
+    span: Interval | None, axis: Axis, facts: Facts, loose: bool
+) -> tuple[Expr, Expr, tuple[bool, bool]]:
     """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
-    above the axis's first and below its last one.
+    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
         return axis.begin, axis.extent, (False, False)
     span = intersection(span, whole, facts)
     count = extent(span, facts)
-    if facts.at_most(axis.extent, count) or count.has(sympy.oo):
+    if span == whole or (loose and facts.at_most(axis.extent, count)):
         return axis.begin, axis.extent, (False, False)
     low, last = span[0], span[0] + count - 1
     return low, count, (not facts.at_most(whole[0], low), not facts.at_most(last, whole[1]))
 
 
-def _needed(move: _Move, facts: Facts) -> Spans:
-    """For each axis the values that a turn of the loop needs; axes that need all are left out."""
+def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
+    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
+    those of which some depend on other axes.
+    """
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
     others = found_accesses(move.loop.body)
@@ -362,7 +367,7 @@ def _needed(move: _Move, facts: Facts) -> Spans:
         for access in own:
             if access.buffer == buffer and access.is_store is not move.back:
                 used.append(access)
-                found = _solution(access, outside, limits, facts)
+                found = _solution(access, outside, limits, facts, loose)
                 result = found if result is None else _either(result, found, facts)
     if move.back and result and all(each.masked for each in used):
         _check_reached(move, used, limits, shapes)
@@ -411,7 +416,9 @@ def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval]
     )
 
 
-def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts) -> Spans:
+def _solution(
+    access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts, loose: set[Symbol]
+) -> Spans:
     """For which values of the axes an access of the stage meets a box."""
     result: Spans = {}
     if access.whole:
@@ -422,6 +429,8 @@ def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts
         if span is None or ends is None:
             continue
         for var, found in solved(ends[0], ends[1], span, limits, facts).items():
+            if len(symbols_in(ends[0]) & limits.keys()) > 1:
+                loose.add(var)
             have = result.get(var)
             result[var] = found if have is None else _closer(have, found, facts)
     return result
