@@ -1,4 +1,4 @@
-"""Regions of well-known programs: the loops and conditions that TVM's own tests expect of compute_at and others."""
+"""Regions of well-known programs: the loops and conditions that TVM's own tests expect."""
 
 from __future__ import annotations
 
