@@ -170,7 +170,7 @@ def _map_axis(axis: Axis, rewrite: Callable[[Expr], Expr]) -> Axis:
 
 def map_condition(condition: Boolean, rewrite: Callable[[Expr], Expr]) -> Boolean:
     """A condition with every index expression in it replaced by ``rewrite`` of it."""
-    args = [map_condition(a, rewrite) if isinstance(a, Boolean) else rewrite(a) for a in condition.args]
+    args = [rewrite(a) if isinstance(a, Expr) else map_condition(a, rewrite) for a in condition.args]
     return condition.func(*args) if args else condition
 
 
