@@ -348,8 +348,9 @@ class _Printer:
             self.indices[stmt.index] = text
             return []
         if self.uses[stmt.name] > 1 and stmt.op not in ("load", "constant", "index_expr"):
-            self.values[stmt.name] = stmt.name, _ATOM
-            return [f"{stmt.name}: T.{dtype_name(stmt.dtype)} = {text}"]
+            name = scope.add(Symbol(stmt.name), "v")
+            self.values[stmt.name] = name, _ATOM
+            return [f"{name}: T.{dtype_name(stmt.dtype)} = {text}"]
         return []
 
     def text_of(self, stmt: Let, scope: _Scope) -> tuple[str, int]:
