@@ -13,9 +13,9 @@ from torch.utils._sympy.functions import Mod
 
 from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.copies import Values, copied
-from smelt.nest.primitives.places import conditions_on_axes, implied
+from smelt.nest.primitives.places import conditions_on_axes, implied, may_load_only, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
-from smelt.nest.regions import Facts, Interval
+from smelt.nest.regions import Facts, Interval, found_accesses
 from smelt.nest.scopes import (
     Place,
     consumers,
@@ -29,6 +29,7 @@ from smelt.nest.scopes import (
     scope_body,
     without,
     writes,
+    written_again,
 )
 from smelt.nest.tree import map_condition, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import replace
@@ -122,6 +123,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         found = f"{missing[0].label or missing[0].var} is not in it" if missing else found
     if isinstance(found, str):
         raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+    _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
         names: dict[str, str] = dict.fromkeys(loads, made.value)
@@ -195,13 +197,12 @@ def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: st
                 )
         if name in local - top and place.scope is None:
             raise Refused("SM1024", what, f"{name} is memory of a loop's turn")
+    around = {each.var for each in place.loops}
     for other in order[:here]:
-        shared = [name for name in writes(other) if name in reads(target)]
-        around = {each.var for each in place.loops}
-        for axis in other.axes:
-            if shared and axis.kind is not AxisKind.SPATIAL and axis.value.free_symbols & around:
-                why = f"it reads {shared[0]} while {other.name} is still adding to that"
-                raise Refused("SM1024", what, why)
+        again = written_again(other, reads(target), around)
+        if again is not None:
+            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            raise Refused("SM1024", what, why)
 
 
 def _check_loads(kernel: Kernel, target: Stage, buffer: str, what: str) -> None:
@@ -265,6 +266,22 @@ def _without_loads(steps: Sequence[Stmt], loads: set[str]) -> list[Stmt]:
     return kept
 
 
+def _check_all_made(kernel: Kernel, target: Stage, maker: Stage, buffer: str, what: str) -> None:
+    """A consumer that loads only under a mask must have an element of the producer's for each of its own."""
+    loads = [each for each in found_accesses(target.body) if each.buffer == buffer]
+    if not all(each.masked for each in loads):
+        return
+    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in target.axes}
+    ranges = [(axis.var, (axis.begin, axis.begin + axis.extent - 1)) for axis in maker.axes]
+    stores = [replace(each, loops=(*ranges, *each.loops)) for each in found_accesses(maker.body)]
+    whole = not conditions_on_axes(maker) and may_load_only(
+        loads[0], limits, stores, shapes_of(kernel)[buffer]
+    )
+    if not whole:
+        why = f"{maker.name} does not make an element of {buffer} for each of its own"
+        raise Refused("SM1030", what, why)
+
+
 def _check_order(kernel: Kernel, place: Place, maker: Stage, what: str) -> None:
     """Between the producer and the stage nothing may touch what the stage writes, or write what it reads."""
     target = stage_of(place)
@@ -317,7 +334,7 @@ def inverted(
 ) -> dict[Symbol, Expr] | str:
     """For which axes an index is ``at``: axes by expressions of ``at``; or why that is not known.
 
-    >>> from smelt.symbolic import loop_var
+    >>> from smelt.symbolic import FloorDiv, loop_var
     >>> i, j, p, q = map(loop_var, "ijpq")
     >>> sixteen = sympy.Integer(16)
     >>> inverted((16 * i + j,), (p,), {i: sixteen, j: sixteen})
