@@ -188,6 +188,21 @@ def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
     return map_exprs(block, lambda expr: replaced(expr, mapping))
 
 
+def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
+    """The tree with other variables for loops and axes; what speaks of them is not changed (`map_exprs`)."""
+
+    def renamed(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, For) and stmt.var in mapping:
+            return [replace(stmt, var=mapping[stmt.var], body=with_variables(stmt.body, mapping))]
+        if isinstance(stmt, Stage) and any(axis.var in mapping for axis in stmt.axes):
+            axes = tuple(replace(axis, var=mapping.get(axis.var, axis.var)) for axis in stmt.axes)
+            inside = with_blocks(stmt, lambda inner: with_variables(inner, mapping))
+            return [replace(inside, axes=axes)]
+        return None
+
+    return rewritten(block, renamed)
+
+
 def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:
     """(buffer, index, whether it is a store) of every access."""
     for stmt in walk(block):

@@ -5,6 +5,7 @@ They run over the graph once, in the order of `REWRITES`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,18 @@ import torch
 from sympy import Expr
 
 from smelt.loops.dependencies import analyze, variables
-from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.ir import (
+    Buffer,
+    Extern,
+    Graph,
+    Native,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scatter,
+    StridedView,
+)
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
@@ -73,17 +85,19 @@ class Rewriter:
 def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     """Welford over a cache-resident row → sum, then sum of squared deviations from the mean.
 
-    (mean, m2, n) = welford(x)  →  mean = x0 + sum(x - x0) / n;  m2 = sum((x - mean)**2);  n = n
+    (mean, m2, n) = welford(x)  →  m = x0 + sum(x - x0) / n;  m2 = sum((x - m)**2);
+                                   mean = m + sum(x - m) / n;  n = n
 
     x0, the row's first element, makes the mean of equal elements that element, and their deviation exactly 0,
-    as Welford's recurrence has it.
+    as Welford's recurrence has it. ``m`` is rounded as x0 is, which may be much larger than the mean; what is
+    left is added: an error in the mean would be one of every element that it is taken from.
     """
     body = node.body
     if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(node, rewriter):
         return None
     count = numel(body.reduce_shape)
     total = rewriter.new_buffer(body.dtype, body.shape)
-    mean = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
+    near = rewriter.new_buffer(body.dtype, body.shape)
     value, dtype = body.inner_fn, body.dtype
 
     first = rewriter.new_buffer(dtype, body.shape)
@@ -95,21 +109,31 @@ def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     def from_start(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
         return ops.sub(value(index, rindex), ops.load(first, index))
 
-    def mean_of(index: Sequence[Expr]) -> Any:
-        share = ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
-        return ops.add(ops.load(first, index), share)
+    def moved(start: str, sum_of_rest: str) -> Pointwise:
+        def mean_of(index: Sequence[Expr]) -> Any:
+            share = ops.truediv(ops.load(sum_of_rest, index), ops.index_expr(count, dtype))
+            return ops.add(ops.load(start, index), share)
+
+        return Pointwise(body.shape, dtype, mean_of)
 
     def deviation(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
-        delta = ops.sub(value(index, rindex), ops.load(mean, index))
+        delta = left(index, rindex)
         return ops.mul(delta, delta)
+
+    def left(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.sub(value(index, rindex), ops.load(near, index))
 
     nodes = [
         Node((first,), Pointwise(body.shape, dtype, start), node.origin),
         Node((total,), replace(body, kind="sum", inner_fn=from_start), node.origin),
-        Node((mean,), Pointwise(body.shape, dtype, mean_of), node.origin),
+        Node((near,), moved(first, total), node.origin),
     ]
     if node.outputs[1] is not None:
         nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=deviation), node.origin))
+    if node.outputs[0] is not None:
+        rest = rewriter.new_buffer(body.dtype, body.shape)
+        nodes.append(Node((rest,), replace(body, kind="sum", inner_fn=left), node.origin))
+        nodes.append(Node((node.outputs[0],), moved(near, rest), node.origin))
     if node.outputs[2] is not None:
         constant = Pointwise(body.shape, dtype, lambda index: ops.index_expr(count, dtype))
         nodes.append(Node((node.outputs[2],), constant, node.origin))
@@ -306,6 +330,35 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
     shape = rewriter.graph.buffers[out].shape
     copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
     return [Node((out,), copy, node.origin), Node((out,), replace(body, base=out), node.origin)]
+
+
+def stored_in_place(graph: Graph) -> Graph:
+    """What a written kernel stores, stored at once in the input that holds it at the end.
+
+    Nothing else may read either of them.
+    """
+    read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
+    read.update(view.buffer for view in graph.outputs if isinstance(view, StridedView))
+    buffers = graph.buffers
+    places = {
+        each.source: each.target
+        for each in graph.mutations
+        if not read[each.source] + read[each.target]
+        and buffers[each.source] == replace(buffers[each.target], name=each.source)
+    }
+    nodes = [
+        replace(node, outputs=tuple(places.get(name or "", name) for name in node.outputs))
+        if isinstance(node.body, Native)
+        else node
+        for node in graph.nodes
+    ]
+    done = {name for node in nodes if isinstance(node.body, Native) for name in node.outputs}
+    left = [each for each in graph.mutations if places.get(each.source) not in done]
+    return replace(graph, nodes=nodes, mutations=left)
+
+
+def _loaded(node: Node) -> set[str]:
+    return {each.buffer for each in analyze(node).reads}
 
 
 def mutation_copies(graph: Graph) -> list[Node]:
