@@ -12,7 +12,7 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Stage, Stmt, Store
 from smelt.nest.primitives.copies import Values
-from smelt.nest.primitives.places import shapes_of
+from smelt.nest.primitives.places import comparison, conjunction, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.regions import Box, Facts, Interval, extent, touched
 from smelt.nest.scopes import (
@@ -222,9 +222,9 @@ class _Copy:
             axes.append(Axis(values.symbol(f"v{dim}"), size, value, AxisKind.SPATIAL, label=f"v{dim}"))
             place = low + loop.var
             if not self.facts.at_most(high, shape[dim] - 1):
-                where.append(Lt(place, shape[dim]))
+                where.append(comparison(Lt, place, shape[dim]))
             if not self.facts.nonnegative(low):
-                where.append(Ge(place, ZERO))
+                where.append(comparison(Ge, place, ZERO))
         near = tuple(axis.var for axis in axes)
         far = near if self.whole else tuple(low + axis.var for (low, _), axis in zip(self.box, axes))
         source, target = (self.buffer, far), (self.name, near)
@@ -232,7 +232,7 @@ class _Copy:
             source, target = target, source
         value = values()
         body = Block((Let(value, self.alloc.dtype, "load", source), Store(*target, value)))
-        nest: Stmt = Stage(self.name, tuple(axes), body, where=tuple(where))
+        nest: Stmt = Stage(self.name, tuple(axes), body, where=conjunction(where))
         for loop in reversed(loops):
             nest = replace(loop, body=Block((nest,)))
         return nest
