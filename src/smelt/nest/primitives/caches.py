@@ -11,6 +11,7 @@ from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.primitives.compact import covered
 from smelt.nest.primitives.copies import Values
 from smelt.nest.primitives.places import comparison, conjunction, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
@@ -93,7 +94,8 @@ def cache_write(
     for each in others:
         if _number(order, each) < here:
             raise Refused("SM1033", what, f"{each.name} reads {name} before the block writes it")
-    if target.init is None and name in reads(target):
+    held = Alloc(name, _dtype_of(kernel, name), shapes_of(kernel)[name])
+    if target.init is None and name in reads(target) and not covered(target.body, held, Facts(), {}):
         raise Refused("SM1033", what, f"the block reads {name} too, which the new memory does not hold")
     copy = _Copy.of(kernel, place, name, scope, target, far, last=not far)
     changed = copy.inserted(copy.stage(into_cache=False))
