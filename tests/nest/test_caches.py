@@ -10,6 +10,7 @@ from sympy import Integer, Symbol
 from smelt.nest.ir import Alloc, Axis, Block, For, Kernel, Let, Stage
 from smelt.nest.primitives.caches import cache_read, cache_write, set_scope, storage_align
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
+from smelt.nest.primitives.reindexed import reindex_cache_read, reindex_cache_write
 from smelt.nest.scopes import place_of_stage
 from smelt.nest.tree import rewritten, stages, walk, with_body
 from smelt.ops import ops
@@ -180,6 +181,29 @@ def test_scopes_and_alignment() -> None:
     refused("SM1032", lambda: set_scope(kernel, "B", 0, "attic"))
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 2, 32, 0), "dimension 2")
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 0, 0, 0), "positive")
+
+
+def test_copies_in_an_order_of_ones_own() -> None:
+    kernel = chain()
+    read, name = reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: (j, i // 2, i % 2))
+    assert name == "B_shared" and alloc(read, name).shape == (8, 6, 2)
+    same(kernel, read)
+    written, name = reindex_cache_write(read, "C", 0, "local", lambda i, j: j * 12 + i)
+    assert alloc(written, name).shape == (96,)
+    same(kernel, written)
+    both = shared_loop()
+    near, name = reindex_cache_read(both, "B", 0, "local", lambda i, j: (j, i))
+    assert order(near) == ["A", "A_local", "B", "C"] and extents_of(near, name) == [12, 4]
+    same(both, near)
+    tiled = split(shared_loop(), "C", 1, 3)
+    same(both, reindex_cache_read(tiled, "C", 0, "local", lambda i, j: (j, i))[0])
+    refused("SM1035", lambda: reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: j), "v_i, v_j")
+    refused("SM1035", lambda: reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: i + j))
+    refused("SM1035", lambda: reindex_cache_write(kernel, "C", 0, "shared", lambda i: i))
+    refused(
+        "SM1031", lambda: reindex_cache_read(kernel, "D", 0, "shared", lambda i, j: (i, j)), "single place"
+    )
+    refused("SM1032", lambda: reindex_cache_read(kernel, "C", 0, "attic", lambda i, j: (i, j)))
 
 
 def test_loads_of_the_copy_are_the_only_change() -> None:

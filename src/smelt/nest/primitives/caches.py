@@ -54,8 +54,8 @@ def cache_read(
     """
     what = f"cache_read of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, reads(stage_of(place)), "reads", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, reads(stage_of(place)), "reads", what)
+    check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
     writer = _writer_before(kernel, place, name, users, what)
     copy = _Copy.of(kernel, place, name, scope, writer, users)
@@ -81,8 +81,8 @@ def cache_write(
     what = f"cache_write of {stage}"
     place = stage_place(kernel, stage, what)
     target = stage_of(place)
-    name = _chosen(buffer, writes(target), "writes", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, writes(target), "writes", what)
+    check_memory(scope, what)
     order = members(scope_body(kernel, place.scope))
     for other in order:
         if other is not target and name in writes(other):
@@ -114,8 +114,8 @@ def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kern
     """
     what = f"set_scope of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, writes(stage_of(place)), "writes", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, writes(stage_of(place)), "writes", what)
+    check_memory(scope, what)
     return _with_alloc(kernel, name, what, scope="" if scope == "global" else scope)
 
 
@@ -130,7 +130,7 @@ def storage_align(
     """
     what = f"storage_align of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, writes(stage_of(place)), "writes", what)
+    name = chosen(buffer, writes(stage_of(place)), "writes", what)
     shape = shapes_of(kernel)[name]
     if not -len(shape) <= axis < len(shape):
         raise Refused("SM1034", what, f"{name} has {len(shape)} dimensions, not a dimension {axis}")
@@ -192,7 +192,7 @@ class _Copy:
             if last:
                 number, piece = len(body.stmts), Block((_child(body, writer)[1],))
             else:
-                loops, number, child = _meeting(body, writer, users)
+                loops, number, child = meeting(body, writer, users)
                 path, piece = [*path, *loops], Block((child,))
         facts = Facts(
             {axis.var: axis.begin + axis.extent for stage in outer for axis in stage.axes}
@@ -241,34 +241,7 @@ class _Copy:
 
     def inserted(self, nest: Stmt) -> Kernel:
         """The kernel with the copy in its place, and its memory at the start of the scope."""
-
-        def visit(block: Block, path: tuple[For | Stage, ...]) -> Block:
-            stmts = list(block.stmts)
-            if not path:
-                stmts.insert(self.number, nest)
-                return Block(tuple(stmts))
-            for number, stmt in enumerate(stmts):
-                if stmt is path[0]:
-                    assert isinstance(stmt, (For, Stage))
-                    stmts[number] = replace(stmt, body=visit(stmt.body, path[1:]))
-                elif place_inside(stmt, path[0]):
-                    stmts[number] = with_blocks(stmt, lambda inner: visit(inner, path))
-            return Block(tuple(stmts))
-
-        def place_inside(stmt: Stmt, wanted: Stmt) -> bool:
-            return any(each is wanted for each in walk(Block((stmt,))))
-
-        body = visit(self.kernel.body, self.path)
-        if self.scope is None:
-            return with_body(self.kernel, _with_allocs(body, self.alloc))
-        name = self.scope.name
-
-        def put(stmt: Stmt) -> Sequence[Stmt] | None:
-            if isinstance(stmt, Stage) and stmt.name == name:
-                return (replace(stmt, body=_with_allocs(stmt.body, self.alloc)),)
-            return None
-
-        return with_body(self.kernel, rewritten(body, put))
+        return insert_at(self.kernel, self.path, self.number, nest, self.scope, self.alloc)
 
     def redirected(self, kernel: Kernel, users: Sequence[Stage], *, loads: bool, stores: bool) -> Kernel:
         """The kernel with the accesses of some blocks going to the copy."""
@@ -294,6 +267,42 @@ class _Copy:
         return with_body(kernel, rewritten(kernel.body, visit))
 
 
+def insert_at(
+    kernel: Kernel,
+    path: Sequence[For | Stage],
+    number: int,
+    nest: Stmt,
+    scope: Stage | None,
+    alloc: Alloc,
+) -> Kernel:
+    """The kernel with a nest before some statement inside of ``path``, and memory at the start of a scope."""
+
+    def visit(block: Block, path: Sequence[For | Stage]) -> Block:
+        stmts = list(block.stmts)
+        if not path:
+            stmts.insert(number, nest)
+            return Block(tuple(stmts))
+        for place, stmt in enumerate(stmts):
+            if stmt is path[0]:
+                assert isinstance(stmt, (For, Stage))
+                stmts[place] = replace(stmt, body=visit(stmt.body, path[1:]))
+            elif any(each is path[0] for each in walk(Block((stmt,)))):
+                stmts[place] = with_blocks(stmt, lambda inner: visit(inner, path))
+        return Block(tuple(stmts))
+
+    body = visit(kernel.body, path)
+    if scope is None:
+        return with_body(kernel, _with_allocs(body, alloc))
+    name = scope.name
+
+    def put(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Stage) and stmt.name == name:
+            return (replace(stmt, body=_with_allocs(stmt.body, alloc)),)
+        return None
+
+    return with_body(kernel, rewritten(body, put))
+
+
 def _with_allocs(body: Block, alloc: Alloc) -> Block:
     """The block with one more piece of memory behind those at its start."""
     first = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), len(body.stmts))
@@ -308,7 +317,7 @@ def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
     raise KeyError(stage.name)
 
 
-def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
+def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
     """Where the ways to a writer and to the first of its users part: the loops around, before which
     statement, and the statement that the writer is in.
     """
@@ -317,7 +326,7 @@ def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[
     number, child = _child(block, writer)
     other, _ = _child(block, first)
     if number == other and not isinstance(child, Stage):
-        loops, place, piece = _meeting(child.body, writer, [first])  # type: ignore[union-attr]
+        loops, place, piece = meeting(child.body, writer, [first])  # type: ignore[union-attr]
         return ([child, *loops] if isinstance(child, For) else loops), place, piece
     return [], other, child
 
@@ -339,7 +348,7 @@ def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...
 # -- what is asked for ---------------------------------------------------------------------------------------
 
 
-def _chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
+def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
     listed = ", ".join(names) or "nothing"
     if isinstance(buffer, str):
         if buffer not in names:
@@ -352,7 +361,7 @@ def _chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> st
     return names[buffer]
 
 
-def _check_scope(scope: str, what: str) -> None:
+def check_memory(scope: str, what: str) -> None:
     if not scope.startswith(SCOPES):
         raise Refused("SM1032", what, f"there is no memory {scope!r}", "global, shared or local")
 

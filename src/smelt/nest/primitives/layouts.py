@@ -369,7 +369,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     limits = {axis.var: axis.begin + axis.extent for axis in target.axes}
     own = set(limits)
     stored = buffer in writes(target)
-    found = _indices(target, buffer, limits)
+    found = indices_of(target, buffer, limits)
     if len(found) != 1:
         why = f"it uses {buffer} at {len(found)} places" if found else f"it does not use {buffer}"
         raise Refused("SM1031", what, why)
@@ -420,7 +420,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     return _beside(kernel, place, new, copy, alloc, after=stored), name
 
 
-def _indices(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:
+def indices_of(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:
     """The indices at which a block uses a buffer."""
     found = set()
     for stmt in walk(Block((stage,))):
