@@ -245,7 +245,7 @@ class PlaceMoves:
         if isinstance(block_or_loop, str) or hasattr(block_or_loop, "name_hint"):
             target = self._stage_name(block_or_loop)
         else:
-            target = self._target(block_or_loop)
+            target = self._block_or_loop(block_or_loop)
         intrinsic = TensorIntrin.get(tensor_intrin).intrinsic
         changed = blocks.tensorize(self._kernel, target, intrinsic, preserve_unit_iters)
         given = {"block_or_loop": block_or_loop, "tensor_intrin": tensor_intrin}
@@ -254,7 +254,7 @@ class PlaceMoves:
     def _axes(self, name: str) -> int:
         return len(stage_of(stage_place(self._kernel, name, name)).axes)
 
-    def _target(self, given: Any) -> str | Symbol:
+    def _block_or_loop(self, given: Any) -> str | Symbol:
         """A stage's name or a loop's variable, whichever a reference is of."""
         if type(given).__name__.startswith("Block"):
             return self._stage_name(given)
