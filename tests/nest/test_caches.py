@@ -8,7 +8,7 @@ import pytest
 from sympy import Integer, Symbol
 
 from smelt.nest.ir import Alloc, Axis, Block, For, Kernel, Let, Stage
-from smelt.nest.primitives.caches import cache_read, cache_write, set_scope, storage_align
+from smelt.nest.primitives.caches import cache_inplace, cache_read, cache_write, set_scope, storage_align
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
 from smelt.nest.primitives.reindexed import reindex_cache_read, reindex_cache_write
 from smelt.nest.scopes import place_of_stage
@@ -181,6 +181,28 @@ def test_scopes_and_alignment() -> None:
     refused("SM1032", lambda: set_scope(kernel, "B", 0, "attic"))
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 2, 32, 0), "dimension 2")
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 0, 0, 0), "positive")
+
+
+def test_a_block_that_overwrites_what_it_reads() -> None:
+    kernel = chain()
+    first = stage(kernel, "C")
+    read = replace(first.body.stmts[-1], buffer="B")
+    new = replace(first, body=Block((*first.body.stmts[:-1], read)))
+    later = stage(kernel, "D")
+    loads = tuple(
+        replace(s, args=("B", s.args[1])) if isinstance(s, Let) and s.op == "load" else s
+        for s in later.body.stmts
+    )
+    last = replace(later, body=Block(loads))
+    own = with_body(
+        kernel, rewritten(kernel.body, lambda s: (new,) if s is first else (last,) if s is later else None)
+    )
+    same(kernel, own)
+    cached, into, back = cache_inplace(own, "C", 0, "local")
+    assert (into, back) == ("B_local", "B_local_1")
+    assert order(cached) == ["B", "B_local", "C", "B_local_1", "D"]
+    same(kernel, cached)
+    refused("SM1031", lambda: cache_inplace(own, "D", 0, "local"), "does not write")
 
 
 def test_copies_in_an_order_of_ones_own() -> None:

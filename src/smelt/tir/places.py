@@ -140,6 +140,13 @@ class PlaceMoves:
         given |= {"consumer_blocks": list(consumer_blocks)} if consumer_blocks else {}
         return self._step(changed, "cache_write", given, [made])[0]
 
+    def cache_inplace(self, block: Block, read_buffer_index: int | str, storage_scope: str) -> list[Block]:
+        """Read and write memory of the block's own (`smelt.nest.primitives.caches.cache_inplace`)."""
+        name, number = self._stage_name(block), _buffer_name(read_buffer_index)
+        changed, *made = caches.cache_inplace(self._kernel, name, number, storage_scope)
+        given = {"block": block, "read_buffer_index": read_buffer_index, "storage_scope": storage_scope}
+        return self._step(changed, "cache_inplace", given, made)
+
     def reindex(self, block: Block, buffer: Any) -> Block:
         """Use a buffer in the order of the block's axes (`smelt.nest.primitives.layouts.reindex`)."""
         name = self._stage_name(block)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from sympy import Expr
+from sympy import Expr, Symbol
 from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Guard, Kernel, Let, Stage, Stmt, Store
 from smelt.nest.primitives.compact import covered
 from smelt.nest.primitives.copies import Values
 from smelt.nest.primitives.places import comparison, conjunction, shapes_of
@@ -101,6 +101,51 @@ def cache_write(
     changed = copy.inserted(copy.stage(into_cache=False))
     changed = copy.redirected(changed, [target], loads=True, stores=True)
     return copy.redirected(changed, near, loads=True, stores=False), copy.name
+
+
+def cache_inplace(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> tuple[Kernel, str, str]:
+    """Let a block that reads and writes a buffer do so in memory of its own, filled before and copied back
+    behind; gives the blocks of the two copies.
+
+    for i: X[i] = f(X[i])   →   for i: X_local[i] = X[i]; X_local[i] = f(X_local[i]); X[i] = X_local[i]
+
+    Raises:
+        ScheduleError: SM1020 there is no such block; SM1031 it does not both read and write the buffer;
+        SM1032 there is no such memory.
+    """
+    what = f"cache_inplace of {stage}"
+    place = stage_place(kernel, stage, what)
+    target = stage_of(place)
+    name = chosen(buffer, reads(target), "reads", what)
+    if name not in writes(target):
+        raise Refused("SM1031", what, f"it reads {name}, and does not write it")
+    check_memory(scope, what)
+    path: list[For | Stage] = [*([place.scope] if place.scope else []), *place.loops]
+    parent = place.around[-1] if place.around else None
+    around = kernel.body if parent is None else parent.body
+    number = next(n for n, stmt in enumerate(around.stmts) if stmt is target)
+    extents: dict[Symbol, Expr] = {each.var: each.end for each in path if isinstance(each, For)}
+    outer = [each for each in place.around if isinstance(each, Stage)]
+    extents |= {axis.var: axis.begin + axis.extent for each in outer for axis in each.axes}
+    facts, shape = Facts(extents), shapes_of(kernel)[name]
+    if isinstance(parent, Guard):
+        raise Refused("SM1031", what, "it is computed under a condition")
+    box = touched(target, name, facts, shape=shape)
+    assert box is not None
+    cache = unique_name(f"{name}_{scope.replace('.', '_')}", buffer_names(kernel) | stage_names(kernel))
+    alloc = Alloc(cache, _dtype_of(kernel, name), shape, "" if scope == "global" else scope)
+    spans = _sized(box, shape, facts)
+    back = _Copy(kernel, name, alloc, tuple(path), number + 1, place.scope, spans, True, facts)
+    second = back.stage(into_cache=False)
+    written = back.inserted(second, unique_name(cache, {*stage_names(kernel), cache}))
+    changed = back.redirected(written, [target], loads=True, stores=True)
+    place = stage_place(changed, stage, what)  # the tree has changed on the way
+    path = [*([place.scope] if place.scope else []), *place.loops]
+    around = place.around[-1].body if place.around else changed.body
+    number = next(n for n, stmt in enumerate(around.stmts) if stmt is place.stmt)
+    first = _Copy(changed, name, alloc, tuple(path), number, place.scope, spans, True, facts)
+    made = insert_at(changed, path, number, first.stage(into_cache=True), place.scope, None)
+    return made, cache, unique_name(cache, {*stage_names(kernel), cache})
 
 
 def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kernel:
@@ -239,8 +284,15 @@ class _Copy:
             nest = replace(loop, body=Block((nest,)))
         return nest
 
-    def inserted(self, nest: Stmt) -> Kernel:
-        """The kernel with the copy in its place, and its memory at the start of the scope."""
+    def inserted(self, nest: Stmt, name: str = "") -> Kernel:
+        """The kernel with the copy in its place, under another name where one is given, and its memory at
+        the start of the scope.
+        """
+        if name:
+            block = Block((nest,))
+            (nest,) = rewritten(
+                block, lambda stmt: (replace(stmt, name=name),) if isinstance(stmt, Stage) else None
+            ).stmts
         return insert_at(self.kernel, self.path, self.number, nest, self.scope, self.alloc)
 
     def redirected(self, kernel: Kernel, users: Sequence[Stage], *, loads: bool, stores: bool) -> Kernel:
@@ -273,7 +325,7 @@ def insert_at(
     number: int,
     nest: Stmt,
     scope: Stage | None,
-    alloc: Alloc,
+    alloc: Alloc | None,
 ) -> Kernel:
     """The kernel with a nest before some statement inside of ``path``, and memory at the start of a scope."""
 
@@ -291,6 +343,8 @@ def insert_at(
         return Block(tuple(stmts))
 
     body = visit(kernel.body, path)
+    if alloc is None:
+        return with_body(kernel, body)
     if scope is None:
         return with_body(kernel, _with_allocs(body, alloc))
     name = scope.name
