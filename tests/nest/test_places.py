@@ -19,7 +19,7 @@ from smelt.nest.primitives.inline import compute_inline, inverted, reverse_compu
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
 from smelt.nest.scopes import place_of_stage
 from smelt.nest.stages import Fresh, dissolve, names_of
-from smelt.nest.tree import replace_loop, stages, walk, with_body
+from smelt.nest.tree import replace_loop, rewritten, stages, walk, with_body
 from smelt.ops import ops
 from smelt.records import replace
 from smelt.symbolic import loop_var
@@ -381,6 +381,35 @@ def test_an_index_that_loses_something_cannot_be_turned_around() -> None:
     assert isinstance(inverted((Mod(i, 3),), (p,), {i: Integer(6)}), str)
 
 
+def padded(low: int, size: int) -> Kernel:
+    """C[i] is B[i - low] where that is in B, and 0 elsewhere."""
+
+    def inside(i: Any) -> Any:
+        at, first = ops.index_expr(i, torch.int64), ops.constant(low, torch.int64)
+        last = ops.constant(low + 6, torch.int64)
+        return ops.logical_and(ops.ge(at, first), ops.lt(at, last))
+
+    p = Program(A=(6,))
+    p.compute("B", (6,), lambda i: ops.mul(load("A", i), number(3.0)))
+    p.compute("C", (size,), lambda i: ops.masked(inside(i), lambda: load("B", i - low), 0.5))
+    return p.kernel("C")
+
+
+def test_elements_that_load_nothing_are_computed_too() -> None:
+    """The border of a padded buffer has no element of the producer's: no turn of its loops would make it."""
+    for kernel in (padded(2, 10), padded(0, 7)):
+        i = loops_of(kernel, "B")[0]
+        refused(
+            "SM1027", lambda kernel=kernel, i=i: reverse_compute_at(kernel, "C", i), "would not be computed"
+        )
+        refused("SM1030", lambda kernel=kernel: reverse_compute_inline(kernel, "C"))
+        same(kernel, compute_at(kernel, "B", loops_of(kernel, "C")[0]))
+        same(kernel, compute_inline(kernel, "B"))
+    kernel = padded(0, 6)
+    same(kernel, reverse_compute_at(kernel, "C", loops_of(kernel, "B")[0]))
+    same(kernel, reverse_compute_inline(kernel, "C"))
+
+
 # -- memory --------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +458,46 @@ def test_memory_that_outlives_a_turn_stays() -> None:
     same(kernel, small, exactly=False)
 
 
+def test_a_value_is_taken_before_the_next_turn_overwrites_it() -> None:
+    """A[0] is another number in each turn of i; B[i] keeps it."""
+    p = Program(X=(6,))
+    p.compute("A", (6,), lambda i: ops.mul(load("X", i), number(2.0)))
+    p.compute("B", (6,), lambda i: ops.add(load("A", i), number(1.0)))
+    p.compute("C", (6,), lambda i: ops.mul(load("B", i), number(3.0)))
+    kernel = p.kernel("C")
+    near = reverse_compute_at(kernel, "B", loops_of(kernel, "A")[0])
+    first, second = stage(near, "A"), stage(near, "B")
+    store = replace(first.body.stmts[-1], index=(Integer(0),))
+    read = replace(second.body.stmts[0], args=("A", (Integer(0),)))
+    one = replace(first, body=Block((*first.body.stmts[:-1], store)))
+    two = replace(second, body=Block((read, *second.body.stmts[1:])))
+    changed = with_body(
+        near,
+        rewritten(near.body, lambda s: (one,) if s is first else (two,) if s is second else None),
+    )
+    same(kernel, changed)
+    refused("SM1024", lambda: compute_inline(changed, "B"), "later turns")
+    refused("SM1024", lambda: compute_at(changed, "B", loops_of(changed, "C")[0]), "later turns")
+
+
+def window() -> Kernel:
+    """B[i] is the sum of three neighbours of A's double, C of two of B's."""
+    p = Program(X=(9,))
+    p.compute("A", (9,), lambda i: ops.mul(load("X", i), number(2.0)))
+    p.reduce("B", (7,), (3,), lambda i, k: load("A", i + k))
+    p.compute("C", (6,), lambda i: ops.sub(load("B", i), load("B", i + 1)))
+    return p.kernel("C")
+
+
+def turned() -> Kernel:
+    """Pieces of four, and back in another order."""
+    p = Program(X=(12,))
+    p.compute("A", (3, 4), lambda i, j: ops.mul(load("X", 4 * i + j), number(2.0)))
+    p.compute("B", (12,), lambda i: load("A", FloorDiv(i, 4), Mod(i, 4)))
+    p.compute("C", (4, 3), lambda i, j: ops.add(load("B", 11 - 3 * i - j), load("X", i)))
+    return p.kernel("C")
+
+
 # -- all together --------------------------------------------------------------------------------------------
 
 
@@ -436,7 +505,7 @@ def test_memory_that_outlives_a_turn_stays() -> None:
 def test_random_moves_keep_what_is_computed(seed: int) -> None:
     """Whatever is not refused leaves the results as they are: as stages, as loops, in compacted memory."""
     chosen = random.Random(seed)
-    first = chosen.choice([chain(5, 4), product(4, 3, 3), chain(6, 3)])
+    first = chosen.choice([chain(5, 4), product(4, 3, 3), window(), padded(1, 8), turned()])
     kernel, done, whys = first, 0, []
     for _ in range(8):
         names = [each.name for each in stages(kernel.body)]

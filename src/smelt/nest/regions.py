@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sympy
 from sympy import Eq, Expr, Symbol
+from sympy.core.relational import Ge, Gt, Le, Lt, Relational
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
@@ -18,7 +19,7 @@ from smelt.nest.ir import AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt
 from smelt.nest.tree import blocks_of, map_condition
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, simplify
-from smelt.symbolic.affine import divided, expand, replaced, symbols_in, times, total
+from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
 from smelt.symbolic.bounds import bounds, is_nonnegative
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -175,7 +176,7 @@ class Access:
     """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops
     in it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
     ``limits``: the ranges of what ``own`` speaks of; ``guards``: the conditions under which it happens.
-    ``whole``: more may be touched than the element.
+    ``whole``: more may be touched than the element; ``masked``: it happens only where a mask holds.
     """
 
     buffer: str
@@ -187,6 +188,7 @@ class Access:
     limits: tuple[tuple[Symbol, Interval], ...]
     whole: bool = False
     guards: tuple[Boolean, ...] = ()
+    masked: bool = False
 
 
 def found_accesses(piece: Stmt | Block) -> list[Access]:
@@ -206,6 +208,7 @@ def _collect(
     limits: Ranges,
     guards: tuple[Boolean, ...],
     found: list[Access],
+    masked: bool = False,
 ) -> None:
     def placed(expr: Expr) -> Expr:
         return replaced(expr, values)
@@ -214,7 +217,7 @@ def _collect(
         buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None, whole: bool = False
     ) -> None:
         at = tuple(map(placed, index))
-        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards))
+        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards, masked))
 
     for stmt in block.stmts:
         if isinstance(stmt, For):
@@ -250,7 +253,7 @@ def _collect(
                     keep(name, stmt.into, True, whole=True)
         else:
             for part in blocks_of(stmt):
-                _collect(part, values, loops, limits, guards, found)
+                _collect(part, values, loops, limits, guards, found, True)
 
 
 def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:
@@ -321,6 +324,53 @@ def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = 
             low, high = intersection(other, whole, facts)
         if not facts.at_most(one[0], low) or not facts.at_most(high, one[1]):
             return False
+    return True
+
+
+# -- is all of a box touched? --------------------------------------------------------------------------------
+
+
+def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> bool:
+    """Whether a condition only leaves out what is outside of the buffer."""
+    return isinstance(condition, Relational) and any(
+        _is_bound(condition, expr, size) for expr, size in zip(access.index, shape, strict=True)
+    )
+
+
+def _is_bound(condition: Relational, expr: Expr, size: Expr) -> bool:
+    """Whether a comparison holds for every ``expr`` from 0 to ``size - 1``."""
+    gap = expand(condition.lhs - condition.rhs)
+    strict = int(isinstance(condition, (Gt, Lt)))
+    if isinstance(condition, (Le, Lt)):
+        gap = -gap
+    elif not isinstance(condition, (Ge, Gt)):
+        return False
+    rising, falling = expand(gap - expr - strict), expand(gap + expr - size + 1 - strict)
+    return any(bool(rest.is_Integer and rest >= 0) for rest in (rising, falling))
+
+
+def is_dense(access: Access, facts: Facts) -> bool:
+    """Whether the loops of an access go through every element of its box."""
+    seen: set[Symbol] = set()
+    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
+    spans = dict(access.loops)
+    for expr in access.index:
+        rest, parts = inside.simple(expr), []
+        for var in [each for each in spans if each in symbols_in(expr)]:
+            step, rest = linear(rest, var)
+            low, high = spans[var]
+            count = expand(high - low + 1)
+            if var in seen or not step.is_Integer or step <= 0 or not symbols_in(low).isdisjoint(spans):
+                return False
+            seen.add(var)
+            parts.append((step, count))
+        if not symbols_in(rest).isdisjoint(spans):
+            return False
+        reach: Expr = ONE
+        for step, count in sorted(parts, key=lambda part: int(part[0])):
+            if not facts.at_most(step, reach):
+                return False
+            reach = expand(reach + step * (count - 1))
     return True
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from sympy import Symbol
+
 from smelt.nest.ir import Alloc, AxisKind, Block, For, Kernel, Nested, SortRow, Stage, Stmt, Store
 from smelt.nest.tree import accesses, blocks_of, stages, walk, with_blocks
 from smelt.records import dataclass, replace
@@ -172,6 +174,18 @@ def _reads_itself(stage: Stage) -> str | None:
             return "it sorts rows"
     read = [name for name in own if name in reads(stage)]
     return f"it reads {read[0]}, which it writes" if read else None
+
+
+def written_again(stage: Stage, names: Iterable[str], loops: set[Symbol]) -> str | None:
+    """A buffer of which a stage may give an element several values in turns of loops, as it adds to it or its
+    index does not say which turn it is; None where there is none.
+    """
+    moving = {axis.var for axis in stage.axes if not loops.isdisjoint(axis.value.free_symbols)}
+    for buffer, index, is_store in accesses(Block((stage,))):
+        said = set().union(*(expr.free_symbols for expr in index)) if index else set()
+        if is_store and buffer in names and not moving <= said:
+            return buffer
+    return None
 
 
 # -- taking out and putting in -------------------------------------------------------------------------------

@@ -6,14 +6,25 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 from sympy import Eq, Expr, Symbol
-from sympy.core.relational import Ge, Gt, Le, Lt, Relational
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Let, LoopKind, Prefetch, SortRow, Stmt, Store
-from smelt.nest.regions import Access, Box, Facts, box_of, covers, extent, found_accesses, touched, union
+from smelt.nest.regions import (
+    Access,
+    Box,
+    Facts,
+    box_of,
+    covers,
+    extent,
+    found_accesses,
+    is_dense,
+    keeps_inside,
+    touched,
+    union,
+)
 from smelt.nest.tree import rewritten, walk, with_body
 from smelt.records import replace
-from smelt.symbolic.affine import expand, linear, symbols_in
+from smelt.symbolic.affine import expand, symbols_in
 
 ZERO = sympy.Integer(0)
 
@@ -117,8 +128,8 @@ def _written(stmt: Stmt, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr
         begins = {var: low for var, (low, _) in access.loops}
         loops = begins.keys()
         guards = [each for each in access.guards if not _first_turn(each, access, {**inner, **begins})]
-        guards = [each for each in guards if not _keeps_inside(each, access, alloc.shape)]
-        dense = _is_dense(access, facts)
+        guards = [each for each in guards if not keeps_inside(each, access, alloc.shape)]
+        dense = is_dense(access, facts)
         if dense and all(loops.isdisjoint(each.free_symbols) for each in guards):
             box = box_of(access, facts)
             found.append((box, frozenset(guards)))
@@ -137,50 +148,6 @@ def _first_turn(condition: Boolean, access: Access, begins: Mapping[Symbol, Expr
     if not symbols <= begins.keys() or any(not symbols.isdisjoint(symbols_in(expr)) for expr in access.index):
         return False
     return bool(expand(gap.xreplace({var: begins[var] for var in symbols})) == 0)
-
-
-def _keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> bool:
-    """Whether a condition only leaves out what is outside of the buffer."""
-    return isinstance(condition, Relational) and any(
-        _is_bound(condition, expr, size) for expr, size in zip(access.index, shape, strict=True)
-    )
-
-
-def _is_bound(condition: Relational, expr: Expr, size: Expr) -> bool:
-    """Whether a comparison holds for every ``expr`` from 0 to ``size - 1``."""
-    gap = expand(condition.lhs - condition.rhs)
-    strict = int(isinstance(condition, (Gt, Lt)))
-    if isinstance(condition, (Le, Lt)):
-        gap = -gap
-    elif not isinstance(condition, (Ge, Gt)):
-        return False
-    rising, falling = expand(gap - expr - strict), expand(gap + expr - size + 1 - strict)
-    return any(bool(rest.is_Integer and rest >= 0) for rest in (rising, falling))
-
-
-def _is_dense(access: Access, facts: Facts) -> bool:
-    """Whether the loops of an access go through every element of its box."""
-    seen: set[Symbol] = set()
-    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
-    spans = dict(access.loops)
-    for expr in access.index:
-        rest, parts = inside.simple(expr), []
-        for var in [each for each in spans if each in symbols_in(expr)]:
-            step, rest = linear(rest, var)
-            low, high = spans[var]
-            count = expand(high - low + 1)
-            if var in seen or not step.is_Integer or step <= 0 or not symbols_in(low).isdisjoint(spans):
-                return False
-            seen.add(var)
-            parts.append((step, count))
-        if not symbols_in(rest).isdisjoint(spans):
-            return False
-        reach: Expr = sympy.Integer(1)
-        for step, count in sorted(parts, key=lambda part: int(part[0])):
-            if not facts.at_most(step, reach):
-                return False
-            reach = expand(reach + step * (count - 1))
-    return True
 
 
 # -- moving and shrinking ------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from torch.utils._sympy.functions import Mod
 
 from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.copies import Values, copied
-from smelt.nest.primitives.places import conditions_on_axes, implied
+from smelt.nest.primitives.places import conditions_on_axes, implied, may_load_only, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
-from smelt.nest.regions import Facts, Interval
+from smelt.nest.regions import Facts, Interval, found_accesses, interval
 from smelt.nest.scopes import (
     Place,
     consumers,
@@ -29,11 +29,12 @@ from smelt.nest.scopes import (
     scope_body,
     without,
     writes,
+    written_again,
 )
 from smelt.nest.tree import map_condition, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic import simplify
-from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
+from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
 
 ZERO = sympy.Integer(0)
 
@@ -122,6 +123,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         found = f"{missing[0].label or missing[0].var} is not in it" if missing else found
     if isinstance(found, str):
         raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+    _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
         names: dict[str, str] = dict.fromkeys(loads, made.value)
@@ -195,13 +197,12 @@ def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: st
                 )
         if name in local - top and place.scope is None:
             raise Refused("SM1024", what, f"{name} is memory of a loop's turn")
+    around = {each.var for each in place.loops}
     for other in order[:here]:
-        shared = [name for name in writes(other) if name in reads(target)]
-        around = {each.var for each in place.loops}
-        for axis in other.axes:
-            if shared and axis.kind is not AxisKind.SPATIAL and axis.value.free_symbols & around:
-                why = f"it reads {shared[0]} while {other.name} is still adding to that"
-                raise Refused("SM1024", what, why)
+        again = written_again(other, reads(target), around)
+        if again is not None:
+            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            raise Refused("SM1024", what, why)
 
 
 def _check_loads(kernel: Kernel, target: Stage, buffer: str, what: str) -> None:
@@ -265,6 +266,22 @@ def _without_loads(steps: Sequence[Stmt], loads: set[str]) -> list[Stmt]:
     return kept
 
 
+def _check_all_made(kernel: Kernel, target: Stage, maker: Stage, buffer: str, what: str) -> None:
+    """A consumer that loads only under a mask must have an element of the producer's for each of its own."""
+    loads = [each for each in found_accesses(target.body) if each.buffer == buffer]
+    if not all(each.masked for each in loads):
+        return
+    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in target.axes}
+    ranges = [(axis.var, (axis.begin, axis.begin + axis.extent - 1)) for axis in maker.axes]
+    stores = [replace(each, loops=(*ranges, *each.loops)) for each in found_accesses(maker.body)]
+    whole = not conditions_on_axes(maker) and may_load_only(
+        loads[0], limits, stores, shapes_of(kernel)[buffer]
+    )
+    if not whole:
+        why = f"{maker.name} does not make an element of {buffer} for each of its own"
+        raise Refused("SM1030", what, why)
+
+
 def _check_order(kernel: Kernel, place: Place, maker: Stage, what: str) -> None:
     """Between the producer and the stage nothing may touch what the stage writes, or write what it reads."""
     target = stage_of(place)
@@ -317,7 +334,7 @@ def inverted(
 ) -> dict[Symbol, Expr] | str:
     """For which axes an index is ``at``: axes by expressions of ``at``; or why that is not known.
 
-    >>> from smelt.symbolic import loop_var
+    >>> from smelt.symbolic import FloorDiv, loop_var
     >>> i, j, p, q = map(loop_var, "ijpq")
     >>> sixteen = sympy.Integer(16)
     >>> inverted((16 * i + j,), (p,), {i: sixteen, j: sixteen})
@@ -325,80 +342,75 @@ def inverted(
     >>> inverted((FloorDiv(i, 16), Mod(i, 16)), (p, q), {i: sympy.Integer(64)})
     {i: 16*p + q}
     """
-    known = [(expand(expr), value) for expr, value in zip(index, at, strict=True)]
+    known = [(simplify(expand(expr), extents), value) for expr, value in zip(index, at, strict=True)]
     found: dict[Symbol, Expr] = {}
     while known:
-        known = _joined(known)
-        rest = []
-        for expr, value in known:
-            part = _digits(expr, value, extents)
-            if part is None:
-                rest.append((expr, value))
-                continue
-            for var, made in part.items():
-                if var in found and found[var] != made:
-                    return f"{var} is in two of its dimensions"
-                found[var] = made
-        if len(rest) == len(known):
-            return f"{rest[0][0]} is no sum of digits"
-        known = [(expr, value) for expr, value in rest if not symbols_in(expr).issubset(found)]
+        before = known
+        known = []
+        for expr, value in _joined(before, extents):
+            parts = _digits(expr, value, extents)
+            for part, made in parts.items():
+                if not isinstance(part, Symbol):
+                    known.append((part, made))
+                elif found.setdefault(part, made) != made:
+                    return f"{part} is in two of its dimensions"
+        known = [(expr, value) for expr, value in known if not symbols_in(expr) <= found.keys()]
+        if known and set(known) == set(before):
+            return f"{known[0][0]} is no sum of digits"
     return found
 
 
 Known = list[tuple[Expr, Expr]]
 
 
-def _joined(known: Known) -> Known:
+def _joined(known: Known, extents: Mapping[Symbol, Expr]) -> Known:
     """``y + x // f`` and ``x % f`` become ``f * y + x``."""
     for number, (expr, value) in enumerate(known):
         if not isinstance(expr, Mod):
             continue
         base, modulus = expr.args
+        wanted = simplify(divided(base, modulus), extents)
         for other, (quotient, above) in enumerate(known):
-            wanted = divided(base, modulus)
-            if other != number and wanted in sympy.Add.make_args(quotient):
-                rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
+            rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
+            if other == number:
+                continue
+            if wanted in sympy.Add.make_args(quotient):
                 whole = expand((quotient - wanted) * modulus + base)
-                return _joined([*rest, (whole, expand(above * modulus + value))])
-            if (
-                other != number
-                and isinstance(quotient, Mod)
-                and quotient.args[0] == wanted
-                and modulus.is_Integer
-            ):
-                rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
-                return _joined(
-                    [*rest, (Mod(base, quotient.args[1] * modulus), expand(above * modulus + value))]
-                )
+                return _joined([*rest, (whole, expand(above * modulus + value))], extents)
+            if isinstance(quotient, Mod) and quotient.args[0] == wanted and modulus.is_Integer:
+                whole = Mod(base, quotient.args[1] * modulus)
+                return _joined([*rest, (whole, expand(above * modulus + value))], extents)
     return known
 
 
-def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Symbol, Expr] | None:
-    """The axes of a sum in which each is a digit, from its value."""
-    axes = symbols_in(expr) & extents.keys()
-    parts: list[tuple[Expr, Symbol]] = []
-    rest = expr
-    for var in axes:
-        coefficient, rest = linear(rest, var)
-        if not coefficient.is_number and not symbols_in(coefficient).isdisjoint(extents):
-            return None
-        parts.append((coefficient, var))
-    if not symbols_in(rest).isdisjoint(extents):
-        return None
-    value = expand(value - rest)
+def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Expr, Expr]:
+    """What is added up in a sum in which everything is a digit, from its value; the sum itself where that is
+    not so.
+    """
+    limits = {var: (ZERO, size - 1) for var, size in extents.items()}
+    parts: list[tuple[Expr, Expr, Expr]] = []
+    rest: list[Expr] = []
+    for term in sympy.Add.make_args(expr):
+        if symbols_in(term).isdisjoint(extents):
+            rest.append(term)
+            continue
+        coefficient, part = term.as_coeff_Mul()
+        span = interval(part, limits, Facts(extents))
+        if span is None or span[0] != 0 or not coefficient.is_Integer:
+            return {expr: value}
+        parts.append((coefficient, part, expand(span[1] + 1)))
+    value = expand(value - sympy.Add(*rest))
     if len(parts) == 1 and abs(parts[0][0]) == 1:
-        ((coefficient, var),) = parts
-        return {var: expand(value * coefficient)}
-    if not all(coefficient.is_Integer and coefficient > 0 for coefficient, _ in parts):
-        return None
-    parts.sort(key=lambda part: -int(part[0]))
-    for (above, _), (below, var) in pairwise(parts):
-        if expand(below * extents[var]) != above:
-            return None
-    if parts and parts[-1][0] != 1:
-        return None
-    found: dict[Symbol, Expr] = {}
-    for number, (coefficient, var) in enumerate(parts):
+        ((coefficient, part, _),) = parts
+        return {part: expand(value * coefficient)}
+    parts.sort(key=lambda each: -int(each[0]))
+    if not parts or parts[-1][0] != 1:
+        return {expr: value} if not rest else {expand(expr - sympy.Add(*rest)): value}
+    for (above, _, _), (below, _, size) in pairwise(parts):
+        if expand(below * size) != above:
+            return {expand(expr - sympy.Add(*rest)): value}
+    found: dict[Expr, Expr] = {}
+    for number, (coefficient, part, size) in enumerate(parts):
         made = divided(value, coefficient)
-        found[var] = remainder(made, extents[var]) if number else made
+        found[part] = remainder(made, size) if number else made
     return found

@@ -17,11 +17,14 @@ from smelt.nest.regions import (
     Facts,
     Interval,
     box_of,
+    covers,
     extent,
     found_accesses,
     hull,
     intersection,
     interval,
+    is_dense,
+    keeps_inside,
     relaxed,
     solved,
     union,
@@ -38,6 +41,7 @@ from smelt.nest.scopes import (
     scope_body,
     without,
     writes,
+    written_again,
 )
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import map_condition, rewritten, walk, with_body
@@ -210,10 +214,9 @@ def _check_between(move: _Move) -> None:
         each.var for each in move.place.around if isinstance(each, For) and each not in move.target.around
     }
     for other in order[:here]:
-        shared = [name for name in writes(other) if name in reads(stage)]
-        summed = [axis for axis in other.axes if axis.kind is not AxisKind.SPATIAL]
-        if shared and any(not lost.isdisjoint(axis.value.free_symbols) for axis in summed):
-            why = f"it reads {shared[0]} while {other.name} is still adding to that"
+        again = written_again(other, reads(stage), lost)
+        if again is not None:
+            why = f"it reads {again}, which {other.name} gives other values in later turns"
             raise Refused("SM1024", move.what, why)
 
 
@@ -296,7 +299,8 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     """The stage with its axes at the new place, and the loops around it there."""
     stage = move.stage
     facts = Facts().plus(move.around)
-    spans = _needed(move, facts)
+    loose: set[Symbol] = set()
+    spans = _needed(move, facts, loose)
     conditions = conditions_on_axes(stage)
     if isinstance(conditions, str):
         raise Refused("SM1026", move.what, conditions)
@@ -305,7 +309,7 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     axes: list[Axis] = []
     where: list[Boolean] = []
     for axis in stage.axes:
-        low, count, limits = _clamped(spans.get(axis.var), axis, facts)
+        low, count, limits = _clamped(spans.get(axis.var), axis, facts, axis.var in loose)
         value = low
         if preserve or count != 1:
             loop = For(fresh(f"ax{len(loops)}"), ZERO, count, Block(), label=f"ax{len(loops)}")
@@ -321,29 +325,34 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     return replace(stage, axes=tuple(axes), where=tuple(where)), loops
 
 
-def _clamped(span: Interval | None, axis: Axis, facts: Facts) -> tuple[Expr, Expr, tuple[bool, bool]]:
+def _clamped(
+    span: Interval | None, axis: Axis, facts: Facts, loose: bool
+) -> tuple[Expr, Expr, tuple[bool, bool]]:
     """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
-    above the axis's first and below its last one.
+    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
         return axis.begin, axis.extent, (False, False)
     span = intersection(span, whole, facts)
     count = extent(span, facts)
-    if facts.at_most(axis.extent, count) or count.has(sympy.oo):
+    if span == whole or (loose and facts.at_most(axis.extent, count)):
         return axis.begin, axis.extent, (False, False)
     low, last = span[0], span[0] + count - 1
     return low, count, (not facts.at_most(whole[0], low), not facts.at_most(last, whole[1]))
 
 
-def _needed(move: _Move, facts: Facts) -> Spans:
-    """For each axis the values that a turn of the loop needs; axes that need all are left out."""
+def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
+    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
+    those of which some depend on other axes.
+    """
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
     others = found_accesses(move.loop.body)
     own = found_accesses(stage.body) + (found_accesses(stage.init) if stage.init else [])
     limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
     result: Spans | None = None
+    used: list[Access] = []
     for buffer in reads(stage) if move.back else writes(stage):
         outside: Box | None = None
         for access in others:
@@ -357,9 +366,43 @@ def _needed(move: _Move, facts: Facts) -> Spans:
             continue
         for access in own:
             if access.buffer == buffer and access.is_store is not move.back:
-                found = _solution(access, outside, limits, facts)
+                used.append(access)
+                found = _solution(access, outside, limits, facts, loose)
                 result = found if result is None else _either(result, found, facts)
+    if move.back and result and all(each.masked for each in used):
+        _check_reached(move, used, limits, shapes)
     return result or {}
+
+
+def _check_reached(
+    move: _Move,
+    used: Sequence[Access],
+    limits: Mapping[Symbol, Interval],
+    shapes: Mapping[str, Sequence[Expr]],
+) -> None:
+    """What loads only under a mask must load, as far as its index says, what is made under the loop: else
+    elements that load nothing would never be computed.
+    """
+    top = move.target.loops[0] if move.target.loops else move.loop
+    for access in used:
+        if may_load_only(access, limits, found_accesses(top), shapes[access.buffer]):
+            return
+    why = f"elements that load nothing of {used[0].buffer} would not be computed"
+    raise Refused("SM1027", move.what, why)
+
+
+def may_load_only(
+    access: Access, limits: Mapping[Symbol, Interval], stores: Sequence[Access], shape: Sequence[Expr]
+) -> bool:
+    """Whether the index of an access, mask or not, is always of an element that is stored."""
+    axes = Facts({var: high + 1 for var, (_, high) in limits.items()})
+    read = box_of(replace(access, loops=(*limits.items(), *access.loops), limits=()), axes)
+    for store in stores:
+        inside = all(keeps_inside(each, store, shape) for each in store.guards)
+        dense = store.is_store and store.buffer == access.buffer and inside and is_dense(store, Facts())
+        if dense and None not in read and covers(box_of(store, Facts()), read, Facts()):
+            return True
+    return False
 
 
 def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval], ...]:
@@ -373,7 +416,9 @@ def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval]
     )
 
 
-def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts) -> Spans:
+def _solution(
+    access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts, loose: set[Symbol]
+) -> Spans:
     """For which values of the axes an access of the stage meets a box."""
     result: Spans = {}
     if access.whole:
@@ -384,6 +429,8 @@ def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts
         if span is None or ends is None:
             continue
         for var, found in solved(ends[0], ends[1], span, limits, facts).items():
+            if len(symbols_in(ends[0]) & limits.keys()) > 1:
+                loose.add(var)
             have = result.get(var)
             result[var] = found if have is None else _closer(have, found, facts)
     return result

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from smelt.nest.ir import Block, For, Kernel
+from smelt.nest.primitives.blocks import Intrinsic, blockize, tensorize
 from smelt.nest.primitives.caches import cache_read, cache_write
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
-from smelt.nest.primitives.replace import Intrinsic, blockize, tensorize
 from smelt.nest.scopes import place_of_stage
 from smelt.nest.tree import replace_loop, rewritten, stages, with_body
 from smelt.ops import ops
