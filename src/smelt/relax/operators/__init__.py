@@ -1,0 +1,36 @@
+"""The operators of relax, in one table."""
+
+from smelt.relax.operators import elementwise, nn, reductions, shapes
+from smelt.relax.operators.table import (
+    COMPOSED,
+    OPERATORS,
+    OVERLOADS,
+    AtenOperator,
+    Namespace,
+    NoOperator,
+    Operator,
+    composed,
+    operator,
+    overload_of,
+)
+
+op = Namespace()
+"""Every operator by its name: ``relax.op.add``, ``relax.op.nn.relu``."""
+
+__all__ = [
+    "COMPOSED",
+    "OPERATORS",
+    "OVERLOADS",
+    "AtenOperator",
+    "Namespace",
+    "NoOperator",
+    "Operator",
+    "composed",
+    "elementwise",
+    "nn",
+    "op",
+    "operator",
+    "overload_of",
+    "reductions",
+    "shapes",
+]
