@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from smelt.capture import Program
+from smelt.capture.program import shape_env_of
 from smelt.config import Config
 from smelt.pipeline import compile_program
 from smelt.relax.evaluate import Evaluator
@@ -133,14 +134,12 @@ class _Version:
             if each.value is None and isinstance(node.meta.get("val"), Tensor)
         ]
         self.call = compile_program(program, config)
-        env = traced.sizes.mode.shape_env if traced.sizes is not None else None
+        env = shape_env_of(self.expected)
         self.guards = () if env is None else tuple(dict.fromkeys(guard.expr for guard in env.guards))
         self.replaced = {} if env is None else dict(env.replacements)
 
     def holds(self, leaves: Sequence[Tensor]) -> bool:
-        """Whether tracing took nothing for granted that these sizes do not fulfil; and strides are as traced."""
-        if not all(leaf.is_contiguous() for leaf in leaves):
-            return False
+        """Whether these sizes are as tracing took for granted."""
         if not self.guards and not self.replaced:
             return True
         sizes = {
@@ -168,9 +167,9 @@ def _tensors(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_tensors(each) for each in value)
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach().contiguous()
     if hasattr(value, "__dlpack__") or type(value).__module__ == "numpy":
-        return torch.as_tensor(value)
+        return torch.as_tensor(value).contiguous()
     return value
 
 

@@ -12,6 +12,7 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
+from smelt.relax.primfuncs import same_function
 from smelt.relax.types import (
     ObjectStructInfo,
     PrimStructInfo,
@@ -23,7 +24,6 @@ from smelt.relax.types import (
     plain,
 )
 from smelt.relax.values import (
-    CALL_TIR,
     Attrs,
     Binding,
     BindingBlock,
@@ -189,7 +189,7 @@ class BlockBuilder:
         if params is None:
             return None
         found = []
-        for each in [params] if isinstance(params, (Var, te.Tensor)) else list(params):
+        for each in [params] if isinstance(params, (Var, _te_tensor())) else list(params):
             each = self._value(each)
             if not isinstance(each, Var):
                 what = f"a parameter of type {type(each).__name__}"
@@ -199,7 +199,7 @@ class BlockBuilder:
 
     def _value(self, value: Any) -> Any:
         """An expression; a te placeholder stands for one variable, always the same."""
-        if isinstance(value, te.Tensor):
+        if isinstance(value, _te_tensor()):
             found = self._placeholders.get(id(value))
             if found is None:
                 info = TensorStructInfo(tuple(value.shape), value.dtype)
@@ -400,7 +400,7 @@ class BlockBuilder:
         te_args, te_kwargs = made.convert(args), made.convert(kwargs)
         result = func(*te_args, **te_kwargs)
         outs = list(result) if isinstance(result, (list, tuple)) else [result]
-        if not outs or not all(isinstance(each, te.Tensor) for each in outs):
+        if not outs or not all(isinstance(each, _te_tensor()) for each in outs):
             what = f"{name} returned {type(result).__name__}"
             raise RelaxError("SM1307", what, remedy="a te function returns a te.Tensor or a list of them")
         unbound = made.unbound(outs)
@@ -429,13 +429,6 @@ class BlockBuilder:
     def finalize(self) -> IRModule:
         """The module, its names unique."""
         return self.get()
-
-
-def same_function(a: PrimFunc, b: PrimFunc) -> bool:
-    """Whether two PrimFuncs are the same but for names."""
-    from smelt.script import structural_equal
-
-    return bool(a.private == b.private and structural_equal(a.with_name("f"), b.with_name("f")))
 
 
 def _merged(blocks: Sequence[BindingBlock]) -> list[BindingBlock]:
@@ -498,7 +491,7 @@ class _TeArguments:
         self.sizes: list[Size] = []
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, te.Tensor):
+        if isinstance(value, _te_tensor()):
             value = self.builder._value(value)
         if isinstance(value, Tuple):
             return tuple(self.convert(each) for each in value.fields)
@@ -567,4 +560,8 @@ def _sizes(tensor: Any) -> list[Any]:
     return [getattr(each, "expr", each) for each in tensor.shape]
 
 
-__all__ = ["CALL_TIR", "BlockBuilder", "check_scopes", "same_function", "variables_of"]
+__all__ = ["BlockBuilder", "check_scopes", "variables_of"]
+
+
+def _te_tensor() -> Any:
+    return getattr(te, "Tensor", ())

@@ -138,6 +138,8 @@ class Evaluator:
             raise RelaxError("SM1306", what, remedy="call a function of the module, or an operator")
         args = [self.value(each) for each in call.args]
         attrs = {name: self.value(each) for name, each in call.attrs.items()}
+        if getattr(op, "numbers", False):
+            args = _with_numbers(call.args, args)
         try:
             return op.run(*args, **attrs)
         except RelaxError:
@@ -189,9 +191,18 @@ class Evaluator:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
-        return bool(a == b)
     return bool(a == b)
+
+
+def _with_numbers(exprs: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Constants without dimensions as Python's numbers, where their dtype is that of a tensor beside them."""
+    scalars = [isinstance(each, Constant) and each.data.dim() == 0 for each in exprs]
+    tensors = [each for each, scalar in zip(args, scalars) if isinstance(each, torch.Tensor) and not scalar]
+    dtypes = {each.dtype for each in tensors if each.dim() > 0}
+    return [
+        expr.number if scalar and (expr.data.dtype in dtypes or not tensors) else value
+        for expr, value, scalar in zip(exprs, args, scalars)
+    ]
 
 
 def _check_tensor(value: Any, info: TensorStructInfo, what: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from sympy import Expr as Size
+from sympy import Symbol
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,26 +17,24 @@ from torch.utils import _pytree as pytree
 from smelt.capture import Program
 from smelt.capture.program import Input
 from smelt.contract import decompositions
-from smelt.records import dataclass
+from smelt.records import dataclass, field
 from smelt.relax.evaluate import CallTir, Evaluator
 from smelt.relax.infer import FakeSizes
 from smelt.relax.types import RelaxError, StructInfo, symbols_of
 from smelt.relax.values import Constant, Function, SeqExpr, parts_of
-
-_DETACHED = (torch.ops.aten.detach.default, torch.ops.aten.lift_fresh_copy.default)
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
     """A function's program. Its first inputs are the constants, then come the leaves of the arguments.
 
-    ``spec``: how its outputs are nested; ``sizes``: the fake tensors that it was traced with.
+    ``spec``: how its outputs are nested; ``names``: symbols of the trace → size variables of the function.
     """
 
     program: Program
     constants: tuple[Tensor, ...]
     spec: pytree.TreeSpec
-    sizes: FakeSizes
+    names: Mapping[Any, Symbol] = field(default_factory=dict)
 
 
 def constants_of(function: Function, functions: Mapping[str, Any]) -> list[Constant]:
@@ -71,8 +70,11 @@ def traced(
     call_tir: CallTir,
     infos: Sequence[StructInfo] | None = None,
     name: str = "main",
+    table: Mapping[Any, Any] | None = None,
 ) -> Traced:
     """The program of a function whose arguments are as ``infos`` say, by default as its parameters do.
+
+    ``table``: what ATen calls are taken apart by, smelt's own decompositions by default.
 
     Raises:
         RelaxError: SM1302 to SM1306, what the function does wrong.
@@ -97,7 +99,9 @@ def traced(
 
     fakes = [sizes.mode.from_tensor(each.data) for each in constants]
     with sizes.mode, torch.no_grad():
-        graph_module = make_fx(run, decomposition_table=dict(decompositions()))(*fakes, *tensors)  # type: ignore[arg-type]
+        graph_module = make_fx(run, decomposition_table=dict(decompositions() if table is None else table))(
+            *fakes, *tensors
+        )  # type: ignore[arg-type]
     _clean(graph_module.graph)
     graph_module.recompile()
     placeholders = graph_module.graph.find_nodes(op="placeholder")
@@ -110,7 +114,7 @@ def traced(
     outputs = graph_module.graph.output_node().args[0]
     roles = tuple("user" for _ in outputs)  # type: ignore[union-attr]
     program = Program(graph_module, "inference", tuple(inputs), roles, name)  # type: ignore[arg-type]
-    return Traced(program, tuple(each.data for each in constants), spec[-1], sizes)
+    return Traced(program, tuple(each.data for each in constants), spec[-1], sizes.names)
 
 
 def _sizes_in(infos: Sequence[StructInfo]) -> list[int]:

@@ -193,7 +193,7 @@ class Printer:
 
     def _constant(self, value: Constant) -> str:
         if value.data.dim() == 0 and not value.data.dtype.is_complex:
-            return f'R.const({_number(value.data.item())}, "{value.dtype}")'
+            return f'R.const({_number(value.number)}, "{value.dtype}")'
         for number, other in enumerate(self.constants):
             if other is value:
                 break

@@ -169,10 +169,14 @@ class DataflowVar(Var):
 
 
 class Constant(Expr):
-    """A tensor that is known: ``data`` (a torch tensor, which has ``numpy()``)."""
+    """A tensor that is known: ``data`` (a torch tensor, which has ``numpy()``).
+
+    ``number``: what it holds, where it has no dimensions.
+    """
 
     def __init__(self, data: torch.Tensor, struct_info: StructInfo | None = None) -> None:
         self.data = data
+        self.number = data.item() if data.dim() == 0 else None
         self.struct_info_ = TensorStructInfo(tuple(data.shape), data.dtype)
 
     @property

@@ -72,16 +72,17 @@ nn.selu(data) = selu
 """)
 
 
-@operator("divide")
+@operator("divide", numbers=True)
 def divide(x1: Tensor, x2: Tensor, /) -> Tensor:
     """A quotient; of integers rounded towards zero."""
-    floats = any(each.dtype.is_floating_point or each.dtype.is_complex for each in (x1, x2))
+    tensors = [each for each in (x1, x2) if isinstance(each, Tensor)]
+    floats = any(each.dtype.is_floating_point or each.dtype.is_complex for each in tensors)
     return aten.div.Tensor(x1, x2) if floats else aten.div.Tensor_mode(x1, x2, rounding_mode="trunc")
 
 
-@operator("power")
+@operator("power", numbers=True)
 def power(x1: Tensor, x2: Tensor, /) -> Tensor:
-    return aten.pow.Tensor_Tensor(x1, x2)
+    return torch.pow(x1, x2)
 
 
 @operator("square")
@@ -94,9 +95,12 @@ def isfinite(x: Tensor, /) -> Tensor:
     return torch.isfinite(x)
 
 
-@operator("clip")
+@operator("clip", numbers=True)
 def clip(x: Tensor, min: Any, max: Any, /) -> Tensor:
-    lower, upper = (each.item() if isinstance(each, Tensor) else each for each in (min, max))
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        return torch.clamp(x, *(torch.as_tensor(each, dtype=x.dtype) for each in (min, max)))
+    whole = not x.dtype.is_floating_point
+    lower, upper = (int(each) if whole and isinstance(each, float) else each for each in (min, max))
     return aten.clamp.default(x, lower, upper)
 
 
@@ -111,7 +115,7 @@ def astype(x: Tensor, /, dtype: str) -> Tensor:
     return aten.clone.default(x) if x.dtype is wanted else aten._to_copy.default(x, dtype=wanted)
 
 
-@operator("masked_fill")
+@operator("masked_fill", numbers=True)
 def masked_fill(x: Tensor, mask: Tensor, value: Any, /) -> Tensor:
     return torch.masked_fill(x, mask, value)
 

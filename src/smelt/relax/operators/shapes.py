@@ -281,12 +281,12 @@ def _filled(value: Any, dtype: str | None, x: Tensor | None = None, shape: Seque
     return torch.full(sizes, value, dtype=wanted)
 
 
-@operator("full")
+@operator("full", numbers=True)
 def full(shape: Sequence[int], fill_value: Any, /, dtype: str | None = None) -> Tensor:
     return _filled(fill_value, dtype, None, shape)
 
 
-@operator("full_like", legal="full")
+@operator("full_like", legal="full", numbers=True)
 def full_like(x: Tensor, fill_value: Any, /, dtype: str | None = None) -> Tensor:
     return _filled(fill_value, dtype or str(x.dtype), x)
 

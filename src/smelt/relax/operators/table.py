@@ -14,21 +14,30 @@ import torch
 
 from smelt.errors import describe
 from smelt.relax.types import RelaxError
-from smelt.relax.values import Call, convert
+from smelt.relax.values import Call, ShapeExpr, convert
 
 aten = torch.ops.aten
+
+_SHAPES = ("shape", "size")
+"""Arguments that are shapes, also where they are given as lists."""
 
 
 class Operator:
     """One operator. Parameters before ``/`` are values of the program, the others attributes.
 
-    ``legal``: the name of the PrimFunc that `LegalizeOps` makes of it.
+    ``legal``: the name of the PrimFunc that `LegalizeOps` makes of it. ``numbers``: it takes Python's numbers
+    for constants without dimensions.
     """
 
     def __init__(
-        self, short: str, signature: inspect.Signature, define: Callable[..., Any], legal: str | None = None
+        self,
+        short: str,
+        signature: inspect.Signature,
+        define: Callable[..., Any],
+        legal: str | None = None,
+        numbers: bool = False,
     ) -> None:
-        self.short, self.signature, self.define = short, signature, define
+        self.short, self.signature, self.define, self.numbers = short, signature, define, numbers
         self.legal = legal or short.rsplit(".", 1)[-1]
         kinds = [(each.name, each.kind) for each in signature.parameters.values()]
         self.arguments = [name for name, kind in kinds if kind is inspect.Parameter.POSITIONAL_ONLY]
@@ -58,6 +67,11 @@ class Operator:
         bound.apply_defaults()
         values = dict(bound.arguments)
         given = [values.pop(name) for name in self.arguments]
+        if "fill_value" in self.arguments and values.get("dtype") is None and len(given) > 1:
+            values["dtype"] = getattr(given[0], "dtype", None) or getattr(given[1], "dtype", None)
+        for place, name in enumerate(self.arguments):
+            if name in _SHAPES and isinstance(given[place], (list, tuple)):
+                given[place] = ShapeExpr(given[place])
         while given and given[-1] is None:
             given.pop()
         return Call(self, [None if each is None else convert(each) for each in given], values)
@@ -106,12 +120,14 @@ COMPOSED: dict[str, Callable[..., Any]] = {}
 """Functions that make several calls: ``linear``."""
 
 
-def operator(short: str, legal: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def operator(
+    short: str, legal: str | None = None, numbers: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Put a function of tensors into the table; its signature is the operator's."""
 
     def add(define: Callable[..., Any]) -> Callable[..., Any]:
         assert short not in OPERATORS, f"{short} is in the table already"
-        OPERATORS[short] = Operator(short, inspect.signature(define), define, legal)
+        OPERATORS[short] = Operator(short, inspect.signature(define), define, legal, numbers)
         return define
 
     return add
@@ -142,7 +158,7 @@ def one_to_one(rows: str) -> None:
             inspect.Parameter(each.strip(), inspect.Parameter.POSITIONAL_ONLY)
             for each in arguments.split(",")
         ]
-        found = Operator(short, inspect.Signature(parameters), overload)
+        found = Operator(short, inspect.Signature(parameters), overload, numbers=True)
         assert short not in OPERATORS, f"{short} is in the table already"
         OPERATORS[short] = found
         OVERLOADS.setdefault(overload, found)
