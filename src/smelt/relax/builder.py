@@ -301,7 +301,7 @@ class BlockBuilder:
         return var
 
     def match_cast(self, value: Any, struct_info: StructInfo, name_hint: str = "") -> Var:
-        """Bind a value of which more is known than what inference finds; it is looked at when the program runs."""
+        """Bind a value of which more is known than inference finds; a run checks it."""
         value = self._leaf(self._value(value))
         var = self._new_var(struct_info, False, name_hint)
         self._block.bindings.append(MatchCast(var, value, struct_info))
@@ -392,7 +392,7 @@ class BlockBuilder:
         """A call of the PrimFunc that a te function makes for these arguments.
 
         Variables become te placeholders of their name; lists, tuples and dictionaries may hold them; numbers
-        and texts are given on. ``primfunc_name_hint``, ``primfunc_attrs``: name and attributes of the PrimFunc.
+        and texts are given on. ``primfunc_name_hint``, ``primfunc_attrs``: the PrimFunc's name, attributes.
         """
         name = kwargs.pop("primfunc_name_hint", None) or getattr(func, "__name__", "te_function")
         attrs = kwargs.pop("primfunc_attrs", None)

@@ -40,7 +40,7 @@ from smelt.script.module import GlobalVar
 from smelt.symbolic import as_expr
 
 _HINTS = (503, 509, 521, 523, 541, 547, 557, 563, 569, 571, 577, 587, 593, 599, 601, 607, 613, 617, 619, 631)
-"""What size variables are taken to be while tracing: no two are the same, none is a size that programs have."""
+"""What size variables are taken to be while tracing: all are different, none is a usual size."""
 
 
 class FakeSizes:
@@ -97,7 +97,8 @@ class FakeSizes:
                 return ShapeStructInfo([self.named(each) for each in value])
             return TupleStructInfo([self.info(each) for each in value])
         if isinstance(value, (bool, float, int, torch.SymInt)):
-            kind = {bool: "bool", float: "float64"}.get(type(value), "int64")
+            kinds: dict[type, str] = {bool: "bool", float: "float64"}
+            kind = kinds.get(type(value), "int64")
             return PrimStructInfo(kind, value if kind != "int64" else self.named(value))
         return ObjectStructInfo()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import string
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,7 +55,13 @@ def _variance_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: 
     return var, mean if keepdim else mean.sum(dims)
 
 
+def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    apart = x - torch.amax(x, [dim], True)
+    return apart - torch.log(torch.sum(torch.exp(apart), [dim], True))
+
+
 _PLAIN = {
+    aten._log_softmax.default: _log_softmax,
     aten.var.correction: _variance,
     aten.var_mean.correction: _variance_mean,
     **get_decompositions([aten.native_layer_norm, aten.native_group_norm]),
@@ -129,8 +136,8 @@ def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, l
     for node in graph.nodes:
         if isinstance(node.body, Extern):
             raise Unsupported(f"{node.body.target} has no loop function")
-    outputs = [getattr(out, "buffer", None) for out in graph.outputs]
-    if None in outputs or len(set(outputs)) != len(outputs):
+    outputs = [str(getattr(out, "buffer", "")) for out in graph.outputs]
+    if "" in outputs or len(set(outputs)) != len(outputs):
         raise Unsupported("a result that is no tensor of its own")
     inputs = [each for each in graph.inputs if isinstance(each, str)]
     kernel = staged(graph, call.op.legal, [*inputs, *outputs], _axes(graph))
@@ -173,9 +180,9 @@ def _whole_outputs(graph_module: GraphModule) -> GraphModule:
     for value in output.args[0]:  # type: ignore[union-attr]
         if not isinstance(value, Node) or not isinstance(value.meta.get("val"), torch.Tensor):
             raise Unsupported("a result that is no tensor")
-        view = value.op != "call_function" or (
-            isinstance(value.target, torch._ops.OpOverload) and is_view(value.target)
-        )
+        made_by: Any = value.args[0] if value.target is operator.getitem else value
+        view = not isinstance(made_by, Node) or made_by.op != "call_function"
+        view = view or (isinstance(made_by.target, torch._ops.OpOverload) and is_view(made_by.target))
         if view or value in made or not value.meta["val"].is_contiguous():
             with graph.inserting_before(output):
                 copy = graph.call_function(

@@ -19,7 +19,7 @@ from smelt.relax.values import (
 
 
 def substituted(value: Any, values: Mapping[Any, Any]) -> Any:
-    """An expression with other values for variables (or other leaves); what does not change is the same object."""
+    """An expression with other values for variables; what does not change is the same object."""
     if isinstance(value, Var):
         return values.get(value, value)
     if isinstance(value, SeqExpr):

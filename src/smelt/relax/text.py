@@ -194,11 +194,9 @@ class Printer:
     def _constant(self, value: Constant) -> str:
         if value.data.dim() == 0 and not value.data.dtype.is_complex:
             return f'R.const({_number(value.number)}, "{value.dtype}")'
-        for number, other in enumerate(self.constants):
-            if other is value:
-                break
-        else:
-            number = len(self.constants)
+        places = [number for number, other in enumerate(self.constants) if other is value]
+        number = places[0] if places else len(self.constants)
+        if not places:
             self.constants.append(value)
         return f'metadata["relax.expr.Constant"][{number}]'
 
@@ -293,7 +291,7 @@ def function_text(function: Function, name: str | None = None, **options: Any) -
 
 
 def canonical(function: Function) -> tuple[str, list[torch.Tensor]]:
-    """A text that is the same for functions that differ in names alone, and the constants that it speaks of."""
+    """A text that is the same for functions that differ in names alone, and its constants."""
     printer = Printer()
     printer.canonical = True
     attrs = {key: value for key, value in function.attrs.items() if key not in ("global_symbol", "params")}

@@ -1,4 +1,4 @@
-"""Passes over modules: `LegalizeOps()(mod)`. A pass is a function of a module with a name; `Sequential` chains them.
+"""Passes over modules: `LegalizeOps()(mod)`. A pass is a function of modules; `Sequential` chains them.
 
 Passes of TVM that smelt's own compiler does by itself when a module is built (fusing, planning memory,
 laying out) have no twin here.
@@ -156,7 +156,7 @@ def _is_operator(call: Call) -> bool:
 
 
 def DeadCodeElimination(entry_functions: Sequence[str] | None = None) -> Pass:  # noqa: N802
-    """Bindings that nothing depends on go, and functions that no entry calls (by default, none that is public)."""
+    """Bindings that nothing depends on go, and functions that no entry (by default: public one) calls."""
 
     def run(mod: IRModule) -> IRModule:
         functions = dict(mod.functions)
@@ -262,10 +262,10 @@ def CanonicalizeBindings() -> Pass:  # noqa: N802
             bindings: list[Any] = []
             for binding in block.bindings:
                 value = substituted(binding.value, values)
-                if isinstance(binding, VarBinding) and isinstance(value, (Var, Constant)):
-                    if isinstance(binding.var, DataflowVar) or not isinstance(value, DataflowVar):
-                        values[binding.var] = value
-                        continue
+                alias = isinstance(binding, VarBinding) and isinstance(value, (Var, Constant))
+                if alias and (isinstance(binding.var, DataflowVar) or not isinstance(value, DataflowVar)):
+                    values[binding.var] = value
+                    continue
                 bindings.append(
                     VarBinding(binding.var, value)
                     if isinstance(binding, VarBinding)

@@ -1,4 +1,4 @@
-"""What is known of a value before the program runs: TVM's structural information, or types, under both names."""
+"""What is known of a value before the program runs: TVM's struct info, today called types."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ class SeqExpr(Expr):
 
 
 class Function(Expr):
-    """A function of tensors. ``captured``: the program that it was imported from, as long as it is that one."""
+    """A function of tensors. ``captured``: the program that it was imported from, while it is that one."""
 
     def __init__(
         self,

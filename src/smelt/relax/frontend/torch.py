@@ -86,9 +86,9 @@ def from_fx(
     custom_convert_map: Mapping[str, Any] | None = None,
     default_image_layout: str = "NCHW",
 ) -> IRModule:
-    """A traced module (``torch.fx.symbolic_trace``) as a module; ``input_info``: shape and dtype of each input.
+    """A traced module (``torch.fx.symbolic_trace``) as a module.
 
-    Sizes may be variables (``te.var("n")``).
+    ``input_info``: shape and dtype of each input. Sizes may be variables (``te.var("n")``).
 
     Raises:
         RelaxError: SM1308, ``input_info`` does not fit, or the module does not run on such inputs.
@@ -247,12 +247,10 @@ class _Importer:
             self.values[node] = Constant(value.detach()) if isinstance(value, Tensor) else value
         elif node.op == "call_function":
             meta = node.meta.get("val")
-            if isinstance(meta, torch.SymInt) and not isinstance(node.target, torch._ops.OpOverload):
-                self.values[node] = self._size(meta)
-            elif isinstance(meta, torch.SymInt) and not _symbols(self._info(meta)) - self.bound:
-                self.values[node] = self._size(meta)
-            else:
-                self.values[node] = self._bind(node, meta)
+            is_call = isinstance(node.target, torch._ops.OpOverload)
+            size = isinstance(meta, torch.SymInt)
+            known = size and not (is_call and _symbols(self._info(meta)) - self.bound)
+            self.values[node] = self._size(meta) if known else self._bind(node, meta)
 
     def _bind(self, node: Node, meta: Any) -> Any:
         args = [self._value(each) for each in node.args]

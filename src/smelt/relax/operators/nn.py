@@ -136,9 +136,9 @@ def _convolution(dims: int, transposed: bool) -> None:
 
 def _pooling(dims: int) -> None:
     space = _SPATIAL[dims]
-    maximum = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
-    average = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
-    adaptive = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
+    maximum: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+    average: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
+    adaptive: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
 
     def max_pool(
         data: Tensor,
@@ -190,7 +190,7 @@ def _pooling(dims: int) -> None:
     ) -> Tensor:
         x = _arranged(data, layout, f"NC{space}")
         size = list(x.shape[2:]) if output_size is None else _many(output_size, dims)
-        return _arranged(adaptive(x, size), f"NC{space}", out_layout or layout)  # type: ignore[operator]
+        return _arranged(adaptive(x, size), f"NC{space}", out_layout or layout)
 
     operator(f"nn.max_pool{dims}d")(max_pool)
     operator(f"nn.avg_pool{dims}d")(avg_pool)

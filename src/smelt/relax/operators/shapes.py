@@ -219,7 +219,7 @@ def _positions(indices: Tensor, size: Any) -> Tensor:
 
 @operator("take")
 def take(x: Tensor, indices: Any, /, axis: int | None = None, mode: str = "fast") -> Tensor:
-    """Modes: ``fast`` takes indices to be inside; ``clip`` and ``wrap`` bring them inside; ``nan`` marks them."""
+    """``fast`` takes indices to be inside; ``clip`` and ``wrap`` bring them there; ``nan`` marks them."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     if not isinstance(indices, Tensor):

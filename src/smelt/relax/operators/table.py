@@ -209,7 +209,7 @@ class Namespace:
 
         near = difflib.get_close_matches(full, OPERATORS, 1)
         remedy = f"did you mean {near[0]}?" if near else "relax.op.aten has every operator of ATen"
-        raise NoOperator("SM1304", f"no operator relax.{full}", remedy=remedy)
+        raise NoOperatorError("SM1304", f"no operator relax.{full}", remedy=remedy)
 
     def __dir__(self) -> Sequence[str]:
         names = [
@@ -220,5 +220,5 @@ class Namespace:
         return sorted({each.split(".")[0] for each in names})
 
 
-class NoOperator(RelaxError, AttributeError):
+class NoOperatorError(RelaxError, AttributeError):
     """An operator that is in no table."""
