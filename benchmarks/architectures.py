@@ -129,7 +129,6 @@ TIMM = (
     "ghostnet_100",
     "mixer_s32_224",
     "mnasnet_100",
-    "shufflenet_v2_x1_0",
     "inception_v3",
     "convmixer_768_32",
     "xcit_tiny_12_p16_224",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.capture import capture_function
 from smelt.config import Config
 from smelt.pipeline import compile_program
@@ -206,3 +207,17 @@ def test_masked_elements(dtype: torch.dtype) -> None:
             Case("nonzero_static", lambda x: aten.nonzero_static(x, size=9), (x,)),
         ]
     )
+
+
+def test_what_is_taken_from_a_mean_near_0_has_the_mean_0():
+    """An error in the mean is one of all elements: a product with positive numbers adds it up."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(64, 1024), torch.rand(1024, 8) + 50
+
+    def program(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        deviation, mean = torch.std_mean(weight, 1, keepdim=True)
+        return (weight - mean) / deviation @ x
+
+    exact = program(weight.double(), x.double())
+    found, eager = smelt.compile(program)(weight, x), program(weight, x)
+    assert (found - exact).norm() <= 2 * (eager - exact).norm()

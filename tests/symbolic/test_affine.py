@@ -126,7 +126,9 @@ def test_flatten_is_the_sum_of_its_products() -> None:
     assert flatten([U, V + 1], [S, Integer(4)], Integer(3)) == U * S + 4 * V + 7
 
 
-SIZES = st.sampled_from([S, 3 * S, S**2, 2 * S + 4, FloorDiv(S - 1, 2) + 1, S * FloorDiv(S, 3), FloorDiv(S, 9)])
+SIZES = st.sampled_from(
+    [S, 3 * S, S**2, 2 * S + 4, FloorDiv(S - 1, 2) + 1, S * FloorDiv(S, 3), FloorDiv(S, 9)]
+)
 
 
 @given(sums(), SIZES)

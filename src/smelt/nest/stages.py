@@ -219,14 +219,14 @@ class _Maker:
     ) -> Block:
         recorder = Recorder(self.dtypes, extents, origin=node.origin, first=self.count)
         result = recorder.run(value)
-        stmts = _statements(recorder.instructions)
+        stmts = statements(recorder.instructions)
         self.count += len(walk(Block(stmts))) + 1
         return Block((*stmts, Store(out, tuple(index), result.name, mode)))
 
 
-def _statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
+def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
     return tuple(
-        Masked(s.name, s.dtype, s.mask, Block(_statements(s.body)), s.result, s.other)
+        Masked(s.name, s.dtype, s.mask, Block(statements(s.body)), s.result, s.other)
         if isinstance(s, MaskedInstruction)
         else s
         for s in steps
@@ -419,5 +419,16 @@ def guarded(conditions: Sequence[Boolean], body: Block) -> list[Stmt]:
 
 
 __all__ = [
-    *("Fresh", "Names", "Replay", "dissolve", "guarded", "identity", "names_of", "raised", "staged"),
+    *(
+        "Fresh",
+        "Names",
+        "Replay",
+        "dissolve",
+        "guarded",
+        "identity",
+        "names_of",
+        "raised",
+        "staged",
+        "statements",
+    ),
 ]

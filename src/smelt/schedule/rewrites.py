@@ -73,17 +73,19 @@ class Rewriter:
 def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     """Welford over a cache-resident row → sum, then sum of squared deviations from the mean.
 
-    (mean, m2, n) = welford(x)  →  mean = x0 + sum(x - x0) / n;  m2 = sum((x - mean)**2);  n = n
+    (mean, m2, n) = welford(x)  →  m = x0 + sum(x - x0) / n;  m2 = sum((x - m)**2);
+                                   mean = m + sum(x - m) / n;  n = n
 
     x0, the row's first element, makes the mean of equal elements that element, and their deviation exactly 0,
-    as Welford's recurrence has it.
+    as Welford's recurrence has it. ``m`` is rounded as x0 is, which may be much larger than the mean; what is
+    left is added: an error in the mean would be one of every element that it is taken from.
     """
     body = node.body
     if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(node, rewriter):
         return None
     count = numel(body.reduce_shape)
     total = rewriter.new_buffer(body.dtype, body.shape)
-    mean = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
+    near = rewriter.new_buffer(body.dtype, body.shape)
     value, dtype = body.inner_fn, body.dtype
 
     first = rewriter.new_buffer(dtype, body.shape)
@@ -95,21 +97,31 @@ def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
     def from_start(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
         return ops.sub(value(index, rindex), ops.load(first, index))
 
-    def mean_of(index: Sequence[Expr]) -> Any:
-        share = ops.truediv(ops.load(total, index), ops.index_expr(count, dtype))
-        return ops.add(ops.load(first, index), share)
+    def moved(start: str, sum_of_rest: str) -> Pointwise:
+        def mean_of(index: Sequence[Expr]) -> Any:
+            share = ops.truediv(ops.load(sum_of_rest, index), ops.index_expr(count, dtype))
+            return ops.add(ops.load(start, index), share)
+
+        return Pointwise(body.shape, dtype, mean_of)
 
     def deviation(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
-        delta = ops.sub(value(index, rindex), ops.load(mean, index))
+        delta = left(index, rindex)
         return ops.mul(delta, delta)
+
+    def left(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.sub(value(index, rindex), ops.load(near, index))
 
     nodes = [
         Node((first,), Pointwise(body.shape, dtype, start), node.origin),
         Node((total,), replace(body, kind="sum", inner_fn=from_start), node.origin),
-        Node((mean,), Pointwise(body.shape, dtype, mean_of), node.origin),
+        Node((near,), moved(first, total), node.origin),
     ]
     if node.outputs[1] is not None:
         nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=deviation), node.origin))
+    if node.outputs[0] is not None:
+        rest = rewriter.new_buffer(body.dtype, body.shape)
+        nodes.append(Node((rest,), replace(body, kind="sum", inner_fn=left), node.origin))
+        nodes.append(Node((node.outputs[0],), moved(near, rest), node.origin))
     if node.outputs[2] is not None:
         constant = Pointwise(body.shape, dtype, lambda index: ops.index_expr(count, dtype))
         nodes.append(Node((node.outputs[2],), constant, node.origin))
