@@ -189,7 +189,7 @@ class BlockBuilder:
         if params is None:
             return None
         found = []
-        for each in [params] if isinstance(params, (Var, _te_tensor())) else list(params):
+        for each in [params] if isinstance(params, (Var, te.Tensor)) else list(params):
             each = self._value(each)
             if not isinstance(each, Var):
                 what = f"a parameter of type {type(each).__name__}"
@@ -199,7 +199,7 @@ class BlockBuilder:
 
     def _value(self, value: Any) -> Any:
         """An expression; a te placeholder stands for one variable, always the same."""
-        if isinstance(value, _te_tensor()):
+        if isinstance(value, te.Tensor):
             found = self._placeholders.get(id(value))
             if found is None:
                 info = TensorStructInfo(tuple(value.shape), value.dtype)
@@ -400,17 +400,21 @@ class BlockBuilder:
         te_args, te_kwargs = made.convert(args), made.convert(kwargs)
         result = func(*te_args, **te_kwargs)
         outs = list(result) if isinstance(result, (list, tuple)) else [result]
-        if not outs or not all(isinstance(each, _te_tensor()) for each in outs):
+        if not outs or not all(isinstance(each, te.Tensor) for each in outs):
             what = f"{name} returned {type(result).__name__}"
             raise RelaxError("SM1307", what, remedy="a te function returns a te.Tensor or a list of them")
         unbound = made.unbound(outs)
-        primfunc = te.create_prim_func([*made.placeholders, *unbound, *outs])
+        if unbound:
+            what = f"emit_te: no tensor's shape tells {unbound[0]}, which {name} needs"
+            raise RelaxError(
+                "SM1307", what, remedy="give the function a tensor that has a dimension of that size"
+            )
+        primfunc = te.create_prim_func([*made.placeholders, *outs])
         primfunc = primfunc.with_attr(attrs) if attrs else primfunc
         private = PrimFunc(primfunc.kernel, primfunc.attrs, True).with_name(name)
         info = [TensorStructInfo(tuple(each.shape), each.dtype) for each in outs]
         var = self.add_func(private, name)
-        more = ShapeExpr(unbound) if unbound else None
-        return call_tir(var, Tuple(made.values), info if len(info) > 1 else info[0], more)
+        return call_tir(var, Tuple(made.values), info if len(info) > 1 else info[0])
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Var:
         """Bind `call_te`."""
@@ -491,7 +495,7 @@ class _TeArguments:
         self.sizes: list[Size] = []
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, _te_tensor()):
+        if isinstance(value, te.Tensor):
             value = self.builder._value(value)
         if isinstance(value, Tuple):
             return tuple(self.convert(each) for each in value.fields)
@@ -561,7 +565,3 @@ def _sizes(tensor: Any) -> list[Any]:
 
 
 __all__ = ["BlockBuilder", "check_scopes", "variables_of"]
-
-
-def _te_tensor() -> Any:
-    return getattr(te, "Tensor", ())
