@@ -7,7 +7,7 @@ from torch.utils import _pytree as pytree
 from smelt import relax
 from smelt.relax.operators import OPERATORS
 from smelt.relax.types import RelaxError, TensorStructInfo
-from tests.support.relax_cases import CASES, Case
+from tests.relax.cases import CASES, Case
 
 UNTESTED = {"shape_of", "nonzero", "unique"}
 """Results that no tensor of known size holds; they have tests of their own."""
@@ -72,7 +72,9 @@ def test_numbers_beside_a_tensor_are_constants_of_its_dtype() -> None:
 
 def test_wrong_operands_are_refused_by_name_and_shape() -> None:
     x = relax.Var("x", TensorStructInfo((2, 3), "float32"))
-    with pytest.raises(RelaxError, match=r"SM1303: relax.matmul refuses \(float32\[2, 3\], float32\[2, 3\]\)"):
+    with pytest.raises(
+        RelaxError, match=r"SM1303: relax.matmul refuses \(float32\[2, 3\], float32\[2, 3\]\)"
+    ):
         relax.BlockBuilder().normalize(relax.op.matmul(x, x))
 
 
@@ -83,5 +85,7 @@ def test_wrong_arguments_are_refused_with_the_signature() -> None:
 
 
 def test_an_unknown_operator_names_a_near_one() -> None:
-    with pytest.raises(RelaxError, match=r"SM1304: no operator relax.permute_dim[\s\S]*did you mean permute_dims"):
+    with pytest.raises(
+        RelaxError, match=r"SM1304: no operator relax.permute_dim[\s\S]*did you mean permute_dims"
+    ):
         relax.op.permute_dim

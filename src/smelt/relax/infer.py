@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from sympy import Symbol
 from torch._dynamo.source import ConstantSource
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from smelt.relax.evaluate import Evaluator
@@ -44,13 +44,18 @@ _HINTS = (503, 509, 521, 523, 541, 547, 557, 563, 569, 571, 577, 587, 593, 599, 
 
 
 class FakeSizes:
-    """Fake tensors for what is known of values; their size variables are symbols of one ShapeEnv."""
+    """Fake tensors for what is known of values; their size variables are symbols of one ShapeEnv.
 
-    def __init__(self, symbols: Iterable[Symbol] = (), taken: Iterable[int] = ()) -> None:
+    ``of_data``: operators may give sizes that depend on data.
+    """
+
+    def __init__(
+        self, symbols: Iterable[Symbol] = (), taken: Iterable[int] = (), of_data: bool = True
+    ) -> None:
         free = [hint for hint in _HINTS if hint not in set(taken)]
         symbols = list(symbols)
         self.mode = FakeTensorMode(
-            shape_env=ShapeEnv(duck_shape=False) if symbols else None, allow_non_fake_inputs=True
+            shape_env=ShapeEnv(duck_shape=False) if symbols or of_data else None, allow_non_fake_inputs=True
         )
         self.sizes: dict[Symbol, torch.SymInt] = {}
         self.names: dict[Any, Symbol] = {}
@@ -91,7 +96,11 @@ class FakeSizes:
     def info(self, value: Any) -> StructInfo:
         """What is known of a value."""
         if isinstance(value, torch.Tensor):
-            return TensorStructInfo([self.named(each) for each in value.shape], value.dtype)
+            sizes = [self.named(each) for each in value.shape]
+            known = set(self.names.values())
+            if self.names and not all(size.free_symbols <= known for size in sizes):
+                return TensorStructInfo(None, value.dtype, ndim=len(sizes))
+            return TensorStructInfo(sizes, value.dtype)
         if isinstance(value, (list, tuple)):
             if value and all(isinstance(each, (int, torch.SymInt)) for each in value):
                 return ShapeStructInfo([self.named(each) for each in value])
@@ -154,7 +163,9 @@ def _of_operator(call: Call) -> StructInfo:
         return _roughly(call, 3)
     try:
         return _with(call, FakeSizes(symbols, _numbers(infos)) if symbols else _static())
-    except RelaxError:
+    except RelaxError as error:
+        if isinstance(error.__cause__, DynamicOutputShapeException):
+            return _roughly_sized(_with(call, FakeSizes(symbols)))
         if not symbols:
             raise
     for number in (*_numbers(infos), 3):  # they may turn out to be equal: their rank is known then
@@ -166,7 +177,16 @@ def _of_operator(call: Call) -> StructInfo:
 
 @lru_cache(maxsize=1)
 def _static() -> FakeSizes:
-    return FakeSizes()
+    return FakeSizes(of_data=False)
+
+
+def _roughly_sized(info: StructInfo) -> StructInfo:
+    """What is known of values whose sizes depend on data: dtypes and ranks."""
+    if isinstance(info, TupleStructInfo):
+        return TupleStructInfo([_roughly_sized(each) for each in info.fields])
+    if isinstance(info, TensorStructInfo) and symbols_of(info):
+        return TensorStructInfo(None, info.dtype, ndim=info.ndim)
+    return info
 
 
 def _numbers(infos: Sequence[StructInfo]) -> list[int]:

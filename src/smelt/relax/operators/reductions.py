@@ -14,7 +14,7 @@ from smelt.relax.types import torch_dtype
 
 
 @operator("sum")
-def sum(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def sum_(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return torch.sum(
         x, axes_of(axis, x.dim()), keepdims, dtype=None if x.dtype.is_floating_point else x.dtype
     )
@@ -29,12 +29,12 @@ def prod(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 @operator("max")
-def max(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def max_(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return torch.amax(x, axes_of(axis, x.dim()), keepdims)
 
 
 @operator("min")
-def min(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def min_(x: Tensor, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return torch.amin(x, axes_of(axis, x.dim()), keepdims)
 
 

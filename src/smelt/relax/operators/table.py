@@ -62,7 +62,7 @@ class Operator:
         try:
             bound = self.by_name.bind(*args, **kwargs)
         except TypeError as error:
-            remedy = f"its arguments are {self.by_name!s}"
+            remedy = f"its arguments are {_arguments(self.by_name)}"
             raise RelaxError("SM1304", f"{self.name}: {error}", remedy=remedy) from error
         bound.apply_defaults()
         values = dict(bound.arguments)
@@ -82,6 +82,13 @@ class Operator:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    return ", ".join(
+        each.name if each.default is each.empty else f"{each.name}={each.default!r}"
+        for each in signature.parameters.values()
+    )
 
 
 class AtenOperator:
