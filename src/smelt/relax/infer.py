@@ -209,8 +209,8 @@ class _Fakes(Evaluator):
         self.fakes = sizes
 
     def value(self, expr: Any) -> Any:
-        if isinstance(expr, Constant) and expr.data.numel() <= 1:
-            return expr.data
+        if isinstance(expr, Constant) and expr.number is not None:
+            return torch.full([], expr.number, dtype=expr.data.dtype)
         if isinstance(expr, (Var, Constant)):
             return self.fakes.fake(expr.struct_info)
         return super().value(expr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from smelt.contract import contract, portable_decompositions
 from smelt.contract.facts import is_view
 from smelt.errors import SmeltError, Unsupported
-from smelt.loops.ir import Extern, Graph
+from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.lowering import lower
 from smelt.nest.stages import Names, staged
 from smelt.nest.tree import accesses
@@ -131,6 +131,9 @@ def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, l
     found = traced(function, {}, no_primfuncs, None, call.op.legal, {**portable_decompositions(), **_PLAIN})
     program = contract(found.program)
     graph = lower(_whole_outputs(program.graph_module))
+    views = {place for place, out in enumerate(graph.outputs) if _is_view(out, graph)}
+    if views:
+        graph = lower(_whole_outputs(program.graph_module, views))
     if graph.constants:
         raise Unsupported("it holds a tensor of its own")
     for node in graph.nodes:
@@ -172,18 +175,26 @@ def _axes(graph: Graph) -> dict[str, Names]:
     return found
 
 
-def _whole_outputs(graph_module: GraphModule) -> GraphModule:
-    """The graph with outputs that are tensors of their own, row-major."""
+def _is_view(output: Any, graph: Graph) -> bool:
+    """Whether an output is another one than all of a buffer, row-major."""
+    if not isinstance(output, StridedView):
+        return False
+    buffer = graph.buffers[output.buffer]
+    return output.shape != buffer.shape or output.buffer in graph.inputs
+
+
+def _whole_outputs(graph_module: GraphModule, views: Collection[int] = ()) -> GraphModule:
+    """The graph with outputs that are tensors of their own, row-major. ``views``: outputs that are none."""
     graph = graph_module.graph
     output = graph.output_node()
     made: list[Any] = []
-    for value in output.args[0]:  # type: ignore[union-attr]
+    for place, value in enumerate(output.args[0]):  # type: ignore[arg-type]
         if not isinstance(value, Node) or not isinstance(value.meta.get("val"), torch.Tensor):
             raise Unsupported("a result that is no tensor")
         made_by: Any = value.args[0] if value.target is operator.getitem else value
         view = not isinstance(made_by, Node) or made_by.op != "call_function"
         view = view or (isinstance(made_by.target, torch._ops.OpOverload) and is_view(made_by.target))
-        if view or value in made or not value.meta["val"].is_contiguous():
+        if view or place in views or value in made or not value.meta["val"].is_contiguous():
             with graph.inserting_before(output):
                 copy = graph.call_function(
                     aten.clone.default, (value,), {"memory_format": torch.contiguous_format}

@@ -35,6 +35,8 @@ def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluat
         raise RelaxError(
             "SM1306", what, remedy="make the number a tensor's size, or a constant of the te function"
         )
+    if not args:  # PyTorch takes an operator of no tensors for one that has a device
+        args = [torch.full((), 0)]
     return operator_of(func)(*args)
 
 
@@ -102,7 +104,7 @@ def operator_of(func: PrimFunc) -> torch._ops.OpOverload:
     if digest not in _KNOWN:
         given = [each for each in kernel.params if not each.written]
         written = [each for each in kernel.params if each.written]
-        arguments = ", ".join(f"Tensor x{number}" for number in range(len(given)))
+        arguments = ", ".join(f"Tensor x{number}" for number in range(max(len(given), 1)))
         results = "Tensor" if len(written) == 1 else f"({', '.join('Tensor' for _ in written)})"
         short = f"{name}_{digest}"
         _LIBRARY.define(f"{short}({arguments}) -> {results}")
@@ -201,7 +203,8 @@ class _Spliced(Handler):
             with using(_Spliced(current(), self.known, self.sizes)):
                 return body()
 
-        return self.outer.masked(mask, inside, other)
+        with using(self.outer):
+            return self.outer.masked(mask, inside, other)
 
     def indirect_index(self, x: Any, size: Size, *, wrap: bool = True, check: bool | str = True) -> Size:
         return self.outer.indirect_index(x, size.xreplace(self.sizes), wrap=wrap, check=check)

@@ -82,7 +82,7 @@ def traced(
     infos = [each.struct_info for each in function.params] if infos is None else list(infos)
     symbols = list(dict.fromkeys(symbol for info in infos for symbol in symbols_of(info)))
     sizes = FakeSizes(symbols, _sizes_in(infos))
-    constants = [each for each in constants_of(function, functions) if each.data.numel() > 1]
+    constants = [each for each in constants_of(function, functions) if each.number is None]
     args, args_spec = pytree.tree_flatten(tuple(sizes.fake(each) for each in infos))
     tensors = [each for each in args if isinstance(each, Tensor)]
     spec: list[pytree.TreeSpec] = []
@@ -91,7 +91,7 @@ def traced(
         held = {id(each): value for each, value in zip(constants, given)}
         left = iter(given[len(constants) :])
         leaves = [next(left) if isinstance(each, Tensor) else each for each in args]
-        evaluator = Evaluator(functions, call_tir, lambda each: held.get(id(each), each.data))
+        evaluator = Evaluator(functions, call_tir, lambda each: _constant(each, held))
         result = evaluator.function(function, pytree.tree_unflatten(leaves, args_spec))
         found, result_spec = pytree.tree_flatten(result)
         spec.append(result_spec)
@@ -115,6 +115,14 @@ def traced(
     roles = tuple("user" for _ in outputs)  # type: ignore[union-attr]
     program = Program(graph_module, "inference", tuple(inputs), roles, name)  # type: ignore[arg-type]
     return Traced(program, tuple(each.data for each in constants), spec[-1], sizes.names)
+
+
+def _constant(each: Constant, held: Mapping[int, Tensor]) -> Tensor:
+    """What stands for a constant: a number is filled in where it is used."""
+    if id(each) in held:
+        return held[id(each)]
+    assert each.number is not None
+    return torch.full([], each.number, dtype=each.data.dtype)
 
 
 def _sizes_in(infos: Sequence[StructInfo]) -> list[int]:

@@ -259,7 +259,7 @@ def strided_slice(
             x = aten.slice.Tensor(x, axis, first, last, step)
             continue
         places = range(*slice(first, last, step).indices(int(x.shape[axis])))
-        x = torch.index_select(x, axis, torch.tensor(list(places), dtype=torch.int64))
+        x = torch.index_select(x, axis, torch.arange(places.start, places.start + step * len(places), step))
     return x
 
 
@@ -375,4 +375,4 @@ def shape_of(expr: Tensor, /) -> tuple[Any, ...]:
 
 @operator("shape_to_tensor")
 def shape_to_tensor(expr: Sequence[Any], /) -> Tensor:
-    return torch.tensor(list(expr), dtype=torch.int64)
+    return torch.stack([torch.full((), each, dtype=torch.int64) for each in expr])
