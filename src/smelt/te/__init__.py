@@ -9,6 +9,9 @@ An expression becomes a loop function of `smelt.loops.ir`; every index is proved
 """
 
 from smelt.te import tag as tag
+from smelt.te.absent import extern as extern
+from smelt.te.absent import extern_primfunc as extern_primfunc
+from smelt.te.absent import scan as scan
 from smelt.te.create import create_prim_func as create_prim_func
 from smelt.te.functions import *  # noqa: F403
 from smelt.te.index import IterVar as IterVar

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from sympy import Expr, Integer, Symbol
+from sympy import Expr, Integer, Mul, Symbol
 
-from smelt.symbolic import FloorDiv, Mod
+from smelt.symbolic import FloorDiv, Mod, simplify
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 from smelt.symbolic.bounds import bounds, is_nonnegative
 from smelt.te.errors import refuse
 from smelt.te.index import Idx, Unknown, as_index
 from smelt.te.reductions import Reduced
-from smelt.te.value import Choice, Elementwise, Load, Value
+from smelt.te.value import Choice, Elementwise, Found, Load, Value
 
 if TYPE_CHECKING:
     from smelt.te.tensor import ComputeOp, Tensor
@@ -33,16 +33,20 @@ def computed(op: ComputeOp) -> tuple[Tensor, ...]:
     """
     extents: dict[Symbol, Expr] = {axis.symbol: axis.extent for axis in op.axis}
     checker = _Checker(op.name, extents)
-    groups = {id(body.of) for body in op.body if isinstance(body, Reduced)}
-    if len(groups) > 1 or (groups and not all(isinstance(body, Reduced) for body in op.body)):
-        what = f"{op.name}: its outputs are not those of one reduction"
-        refuse("SM1105", what, remedy="te.compute one tensor for each")
     for body in op.body:
         if isinstance(body, Reduced):
             checker.reduced(body)
         else:
             checker.value(body, ())
     return tuple(checker.tensors.values())
+
+
+def one_reduction(name: str, bodies: Sequence[Value]) -> None:
+    """Refuses outputs that are not those of one reduction, where there is one."""
+    groups = {id(body.of) if isinstance(body, Reduced) else None for body in bodies}
+    if len(groups) > 1:
+        what = f"{name}: its outputs are not those of one reduction"
+        refuse("SM1105", what, remedy="te.compute one tensor for each")
 
 
 class _Checker:
@@ -87,6 +91,8 @@ class _Checker:
 
     def index(self, expr: Expr) -> None:
         for symbol in symbols_in(expr):
+            if isinstance(symbol, Found):  # where it is looked up, it is checked
+                self.extents.setdefault(symbol, symbol.lookup.size)
             if isinstance(symbol, Unknown) and not symbol.is_size and symbol not in self.extents:
                 what = f"{self.name}: {symbol.label} is used where nothing goes through it"
                 refuse(
@@ -96,8 +102,6 @@ class _Checker:
     def load(self, load: Load, facts: Facts) -> None:
         self.tensors.setdefault(id(load.tensor), load.tensor)
         for dim, (at, size) in enumerate(zip(load.index, load.tensor.sizes)):
-            if isinstance(at, Value):
-                continue  # looked up where it runs: there it is checked
             self.index(at)
             if any(extent == 0 for extent in self.extents.values()):
                 continue
@@ -162,20 +166,48 @@ _FACTS: dict[str, Any] = {
 
 
 def shown(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts) -> bool:
-    """Whether ``expr`` is shown not to be negative, from the extents of axes and what conditions say."""
-    if is_nonnegative(expr, extents):
+    """Whether ``expr`` is shown not to be negative, from the extents of axes and what conditions say.
+
+    >>> i, n = Symbol("i", integer=True, nonnegative=True), Symbol("n", integer=True, nonnegative=True)
+    >>> shown(n - 1 - Mod(i, n), {i: 3 * n}, ()), shown(n - 1 - i, {i: 3 * n}, ()), shown(n - i, {}, (n - i,))
+    (True, False, True)
+    """
+    sizes = _positive(extents.values())
+    if sizes:  # an axis has elements, or there is nothing to show
+        expr, facts = replaced(expr, sizes), tuple(replaced(fact, sizes) for fact in facts)
+        extents = {symbol: replaced(extent, sizes) for symbol, extent in extents.items()}
+    if _never_negative(expr, extents):
         return True
     if not facts:
         return False
-    return _by_sums(expr, extents, facts, 3) or any(
-        _by_sums(replaced(expr, values), ranges, tuple(replaced(f, values) for f in facts), 2)
-        for values, ranges in _narrowed(extents, facts)
-    )
+    if _by_sums(expr, extents, facts, 3):
+        return True
+    values, ranges = _narrowed(extents, facts)
+    if any(extent.is_nonpositive for extent in ranges.values()):
+        return True  # nothing is taken there
+    return _by_sums(replaced(expr, values), ranges, tuple(replaced(f, values) for f in facts), 2)
+
+
+def _positive(extents: Iterable[Expr]) -> dict[Symbol, Expr]:
+    """The sizes that are at least 1 where extents are, as symbols that say so."""
+    return {
+        factor: Symbol(factor.name, integer=True, positive=True)
+        for extent in extents
+        for factor in Mul.make_args(extent)
+        if isinstance(factor, Symbol) and not factor.is_positive
+    }
+
+
+def _never_negative(expr: Expr, extents: Mapping[Symbol, Expr]) -> bool:
+    if is_nonnegative(expr, extents):
+        return True
+    low, _ = bounds(expr, extents)
+    return low is not None and not low.is_Integer and is_nonnegative(simplify(low, {}), {})
 
 
 def _by_sums(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts, depth: int) -> bool:
     """``expr`` is not negative if ``expr - n*fact`` is not, for a fact and a positive number n."""
-    if is_nonnegative(expr, extents):
+    if _never_negative(expr, extents):
         return True
     if depth == 0:
         return False
@@ -199,9 +231,7 @@ def _multiples(expr: Expr, fact: Expr) -> set[Expr]:
     return found
 
 
-def _narrowed(
-    extents: Mapping[Symbol, Expr], facts: Facts
-) -> Iterator[tuple[dict[Symbol, Expr], dict[Symbol, Expr]]]:
+def _narrowed(extents: Mapping[Symbol, Expr], facts: Facts) -> tuple[dict[Symbol, Expr], dict[Symbol, Expr]]:
     """The axes with ranges as facts about single ones leave them: ``i >= 2`` makes i ``i + 2``."""
     values: dict[Symbol, Expr] = {}
     ranges = dict(extents)
@@ -220,10 +250,7 @@ def _narrowed(
         end = _least(ends)
         low = values[symbol] - symbol if symbol in values else Integer(0)
         ranges[symbol] = expand(end - low)
-    if any(isinstance(extent, Integer) and extent <= 0 for extent in ranges.values()):
-        yield {}, dict(extents)
-        return
-    yield values, ranges
+    return values, ranges
 
 
 def _least(ends: Sequence[Expr]) -> Expr:
@@ -236,4 +263,4 @@ def _least(ends: Sequence[Expr]) -> Expr:
     return ends[0]
 
 
-__all__ = ["computed", "known_of", "shown"]
+__all__ = ["computed", "known_of", "one_reduction", "shown"]

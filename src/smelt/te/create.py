@@ -163,8 +163,7 @@ class _Maker:
             def place(index: Index, at: Index) -> Place:
                 return self._place({**dict(zip(axes, index)), **dict(zip(variables, at))})
 
-            used = [body.output for body in op.body if isinstance(body, Reduced)]
-            self.special[outs[0]] = Explicit(op.name, outs, used, first.of, shape, reduced, place, labels)
+            self.special[outs[0]] = Explicit(op.name, outs, first.of, shape, reduced, place, labels)
             return
         for out, body in zip(outs, op.body):
             self.labels[out] = labels

@@ -20,11 +20,10 @@ from smelt.te.value import Place
 
 @dataclass(frozen=True, slots=True)
 class Explicit:
-    """A reduction into ``outs``: output ``used[d]`` of ``of`` goes to ``outs[d]``."""
+    """A reduction into ``outs``, one for each output."""
 
     name: str
     outs: Sequence[str]
-    used: Sequence[int]
     of: Combined
     shape: tuple[Expr, ...]
     reduce_shape: tuple[Expr, ...]
@@ -59,7 +58,7 @@ def nest_of(what: Explicit, kernel: Kernel, graph: Graph) -> Stmt:
         return Block((*steps, *stores))
 
     nothing = [Integer(0)] * len(at)
-    init = block(lambda: [what.of.initial[d].run(what.place(index, nothing)) for d in what.used])
+    init = block(lambda: [first.run(what.place(index, nothing)) for first in what.of.initial])
     kind = what.of.kind if len(what.outs) == 1 else None
     body = block(lambda: _next(what, index, at, kind), MODES[kind] if kind else None)
     axes = [replace(axis, value=fresh(axis.label.removeprefix("v_"))) for axis in axes]
@@ -93,7 +92,7 @@ def _next(what: Explicit, index: Index, at: Index, kind: str | None) -> Sequence
             ops.masked(mask, lambda v=v: v.run(place.inside()), other) for v, other in zip(of.values, others)
         ]
         after = [ops.where(mask, new, old) for new, old in zip(of.combine(place, before, given), before)]
-    return [after[d] for d in what.used]
+    return after
 
 
 def _values(kernel: Kernel) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -228,9 +228,10 @@ def any(*args: Any, axis: Any = None, span: Any = None) -> Any:
     return _joined("logical_or", "max", args, axis)
 
 
-def _joined(op: str, kind: str, args: tuple[Any, ...], axis: Any) -> Any:
+def _joined(op: str, kind: str, args: Sequence[Any], axis: Any) -> Any:
     if len(args) == 2 and axis is None and reductions.are_axes(args[1]):
-        args, axis = (args[0],), args[1]
+        axis = args[1]
+        args = args[:1]
     if not args:
         refuse("SM1103", f"{op.removeprefix('logical_')} of no conditions")
     conditions = [as_condition(arg) for arg in args]

@@ -14,7 +14,7 @@ from smelt.ops import ops
 from smelt.symbolic.affine import divided, expand, remainder, symbols_in
 from smelt.te.dtypes import NAMES, kind_of
 from smelt.te.errors import refuse
-from smelt.te.value import Number, Place, Value, binary
+from smelt.te.value import Number, Place, Value, binary, lookups_in
 
 _numbers = itertools.count()
 
@@ -27,7 +27,7 @@ class Unknown(Symbol):
     is_size: bool
 
     def __new__(cls, label: str, is_size: bool) -> Unknown:
-        made = Symbol.__xnew__(cls, f"{label}${next(_numbers)}", integer=True, nonnegative=True)
+        made = Symbol.__xnew__(cls, f"{label}${next(_numbers):09}", integer=True, nonnegative=True)
         made.label, made.is_size = label, is_size
         return made
 
@@ -41,7 +41,7 @@ class Idx(Value):
     """
 
     def __init__(self, expr: Expr, kind: torch.dtype = torch.int32) -> None:
-        super().__init__(kind)
+        super().__init__(kind, [found.lookup for found in lookups_in(expr)])
         self.expr = expr
 
     @property
@@ -230,7 +230,7 @@ def var(name: str = "tindex", dtype: Any = "int32", span: Any = None) -> Var:
 
     >>> n = var("n")
     >>> n * 2 + 1, n == n
-    (2*n + 1, True)
+    (2*n + 1, n == n)
     """
     return Var(name, _integer(dtype))
 

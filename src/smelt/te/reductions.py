@@ -45,6 +45,7 @@ class Combined:
     ) -> None:
         self.name, self.values, self.axes, self.where = name, tuple(values), tuple(axes), where
         self.initial, self.combiner, self.kind = tuple(initial), combiner, kind
+        self.outputs = tuple(Reduced(self, output) for output in range(len(values)))
 
     @property
     def is_plain(self) -> bool:
@@ -119,8 +120,7 @@ class Reducer:
         kind = _known_kind(*combiner, results)
         condition = None if where is None else as_condition(where)
         of = Combined(self.__name__, values, axes, condition, initial, (*combiner, results), kind)
-        found = tuple(Reduced(of, output) for output in range(len(values)))
-        return found if several else found[0]
+        return of.outputs if several else of.outputs[0]
 
     def _combiner(self, kinds: Sequence[torch.dtype]) -> tuple[tuple[list[Hole], list[Hole]], list[Value]]:
         left = [Hole(f"x{d}" if len(kinds) > 1 else "x", kind) for d, kind in enumerate(kinds)]

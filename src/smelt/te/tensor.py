@@ -14,7 +14,7 @@ from smelt.te.dtypes import NAMES, kind_of
 from smelt.te.errors import refuse
 from smelt.te.index import Idx, IterVar, as_index, as_size, public
 from smelt.te.reductions import Reduced
-from smelt.te.value import Load, Value, as_value, cast
+from smelt.te.value import Load, Lookup, Value, as_value, cast
 
 
 class Operation:
@@ -193,10 +193,10 @@ def _element(tensor: Tensor, before: tuple[Any, ...], more: Sequence[Any], whole
     if len(index) != tensor.ndim:
         said = f"{tensor.name}[{', '.join(map(str, index))}]"
         refuse("SM1102", f"{said}: {len(index)} indices, {tensor.name} has {tensor.ndim} dimensions")
-    return Load(tensor, [_place(tensor, at) for at in index])
+    return Load(tensor, [_place(tensor, dim, at) for dim, at in enumerate(index)])
 
 
-def _place(tensor: Tensor, at: Any) -> Expr | Value:
+def _place(tensor: Tensor, dim: int, at: Any) -> Expr:
     expr = as_index(at)
     if expr is not None:
         return expr
@@ -206,7 +206,7 @@ def _place(tensor: Tensor, at: Any) -> Expr | Value:
     if value.kind.is_floating_point or value.kind is torch.bool:
         what = f"{tensor.name}[{at}]: an index is an integer, not {value.dtype}"
         refuse("SM1108", what, remedy='.astype("int32")')
-    return value
+    return Lookup(value, tensor.sizes[dim]).symbol
 
 
 def index_kind(axes: Sequence[IterVar]) -> torch.dtype:
@@ -265,8 +265,13 @@ def compute(
     body = [_body(each, name) for each in (result if several else [result])]
     if tag == "" and SCOPES:
         tag = SCOPES[-1]
-    op = ComputeOp(name, axes, body, tag, attrs or {})
-    return op.outputs if several and len(body) > 1 else op.output(0)
+    check.one_reduction(name, body)
+    whole = body[0].of.outputs if isinstance(body[0], Reduced) else body
+    op = ComputeOp(name, axes, whole, tag, attrs or {})
+    found = tuple(
+        op.output(each.output if isinstance(each, Reduced) else number) for number, each in enumerate(body)
+    )
+    return found if several and len(body) > 1 else found[0]
 
 
 SCOPES: list[str] = []

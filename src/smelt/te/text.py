@@ -7,7 +7,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from smelt.te.index import Idx
 from smelt.te.reductions import Hole, Reduced
-from smelt.te.value import Bits, Cast, Choice, Elementwise, Load, Number, Value
+from smelt.te.value import Bits, Cast, Choice, Elementwise, Load, Lookup, Number, Value
 
 _BINARY = {
     "add": "+",
@@ -60,8 +60,10 @@ def _text(value: Value) -> str:
         return index_text(value.expr)
     if isinstance(value, Hole):
         return value.label
+    if isinstance(value, Lookup):
+        return _text(value.parts[0])
     if isinstance(value, Load):
-        index = ", ".join(_text(at) if isinstance(at, Value) else index_text(at) for at in value.index)
+        index = ", ".join(map(index_text, value.index))
         return f"{value.tensor.name}[{index}]"
     if isinstance(value, Reduced):
         axes = ", ".join(axis.name for axis in value.axes)

@@ -8,6 +8,7 @@ place (`Place`): loop functions, verifiers and the recorder of stages all run th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -15,7 +16,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.ops import TABLE, Rule, ops, result_dtype
-from smelt.symbolic.affine import replaced
+from smelt.symbolic.affine import replaced, symbols_in
 from smelt.te.dtypes import NAMES, kind_of, number, promoted
 from smelt.te.errors import refuse
 
@@ -35,13 +36,45 @@ class Place:
 
     def at(self, expr: Expr) -> Expr:
         """An index expression, here."""
-        return replaced(expr, self.symbols)
+        found = lookups_in(expr)
+        if not found:
+            return replaced(expr, self.symbols)
+        return replaced(expr, {**self.symbols, **{symbol: symbol.lookup.run(self) for symbol in found}})
+
+
+class Found(Symbol):
+    """An index that is looked up when it runs: a value in an index expression."""
+
+    __slots__ = ("lookup",)
+    is_size = False
+    lookup: Lookup
+
+    def __new__(cls, lookup: Lookup) -> Found:
+        made = Symbol.__xnew__(cls, f"at${next(_numbers):09}", integer=True, nonnegative=True)
+        made.lookup = lookup
+        return made
+
+    def _sympystr(self, printer: Any) -> str:
+        return repr(self.lookup.parts[0])
+
+
+_numbers = itertools.count()
+
+
+def lookups_in(expr: Expr) -> list[Found]:
+    """The lookups in an index expression, in order."""
+    if expr.is_Integer:
+        return []
+    found = [symbol for symbol in symbols_in(expr) if isinstance(symbol, Found)]
+    return sorted(found, key=lambda symbol: symbol.name) if len(found) > 1 else found
 
 
 class Value:
     """A number for each index: its dtype, its operands, and how a handler is told of it."""
 
     parts: tuple[Value, ...] = ()
+    __array_ufunc__ = None
+    """NumPy's numbers leave operators to us."""
 
     def __init__(self, kind: torch.dtype, parts: Sequence[Value] = ()) -> None:
         self.kind, self.parts = kind, tuple(parts)
@@ -228,21 +261,28 @@ class Number(Value):
         return float(self.value)
 
 
-class Load(Value):
-    """An element of a tensor. Places are index expressions, or values that are looked up when it runs."""
+class Lookup(Value):
+    """An integer as an index below ``size``, as `smelt.ops.handler.Handler.indirect_index` has it."""
 
-    def __init__(self, tensor: Any, index: Sequence[Expr | Value]) -> None:
-        super().__init__(tensor.kind, [at for at in index if isinstance(at, Value)])
+    def __init__(self, part: Value, size: Expr, wrap: bool = False, check: bool | str = True) -> None:
+        super().__init__(torch.int64, (part,))
+        self.size, self.wrap, self.check = size, wrap, check
+        self.symbol = Found(self)
+
+    def said(self, place: Place) -> Any:
+        size = place.at(self.size)
+        return ops.indirect_index(self.parts[0].run(place), size, wrap=self.wrap, check=self.check)
+
+
+class Load(Value):
+    """An element of a tensor."""
+
+    def __init__(self, tensor: Any, index: Sequence[Expr]) -> None:
+        super().__init__(tensor.kind, [found.lookup for at in index for found in lookups_in(at)])
         self.tensor, self.index = tensor, tuple(index)
 
     def said(self, place: Place) -> Any:
-        where = [
-            ops.indirect_index(at.run(place), place.at(size), wrap=False)
-            if isinstance(at, Value)
-            else place.at(at)
-            for at, size in zip(self.index, self.tensor.sizes)
-        ]
-        return ops.load(place.names(self.tensor), tuple(where))
+        return ops.load(place.names(self.tensor), tuple(place.at(at) for at in self.index))
 
 
 class Elementwise(Value):
@@ -325,19 +365,20 @@ class Choice(Value):
             return ops.where(mask, then.run(place), other.run(place))
         if isinstance(other, Number):
             return ops.masked(mask, lambda: then.run(place.inside()), other.value)
-        zero = number(0, self.kind)
-        first = then.run(place)
-        if not _harmless(then):
-            first = ops.masked(mask, lambda: then.run(place.inside()), zero)
-        if _harmless(other):
-            return ops.where(mask, first, other.run(place))
-        opposite = ops.logical_not(mask)
-        return ops.where(mask, first, ops.masked(opposite, lambda: other.run(place.inside()), zero))
+        first = self._taken(mask, then, place)
+        second = other.run(place) if _harmless(other) else self._taken(ops.logical_not(mask), other, place)
+        return ops.where(mask, first, second)
+
+    def _taken(self, mask: Any, value: Value, place: Place) -> Any:
+        """A branch where it is taken; 0 elsewhere."""
+        if _harmless(value):
+            return value.run(place)
+        return ops.masked(mask, lambda: value.run(place.inside()), number(0, self.kind))
 
 
 def _harmless(value: Value) -> bool:
     """Whether a value may be evaluated where nobody asks for it: it reads nothing, and divides nothing."""
-    if isinstance(value, Load):
+    if isinstance(value, (Load, Lookup)):
         return False
     if isinstance(value, Elementwise) and value.op in _DIVIDE and not value.kind.is_floating_point:
         return False
@@ -352,7 +393,12 @@ _DIVIDE = ("floordiv", "truncdiv", "remainder", "fmod")
 
 def is_operand(value: Any) -> bool:
     """Whether something can stand in an expression."""
-    return isinstance(value, (Value, int, float)) or getattr(value, "is_scalar", False)
+    return isinstance(value, (Value, int, float)) or getattr(value, "is_scalar", False) or _is_item(value)
+
+
+def _is_item(value: Any) -> bool:
+    """Whether something is a number of NumPy or torch."""
+    return hasattr(value, "item") and getattr(value, "ndim", 1) == 0 and not hasattr(value, "op")
 
 
 def as_value(value: Any, kind: torch.dtype | None = None) -> Value:
@@ -372,8 +418,8 @@ def as_value(value: Any, kind: torch.dtype | None = None) -> Value:
         return Number(value, kind or torch.float32, weak=kind is None)
     if isinstance(value, Expr) and value.is_Integer:
         return as_value(int(value), kind)
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 and not hasattr(value, "op"):
-        return as_value(value.item(), kind)  # a number of numpy or torch
+    if _is_item(value):
+        return as_value(value.item(), kind)
     if not getattr(value, "is_scalar", False):
         _no_value(value)
     return value()  # type: ignore[no-any-return]
