@@ -6,9 +6,7 @@ from torch.utils import _pytree as pytree
 
 from smelt import relax
 from smelt.relax.transform import LegalizeOps
-from smelt.relax.types import TensorStructInfo
 from smelt.relax.values import CALL_TIR, Call
-from smelt.script.module import PrimFunc
 from tests.relax.cases import CASES
 from tests.relax.test_operators import module_of
 

@@ -88,4 +88,4 @@ def test_an_unknown_operator_names_a_near_one() -> None:
     with pytest.raises(
         RelaxError, match=r"SM1304: no operator relax.permute_dim[\s\S]*did you mean permute_dims"
     ):
-        relax.op.permute_dim
+        _ = relax.op.permute_dim

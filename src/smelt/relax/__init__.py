@@ -1,5 +1,6 @@
 """`smelt.relax`: programs of tensors, written by hand, imported, or read from a script; built and called."""
 
+from smelt.relax import frontend, transform
 from smelt.relax.build import Executable, VirtualMachine, build, program_of
 from smelt.relax.builder import BlockBuilder
 from smelt.relax.operators import op
@@ -89,7 +90,9 @@ __all__ = [
     "call_tir",
     "const",
     "dtype_name",
+    "frontend",
     "get_shape_of",
     "op",
     "program_of",
+    "transform",
 ]

@@ -14,7 +14,7 @@ from smelt.capture import Program
 from smelt.capture.program import shape_env_of
 from smelt.config import Config
 from smelt.pipeline import compile_program
-from smelt.relax.evaluate import Evaluator
+from smelt.relax.evaluate import Evaluator, symbols_bound
 from smelt.relax.primfuncs import call_primfunc
 from smelt.relax.program import Traced, traced
 from smelt.relax.types import (
@@ -86,8 +86,13 @@ class CompiledFunction:
 
     def compile(self) -> None:
         """Compile the function for every size, if enough is known of its parameters."""
-        if all(is_determined(each) and _is_tensors(each) for each in self.infos):
+        if not all(is_determined(each) and _is_tensors(each) for each in self.infos):
+            return
+        try:
             self.whole = self._version(self.infos)
+        except RelaxError as error:
+            if error.code != "SM1303" or not symbols_bound(self.infos):
+                raise  # else: variables that must be equal, for which only a call's sizes can tell
 
     def _version(self, infos: Sequence[StructInfo]) -> _Version:
         function = self.function

@@ -74,8 +74,11 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
 
     ``add`` puts it into a module and gives its variable.
     """
-    if not is_determined(known(call)):
+    info = known(call)
+    if not is_determined(info):
         return "sizes or dtypes are not known"
+    if isinstance(info, TupleStructInfo) and len(info.fields) == 1:
+        return "a tuple of one tensor"
     leaves: list[Any] = []
     stand_ins: dict[int, Var] = {}
 
@@ -102,11 +105,10 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
     if not all(is_determined(each.struct_info) for each in params):
         return "sizes or dtypes of arguments are not known"
     try:
-        func, used = primfunc(inner, params, known(call))
+        func, used = primfunc(inner, params, info)
     except (SmeltError, Unsupported) as error:
         return str(error)
     var = add(func, call.op.legal)
-    info = known(call)
     out = list(info.fields) if isinstance(info, TupleStructInfo) else info
     return call_tir(var, Tuple([leaves[number] for number in used]), out)
 

@@ -470,7 +470,7 @@ class _Parser:
         return ScriptError("SM1309", what, where=f"line {line}, column {column + 1}", remedy=remedy)
 
 
-class ScriptError(RelaxError, SyntaxError):
+class ScriptError(RelaxError):
     """A script of relax that says nothing that can be meant."""
 
 

@@ -10,6 +10,8 @@ import torch
 from sympy import Expr as Size
 from sympy import Symbol
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -98,10 +100,11 @@ def traced(
         return tuple(found)
 
     fakes = [sizes.mode.from_tensor(each.data) for each in constants]
-    with sizes.mode, torch.no_grad():
-        graph_module = make_fx(run, decomposition_table=dict(decompositions() if table is None else table))(
-            *fakes, *tensors
-        )  # type: ignore[arg-type]
+    with sizes.mode, torch.no_grad(), enable_python_dispatcher():
+        graph_module = make_fx(
+            dispatch_functionalize(run),
+            decomposition_table=dict(decompositions() if table is None else table),
+        )(*fakes, *tensors)  # type: ignore[arg-type]
     _clean(graph_module.graph)
     graph_module.recompile()
     placeholders = graph_module.graph.find_nodes(op="placeholder")

@@ -53,7 +53,8 @@ def _size(size: Any, quoted: bool = False) -> str:
 def annotation(info: StructInfo, quoted: bool = False) -> str:
     """What is known of a value, as it is written. ``quoted``: size variables are texts, as in a signature.
 
-    >>> annotation(TensorStructInfo((2, Symbol("n")), "float32"), quoted=True)
+    >>> import sympy
+    >>> annotation(TensorStructInfo((2, sympy.Symbol("n")), "float32"), quoted=True)
     'R.Tensor((2, "n"), dtype="float32")'
     """
     if isinstance(info, TensorStructInfo):
