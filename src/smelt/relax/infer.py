@@ -32,7 +32,9 @@ from smelt.relax.values import (
     Constant,
     ExternFunc,
     Function,
+    PrimValue,
     SeqExpr,
+    ShapeExpr,
     Tuple,
     Var,
 )
@@ -143,6 +145,15 @@ def known(value: Any) -> StructInfo:
     """What is known of a value of an expression, or of a plain Python value."""
     info = getattr(value, "struct_info", None)
     return info if isinstance(info, StructInfo) else ObjectStructInfo()
+
+
+def leaves_of(call: Call) -> list[Any]:
+    """What stands in a call's arguments, lists and tuples taken apart; sizes of shapes too."""
+    found = _leaves([*call.args, *call.attrs.values()])
+    for each in list(found):
+        if isinstance(each, (ShapeExpr, PrimValue)):
+            found += each.values if isinstance(each, ShapeExpr) else [each.value]
+    return found
 
 
 def _leaves(args: Any) -> list[Any]:

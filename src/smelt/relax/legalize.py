@@ -19,17 +19,27 @@ from smelt.lowering import lower
 from smelt.nest.stages import Names, staged
 from smelt.nest.tree import accesses
 from smelt.records import replace
-from smelt.relax.infer import known
-from smelt.relax.primfuncs import renamed
+from smelt.relax.infer import known, leaves_of
+from smelt.relax.primfuncs import renamed, unbound_sizes
 from smelt.relax.program import no_primfuncs, traced
-from smelt.relax.types import StructInfo, TensorStructInfo, TupleStructInfo, is_determined
+from smelt.relax.types import (
+    ShapeStructInfo,
+    StructInfo,
+    TensorStructInfo,
+    TupleStructInfo,
+    is_determined,
+    symbols_of,
+)
 from smelt.relax.values import (
     BindingBlock,
     Call,
     Constant,
+    Expr,
     Function,
     SeqExpr,
+    ShapeExpr,
     Tuple,
+    TupleGetItem,
     Var,
     VarBinding,
     call_tir,
@@ -81,6 +91,7 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
         return "a tuple of one tensor"
     leaves: list[Any] = []
     stand_ins: dict[int, Var] = {}
+    elements: dict[Var, list[Any]] = {}
 
     def stand_in(value: Any) -> Any:
         if isinstance(value, Tuple):
@@ -89,7 +100,12 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
             return type(value)(stand_in(each) for each in value)
         if isinstance(value, Constant) and value.data.dim() == 0:
             return value
-        if not (isinstance(value, (Var, Constant)) and isinstance(value.struct_info, TensorStructInfo)):
+        found = value.struct_info if isinstance(value, Expr) else None
+        if isinstance(value, Var) and isinstance(found, ShapeStructInfo) and found.values is not None:
+            return ShapeExpr(found.values)
+        if isinstance(value, Var) and isinstance(found, TupleStructInfo):
+            return Tuple([stand_in(element) for element in elements.setdefault(value, list(value))])
+        if not (isinstance(value, (Var, Constant, TupleGetItem)) and isinstance(found, TensorStructInfo)):
             return value
         if id(value) not in stand_ins:
             name = value.name_hint if isinstance(value, Var) else _letter(len(leaves))
@@ -110,7 +126,9 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
         return str(error)
     var = add(func, call.op.legal)
     out = list(info.fields) if isinstance(info, TupleStructInfo) else info
-    return call_tir(var, Tuple([leaves[number] for number in used]), out)
+    sizes = unbound_sizes(func.kernel)
+    more = ShapeExpr(sizes) if sizes else None
+    return call_tir(var, Tuple([leaves[number] for number in used]), out, more)
 
 
 def stand_in_attrs(attrs: Mapping[str, Any], stand_in: Callable[[Any], Any]) -> dict[str, Any]:
@@ -129,7 +147,12 @@ def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, l
     """
     result = Var("result", info)
     body = SeqExpr([BindingBlock([VarBinding(result, call)])], result)
-    function = Function(args, body, info, attrs={"global_symbol": call.op.legal})
+    symbols = [symbol for each in (*(arg.struct_info for arg in args), info) for symbol in symbols_of(each)]
+    symbols += [symbol for each in leaves_of(call) for symbol in getattr(each, "free_symbols", ())]
+    alone = {size for arg in args for size in arg.struct_info.sizes}  # type: ignore[attr-defined]
+    hidden = [symbol for symbol in dict.fromkeys(symbols) if symbol not in alone]
+    sizes = [Var("sizes", ShapeStructInfo(hidden))] if hidden else []
+    function = Function([*args, *sizes], body, info, attrs={"global_symbol": call.op.legal})
     found = traced(function, {}, no_primfuncs, None, call.op.legal, {**portable_decompositions(), **_PLAIN})
     program = contract(found.program)
     graph = lower(_whole_outputs(program.graph_module))

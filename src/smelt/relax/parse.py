@@ -126,7 +126,8 @@ class _Parser:
             result = self._statement(stmt)
         if result is None:
             raise self._error(node, f"function {node.name} returns nothing", "end it with return")
-        body = SeqExpr([block for block in self.blocks if block.bindings], self._leaf(result, node))
+        value = self._leaf(result, node)
+        body = SeqExpr([block for block in self.blocks if block.bindings], value)
         returns = None if node.returns is None else self.info(node.returns)
         inferred = body.body.struct_info
         if returns is not None and not returns.is_base_of(inferred):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from sympy import Expr as Size
+from sympy import Symbol
 
 from smelt.capture import capture_function
 from smelt.config import Config
@@ -25,19 +26,27 @@ from smelt.records import replace
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.types import RelaxError, StructInfo, TensorStructInfo
 from smelt.script.module import PrimFunc
-from smelt.symbolic import contiguous_strides
+from smelt.symbolic import as_expr, contiguous_strides
 
 
 def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:
     """What a PrimFunc makes of tensors: new ones."""
-    if any(not isinstance(each, torch.Tensor) for each in args):
-        what = f"{func.name} is called with a number"
-        raise RelaxError(
-            "SM1306", what, remedy="make the number a tensor's size, or a constant of the te function"
-        )
-    if not args:  # PyTorch takes an operator of no tensors for one that has a device
-        args = [torch.full((), 0)]
-    return operator_of(func)(*args)
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    numbers = [each for each in args if not isinstance(each, torch.Tensor)]
+    wanted = unbound_sizes(func.kernel)
+    if len(numbers) != len(wanted):
+        what = f"{func.name} is called with {len(numbers)} numbers"
+        names = ", ".join(map(str, wanted)) or "none"
+        raise RelaxError("SM1306", what, why=f"the sizes that no tensor tells: {names}")
+    if not tensors:  # PyTorch takes an operator of no tensors for one that has a device
+        tensors = [torch.full((), 0)]
+    return operator_of(func)(*tensors, *([numbers] if numbers else []))
+
+
+def unbound_sizes(kernel: Kernel) -> list[Symbol]:
+    """The sizes that no dimension of a tensor that is read tells."""
+    alone = {size for each in kernel.params if not each.written for size in each.shape}
+    return [size for size in kernel.sizes if size not in alone]
 
 
 def same_function(a: PrimFunc, b: PrimFunc) -> bool:
@@ -105,6 +114,7 @@ def operator_of(func: PrimFunc) -> torch._ops.OpOverload:
         given = [each for each in kernel.params if not each.written]
         written = [each for each in kernel.params if each.written]
         arguments = ", ".join(f"Tensor x{number}" for number in range(max(len(given), 1)))
+        arguments += ", SymInt[] sizes" if unbound_sizes(kernel) else ""
         results = "Tensor" if len(written) == 1 else f"({', '.join('Tensor' for _ in written)})"
         short = f"{name}_{digest}"
         _LIBRARY.define(f"{short}({arguments}) -> {results}")
@@ -123,10 +133,16 @@ class _Call:
         self.kernel, self.graph = kernel, graph
         self.given = [each for each in kernel.params if not each.written]
         self.written = [each for each in kernel.params if each.written]
+        self.sizes = unbound_sizes(kernel)
 
-    def fake(self, *args: torch.Tensor) -> Any:
+    def _parted(self, args: Sequence[Any]) -> tuple[Sequence[Any], dict[Any, Any]]:
+        """Tensors, and the sizes that they do not tell."""
+        return (args[:-1], dict(zip(self.sizes, args[-1]))) if self.sizes else (args, {})
+
+    def fake(self, *given: Any) -> Any:
         """Empty results, of the shapes that the arguments' shapes tell."""
         evaluator = Evaluator()
+        args, evaluator.sizes = self._parted(given)
         infos = [TensorStructInfo(each.shape, each.dtype) for each in self.given]
         for bind in (False, True):
             for number, (value, info) in enumerate(zip(args, infos)):
@@ -138,10 +154,11 @@ class _Call:
         ]
         return found[0] if len(found) == 1 else tuple(found)
 
-    def row(self, builder: Any, *args: Tensor) -> Any:
+    def row(self, builder: Any, *given: Any) -> Any:
         """The kernel's loop functions, added to a program."""
+        args, numbers = self._parted(given)
         known: dict[str, Tensor] = dict(zip((each.name for each in self.given), args))
-        sizes: dict[Any, Any] = {}
+        sizes: dict[Any, Any] = {size: as_expr(number) for size, number in numbers.items()}
         for param, value in zip(self.given, args):
             sizes.update((size, have) for size, have in zip(param.shape, value.shape) if size.is_Symbol)
         for node in self.graph.nodes:
@@ -210,13 +227,15 @@ class _Spliced(Handler):
         return self.outer.indirect_index(x, size.xreplace(self.sizes), wrap=wrap, check=check)
 
 
-def _run(operator: torch._ops.OpOverload, *args: torch.Tensor) -> Any:
+def _run(operator: torch._ops.OpOverload, *args: Any) -> Any:
     """The operator on real tensors: a program of this one call."""
-    key = operator, tuple((tuple(each.shape), each.dtype) for each in args)
+    tensors = [each.contiguous() for each in args if isinstance(each, torch.Tensor)]
+    numbers = args[len(tensors) :]
+    key = operator, repr(numbers), tuple((tuple(each.shape), each.dtype) for each in tensors)
     if key not in _PROGRAMS:
-        program = capture_function(lambda *given: operator(*given), args)
+        program = capture_function(lambda *given: operator(*given, *numbers), tensors)
         _PROGRAMS[key] = compile_program(program, Config())
-    results = _PROGRAMS[key]([each.contiguous() for each in args])
+    results = _PROGRAMS[key](tensors)
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -86,13 +86,13 @@ def traced(
     sizes = FakeSizes(symbols, _sizes_in(infos))
     constants = [each for each in constants_of(function, functions) if each.number is None]
     args, args_spec = pytree.tree_flatten(tuple(sizes.fake(each) for each in infos))
-    tensors = [each for each in args if isinstance(each, Tensor)]
+    given_ones = [each for each in args if isinstance(each, (Tensor, torch.SymInt))]
     spec: list[pytree.TreeSpec] = []
 
     def run(*given: Tensor) -> tuple[Any, ...]:
         held = {id(each): value for each, value in zip(constants, given)}
         left = iter(given[len(constants) :])
-        leaves = [next(left) if isinstance(each, Tensor) else each for each in args]
+        leaves = [next(left) if isinstance(each, (Tensor, torch.SymInt)) else each for each in args]
         evaluator = Evaluator(functions, call_tir, lambda each: _constant(each, held))
         result = evaluator.function(function, pytree.tree_unflatten(leaves, args_spec))
         found, result_spec = pytree.tree_flatten(result)
@@ -104,7 +104,7 @@ def traced(
         graph_module = make_fx(
             dispatch_functionalize(run),
             decomposition_table=dict(decompositions() if table is None else table),
-        )(*fakes, *tensors)  # type: ignore[arg-type]
+        )(*fakes, *given_ones)  # type: ignore[arg-type]
     _clean(graph_module.graph)
     graph_module.recompile()
     placeholders = graph_module.graph.find_nodes(op="placeholder")
@@ -113,7 +113,10 @@ def traced(
         Input(node.name, "constant", True, path, each.data)
         for node, path, each in zip(placeholders, names, constants)
     ]
-    inputs += [Input(node.name, "user") for node in placeholders[len(constants) :]]
+    inputs += [
+        Input(node.name, "user" if isinstance(each, Tensor) else "size")
+        for node, each in zip(placeholders[len(constants) :], given_ones)
+    ]
     outputs = graph_module.graph.output_node().args[0]
     roles = tuple("user" for _ in outputs)  # type: ignore[union-attr]
     program = Program(graph_module, "inference", tuple(inputs), roles, name)  # type: ignore[arg-type]

@@ -175,6 +175,11 @@ class TupleStructInfo(StructInfo):
     def __init__(self, fields: Iterable[StructInfo] = ()) -> None:
         object.__setattr__(self, "fields", tuple(fields))
 
+    def is_base_of(self, other: StructInfo) -> bool:
+        if not isinstance(other, TupleStructInfo) or len(other.fields) != len(self.fields):
+            return False
+        return all(mine.is_base_of(theirs) for mine, theirs in zip(self.fields, other.fields))
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class FuncStructInfo(StructInfo):

@@ -17,7 +17,7 @@ Ints = int | Sequence[int]
 
 
 def _many(value: Ints, count: int) -> list[int]:
-    values = [value] if isinstance(value, int) else [int(each) for each in value]
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * count if len(values) == 1 else values
 
 

@@ -22,6 +22,10 @@ _SHAPES = ("shape", "size")
 """Arguments that are shapes, also where they are given as lists."""
 
 
+_WEAK = ("add", "subtract", "multiply")
+"""Overloads of tensors that take numbers too."""
+
+
 class Operator:
     """One operator. Parameters before ``/`` are values of the program, the others attributes.
 
@@ -77,7 +81,17 @@ class Operator:
         return Call(self, [None if each is None else convert(each) for each in given], values)
 
     def run(self, *args: Any, **attrs: Any) -> Any:
-        """The operator on tensors."""
+        """The operator on tensors; of an overload on Python's numbers, the one that takes them."""
+        if isinstance(self.define, torch._ops.OpOverload) and self.short not in _WEAK:
+            number = [not isinstance(each, torch.Tensor) for each in args]
+            if number == [False, True] and "Scalar" in self.define.overloadpacket.overloads():
+                return self.define.overloadpacket.Scalar(*args)
+            tensor = next((each for each in args if isinstance(each, torch.Tensor)), None)
+            if any(number) and tensor is not None:
+                args = tuple(
+                    torch.full([], each, dtype=tensor.dtype) if is_number else each
+                    for each, is_number in zip(args, number)
+                )
         return self.define(*args, **attrs)
 
     def __repr__(self) -> str:
