@@ -400,6 +400,22 @@ NETWORKS = [
         lambda x: F.interpolate(x, (9, 4), mode="bilinear"),
     ),
     Case(
+        "nn.max_pool2d",
+        (floats(2, 3, 6, 6, 4),),
+        lambda x: op.nn.max_pool2d(x, 2, 2, layout="NCHW4c"),
+        lambda x: (
+            F.max_pool2d(x.permute(0, 1, 4, 2, 3).reshape(2, 12, 6, 6), 2)
+            .reshape(2, 3, 4, 3, 3)
+            .permute(0, 1, 3, 4, 2)
+        ),
+    ),
+    Case(
+        "image.affine_grid",
+        (floats(2, 2, 3),),
+        lambda x: op.image.affine_grid(x, (4, 5), align_corners=False),
+        lambda x: F.affine_grid(x, [2, 1, 4, 5], False).permute(0, 3, 1, 2),
+    ),
+    Case(
         "image.grid_sample",
         (IMAGE, torch.tanh(floats(2, 2, 3, 5))),
         op.image.grid_sample,
@@ -407,4 +423,48 @@ NETWORKS = [
     ),
 ]
 
-CASES = {"elementwise": ELEMENTWISE, "shapes": SHAPES, "reductions": REDUCTIONS, "networks": NETWORKS}
+GRADIENTS = [
+    unary("grad.no_grad", lambda x: x),
+    unary("grad.start_checkpoint", lambda x: x),
+    unary("grad.end_checkpoint", lambda x: x),
+    Case(
+        "grad.nll_loss_backward",
+        (torch.tensor(2.0), X, torch.tensor([1, 3, 0]), P[0].clone()),
+        op.grad.nll_loss_backward,
+        lambda g, x, t, w: _gradient(lambda x: F.nll_loss(x, t, w), x, g),
+    ),
+    Case(
+        "grad.max_pool2d_backward",
+        (floats(2, 4, 3, 3), IMAGE),
+        lambda g, x: op.grad.max_pool2d_backward(g, x, (3, 3), (2, 2), (1, 1, 1, 1)),
+        lambda g, x: _gradient(lambda x: F.max_pool2d(x, 3, 2, 1), x, g),
+    ),
+    Case(
+        "grad.avg_pool2d_backward",
+        (floats(2, 4, 3, 3), IMAGE),
+        lambda g, x: op.grad.avg_pool2d_backward(g, x, (2, 2), (2, 2)),
+        lambda g, x: _gradient(lambda x: F.avg_pool2d(x, 2), x, g),
+    ),
+    Case(
+        "grad.take_backward",
+        (floats(3, 2), X, torch.tensor([2, 2])),
+        lambda g, x, i: op.grad.take_backward(g, x, i, axis=1),
+        lambda g, x, i: _gradient(lambda x: x[:, i], x, g),
+    ),
+]
+
+
+def _gradient(function: Callable[..., torch.Tensor], x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(function(x), x, grad)
+    return found
+
+
+CASES = {
+    "elementwise": ELEMENTWISE,
+    "shapes": SHAPES,
+    "reductions": REDUCTIONS,
+    "networks": NETWORKS,
+    "gradients": GRADIENTS,
+}

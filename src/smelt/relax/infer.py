@@ -54,7 +54,7 @@ class FakeSizes:
     def __init__(
         self, symbols: Iterable[Symbol] = (), taken: Iterable[int] = (), of_data: bool = True
     ) -> None:
-        free = [hint for hint in _HINTS if hint not in set(taken)]
+        free = [hint for hint in reversed(_HINTS) if hint not in set(taken)]  # kernels come after images
         symbols = list(symbols)
         self.mode = FakeTensorMode(
             shape_env=ShapeEnv(duck_shape=False) if symbols or of_data else None, allow_non_fake_inputs=True

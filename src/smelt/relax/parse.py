@@ -23,6 +23,7 @@ from smelt.relax.types import (
     TensorStructInfo,
     TupleStructInfo,
     dtype_name,
+    size_of,
 )
 from smelt.relax.values import (
     BindingBlock,
@@ -301,7 +302,8 @@ class _Parser:
     def _binary(self, node: ast.expr, sign: Any, left: ast.expr, right: ast.expr) -> Any:
         if type(sign) not in _ARITHMETIC:
             raise self._error(node, f"{type(sign).__name__} is no operator of relax", "call R.… by its name")
-        return _ARITHMETIC[type(sign)](self.value(left), self.value(right))
+        found = _ARITHMETIC[type(sign)](self.value(left), self.value(right))
+        return size_of(found) if isinstance(found, Size) else found
 
     def _subscript(self, node: ast.Subscript) -> Any:
         inner = node.value

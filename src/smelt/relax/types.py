@@ -12,7 +12,7 @@ from sympy import Symbol
 
 from smelt.errors import SmeltError
 from smelt.records import dataclass
-from smelt.symbolic import as_expr
+from smelt.symbolic import FloorDiv, as_expr
 
 
 class RelaxError(SmeltError, RuntimeError):
@@ -26,7 +26,10 @@ def size_of(value: Any) -> Size:
     (3, n)
     """
     if isinstance(value, Size):
-        return value
+        if not value.has(sympy.floor):
+            return value
+        found: Size = value.replace(sympy.floor, lambda each: FloorDiv(*each.as_numer_denom()))
+        return found
     for name in ("expr", "value"):
         inner = getattr(value, name, None)
         if isinstance(inner, (Size, int)):

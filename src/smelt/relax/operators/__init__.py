@@ -1,6 +1,6 @@
 """The operators of relax, in one table."""
 
-from smelt.relax.operators import elementwise, nn, reductions, shapes
+from smelt.relax.operators import elementwise, gradients, nn, reductions, shapes
 from smelt.relax.operators.table import (
     COMPOSED,
     OPERATORS,
@@ -27,6 +27,7 @@ __all__ = [
     "Operator",
     "composed",
     "elementwise",
+    "gradients",
     "nn",
     "op",
     "operator",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +18,60 @@ Ints = int | Sequence[int]
 
 
 def _many(value: Ints, count: int) -> list[int]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    values: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * count if len(values) == 1 else values
 
 
 def _arranged(x: Tensor, have: str, want: str) -> Tensor:
-    """The dimensions in the order of ``want``."""
+    """The dimensions in the order of ``want``; layouts may have blocks (``NCHW16c``)."""
     if have == want:
         return x
+    blocks, blocked = _blocks(have), _blocks(want)
+    if blocks:
+        return _arranged(
+            _unblocked(x, blocks), "".join(each for each, size in blocks if each.isupper()), want
+        )
+    if blocked:
+        plain = [each for each, size in blocked if each.isupper()]
+        return _blocked(_arranged(x, have, "".join(plain)), blocked)
     if sorted(have) != sorted(want) or len(have) != x.dim():
         raise NotImplementedError(f"layout {have} (known: orders of {want})")
     return x.permute([have.index(letter) for letter in want])
+
+
+def _blocks(layout: str) -> list[tuple[str, int]]:
+    """A layout's dimensions with their sizes, which blocks have; none where it has no blocks."""
+    found = [(each, int(size or 0)) for size, each in re.findall(r"(\d*)([A-Za-z])", layout)]
+    return found if any(size for _, size in found) else []
+
+
+def _unblocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
+    """Blocks put back into the dimensions that they are parts of."""
+    letters = [each for each, _ in layout]
+    order: list[int] = []
+    shape: list[Any] = []
+    for letter in [each for each in letters if each.isupper()]:
+        own = [letters.index(each) for each in (letter, letter.lower()) if each in letters]
+        order += own
+        size = x.shape[own[0]]
+        shape.append(size if len(own) == 1 else size * x.shape[own[1]])
+    return x.permute(order).reshape(shape)
+
+
+def _blocked(x: Tensor, layout: Sequence[tuple[str, int]]) -> Tensor:
+    """Dimensions cut into blocks."""
+    sizes = {each.upper(): size for each, size in layout if size}
+    shape: list[Any] = []
+    places: dict[str, int] = {}
+    plain = [each for each, _ in layout if each.isupper()]
+    for letter, size in zip(plain, x.shape):
+        places[letter] = len(shape)
+        if letter in sizes:
+            shape += [size // sizes[letter], sizes[letter]]
+            places[letter.lower()] = len(shape) - 1
+        else:
+            shape.append(size)
+    return x.reshape(shape).permute([places[each] for each, _ in layout])
 
 
 def _borders(padding: Ints, dims: int) -> tuple[list[int], list[int]]:
@@ -442,6 +486,14 @@ def grid_sample(
     x = _arranged(data, layout, "NCHW")
     found = F.grid_sample(x, grid.permute(0, 2, 3, 1), method, padding_mode, align_corners)
     return _arranged(found, "NCHW", layout)
+
+
+@operator("image.affine_grid")
+def affine_grid(data: Tensor, size: Any, /, align_corners: bool = True) -> Tensor:
+    """``data`` is (batch, 2, 3); the grid is (batch, 2, height, width)."""
+    height, width = _many(size, 2)
+    grid = F.affine_grid(data, [data.shape[0], 1, height, width], align_corners)
+    return grid.permute(0, 3, 1, 2)
 
 
 def _scaled(value: Any, axis: int, rank: int) -> Any:
