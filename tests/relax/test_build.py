@@ -6,7 +6,12 @@ import torch
 
 import smelt
 from smelt import relax, te
-from smelt.relax import BlockBuilder, RelaxError, TensorStructInfo, Var
+from smelt.nest.ir import LoopKind
+from smelt.nest.tree import loops, replace_loop
+from smelt.records import replace
+from smelt.relax import BlockBuilder, RelaxError, TensorStructInfo, Var, transform
+from smelt.relax.evaluate import Evaluator
+from smelt.relax.primfuncs import call_primfunc
 from tests.relax.test_builder import te_relu, tensor
 
 op = relax.op
@@ -104,15 +109,29 @@ def test_what_cannot_be_built_is_refused() -> None:
         relax.build(bb.get())
 
 
-def test_a_scheduled_function_that_is_no_loop_function_is_refused_or_called() -> None:
-    from smelt.nest.ir import LoopKind
-    from smelt.nest.tree import loops, replace_loop
-    from smelt.records import replace
-    from smelt.relax.primfuncs import operator_of
-
-    A = te.placeholder((8,), name="A")
-    func = te.create_prim_func([A, te_relu(A)])
+def test_a_scheduled_function_runs_as_it_is_written() -> None:
+    func = te.create_prim_func([a := te.placeholder((8,), name="a"), te_relu(a)])
     loop = loops(func.kernel.body)[0]
     body = replace_loop(func.kernel.body, loop.var, lambda each: (replace(each, kind=LoopKind.PARALLEL),))
-    with pytest.raises(RelaxError, match=r"SM1310: call_tir of main: the loop over i0 is scheduled"):
-        operator_of(replace(func, kernel=replace(func.kernel, body=body)))
+    x = tensor("x", 8)
+    bb = BlockBuilder()
+    var = bb.add_func(replace(func, kernel=replace(func.kernel, body=body)), "f")
+    with bb.function("main", [x]):
+        y = bb.emit(relax.call_tir(var, (op.negative(x),), TensorStructInfo((8,), "float32")))
+        bb.emit_func_output(y)
+    value = torch.randn(8)
+    torch.testing.assert_close(relax.VirtualMachine(relax.build(bb.get()))["main"](value), torch.relu(-value))
+
+
+def test_sizes_that_no_tensor_tells_are_arguments() -> None:
+    n, m = te.var("n"), te.var("m")
+    x = tensor("x", m)
+    mod = transform.LegalizeOps()(one(op.broadcast_to(x, (n * 2, m)), x, tensor("y", n)))
+    text = mod["main"].script()
+    assert "tir_vars=R.shape([n])" in text
+    value = torch.randn(3)
+    got = relax.VirtualMachine(relax.build(mod))["main"](value, torch.zeros(2))
+    assert torch.equal(got, value.expand(4, 3))
+    func = mod["broadcast_to"]
+    with pytest.raises(RelaxError, match=r"SM1306: broadcast_to is called with 0 numbers[\s\S]*tells: n"):
+        call_primfunc(func, [value], TensorStructInfo((4, 3), "float32"), Evaluator())
