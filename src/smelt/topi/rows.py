@@ -26,10 +26,10 @@ from smelt.lowering.alike import Decided
 from smelt.lowering.builder import Builder, buffer_of
 from smelt.lowering.contractions import keep_meaning, meaning_of
 from smelt.lowering.registry import row_of
+from smelt.records import dataclass
 from smelt.symbolic import contiguous_strides, free_symbols
 from smelt.symbolic.affine import replaced
 from smelt.te.errors import refuse
-from smelt.records import dataclass
 from smelt.te.index import Idx, as_index
 from smelt.te.tensor import Tensor
 from smelt.te.value import Number
@@ -73,7 +73,9 @@ class Program:
         self.inner: dict[Symbol, Expr] = {}
         self.hints: dict[Symbol, Expr] = {}
         sizes = free_symbols(
-            size for each in _leaves(args) for size in (each.sizes if isinstance(each, Tensor) else [each.expr])
+            size
+            for each in _leaves(args)
+            for size in (each.sizes if isinstance(each, Tensor) else [each.expr])
         )
         self.env = ShapeEnv() if sizes else None
         self.mode = FakeTensorMode(shape_env=self.env) if sizes else _static()
@@ -126,7 +128,9 @@ class Program:
             if isinstance(guard.expr, sympy.Eq):
                 said = guard.expr.xreplace(self.symbols)
                 remedy = "give both tensors the same te.var"
-                refuse("SM1121", f"topi.{self.name}: nothing shows that {said.lhs} == {said.rhs}", remedy=remedy)
+                refuse(
+                    "SM1121", f"topi.{self.name}: nothing shows that {said.lhs} == {said.rhs}", remedy=remedy
+                )
 
     # -- arguments ------------------------------------------------------------------------------------------
 
@@ -146,10 +150,14 @@ class Program:
         inside = replaced(expr, self.inner)
         return self.env.create_symintnode(inside, hint=int(inside.xreplace(self.hints)))
 
+    def size(self, expr: Expr) -> Any:
+        """A size as calls take it."""
+        return int(expr) if expr.is_Integer else Handle(replaced(expr, self.inner), self._number(expr))
+
     def handle(self, x: Any) -> Any:
         """An argument as calls take it."""
         if isinstance(x, Idx):
-            return Handle(replaced(x.expr, self.inner), self._number(x.expr))
+            return self.size(x.expr)
         if isinstance(x, Constant):
             return self._tensor(Number(x.value, x.kind), x.kind, ())
         if not isinstance(x, Tensor):
@@ -237,7 +245,7 @@ def plain(x: Any) -> Any:
 
 
 def compose(name: str, labels: Labels, function: Callable[..., Any], *args: Any) -> Any:
-    """What ``function(program, *args)`` gives, as te tensors: ``program(overload, …)`` is a call of ATen's."""
+    """What ``function(program, *args)`` gives, as te tensors; ``program(overload, …)`` calls ATen."""
     given = plain(args)
     program = Program(name, labels, given)
     return program.written(function(program, *_mapped(given, program.handle)))

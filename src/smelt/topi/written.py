@@ -14,11 +14,11 @@ from smelt.ops import Handler, ops, using
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import replaced
 from smelt.te import reductions
+from smelt.te.errors import refuse
 from smelt.te.index import Idx, IterVar, public
 from smelt.te.reductions import Reducer
 from smelt.te.tensor import Tensor, compute
 from smelt.te.value import Bits, Choice, Elementwise, Load, Lookup, Number, Value, cast
-from smelt.te.errors import refuse
 
 
 class Writer(Handler):
@@ -114,10 +114,10 @@ def node_tensors(writer: Writer, node: Node, labels: Labels, name: str) -> list[
         return [stage(writer, body.shape, body.inner_fn, labels, name)]
     if isinstance(body, Contraction):
         return [_contraction(writer, body, labels, name)]
-    if isinstance(body, Reduction):
-        return _reductions(writer, body, labels, name)
-    what = getattr(body, "target", type(body).__name__.lower())
-    refuse("SM1120", f"{name.removeprefix('T_')}: a stage cannot hold a {what}")
+    if not isinstance(body, Reduction):
+        what = getattr(body, "target", type(body).__name__.lower())
+        refuse("SM1120", f"{name.removeprefix('T_')}: a stage cannot hold a {what}")
+    return _reductions(writer, body, labels, name)
 
 
 def _axes(writer: Writer, extents: Sequence[Expr], labels: Labels) -> list[IterVar]:
@@ -160,8 +160,8 @@ def _contraction(writer: Writer, body: Contraction, labels: Labels, name: str) -
 
 def converted(writer: Writer, tensor: Tensor, kind: torch.dtype, labels: Labels, name: str) -> Tensor:
     """The tensor in another dtype."""
-    made = stage(writer, tensor.sizes, lambda index: cast(Load(tensor, index), kind), labels, name)
-    return made  # type: ignore[no-any-return]
+    found: Tensor = stage(writer, tensor.sizes, lambda at: cast(Load(tensor, at), kind), labels, name)
+    return found
 
 
 _KINDS = {"sum": "sum", "prod": "prod", "max": "max", "min": "min", "any": "max", "all": "min"}
@@ -185,9 +185,9 @@ def _reductions(writer: Writer, body: Reduction, labels: Labels, name: str) -> l
             return ops.where(below, nothing, ops.exp(ops.sub(value, largest)))
 
         return [top, _reduced(writer, reductions.sum, body, powers, labels, f"{name}_sum")]
-    if kind == "welford":
-        return _welford(writer, body, labels, name)
-    refuse("SM1120", f"{name.removeprefix('T_')}: a stage cannot hold a {kind}")
+    if kind != "welford":
+        refuse("SM1120", f"{name.removeprefix('T_')}: a stage cannot hold a {kind}")
+    return _welford(writer, body, labels, name)
 
 
 def _welford(writer: Writer, body: Reduction, labels: Labels, name: str) -> list[Any]:
