@@ -393,7 +393,8 @@ class _Parser:
         if not isinstance(node, ast.Call):
             raise self.source.error("SM1204", "an expression by itself does nothing", node)
         if word == "func_attr":
-            self.attrs.update(literal(node.args[0], self.source))
+            found = literal(node.args[0], self.source)
+            self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
         elif word == "where" and self.stage is not None:
             condition = self._known_truth(node.args[0])
             if condition is None:
