@@ -372,8 +372,8 @@ class Replay:
         if step.op == "constant":
             return ops.constant(step.args[0], step.dtype)
         if step.op == "indirect_index":
-            name, size, *rest = step.args
-            found = ops.indirect_index(values[name], replaced(size, symbols), *rest)
+            name, size, wrap, check = step.args
+            found = ops.indirect_index(values[name], replaced(size, symbols), wrap=wrap, check=check)
             assert step.index is not None
             symbols[step.index] = found
             return found
