@@ -1,0 +1,46 @@
+"""`Schedule`: a person's way to change functions of loops."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from smelt.script.module import IRModule, PrimFunc
+from smelt.tir.loops import LoopMoves
+from smelt.tir.places import PlaceMoves
+
+
+class Schedule(LoopMoves, PlaceMoves):
+    """Functions, and what is done to their loops, step by step.
+
+    Every step is checked before it is done: what would change results is refused, with the reason
+    (`smelt.tir.ScheduleError`), and the functions stay as they are. Names and meanings are TVM's.
+
+    ``check``: also run the function before and after each step on random inputs (so does ``SMELT_VERIFY=1``).
+    ``seed``: where the draws of ``sample_…`` begin. Other options of TVM's change nothing.
+
+        sch = tir.Schedule(func)
+        i, j, k = sch.get_loops(sch.get_block("matmul"))
+        i0, i1 = sch.split(i, factors=[None, 8])
+        sch.parallel(i0)
+        print(sch.mod.script(), sch.trace)
+    """
+
+    def __init__(
+        self,
+        mod: PrimFunc | IRModule,
+        check: bool | None = None,
+        *,
+        seed: int | None = None,
+        debug_mask: str | int = "none",
+        error_render_level: str = "detail",
+        enable_check: bool = True,
+    ) -> None:
+        del debug_mask, error_render_level, enable_check
+        wanted = os.environ.get("SMELT_VERIFY") == "1" if check is None else check
+        super().__init__(mod, wanted, None if seed == -1 else seed)
+
+    def show(self, **options: Any) -> None:
+        """Print the module and the trace."""
+        self.mod.show(**options)
+        self.trace.show()
