@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from smelt.errors import SmeltError
     from smelt.mlir.export import Exported, export
     from smelt.reporting import CompileReport, Fallback
+    from smelt.te.building import build
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,7 @@ __all__ = [
     "Exported",
     "Fallback",
     "SmeltError",
+    "build",
     "compile",
     "decomposes",
     "export",
@@ -35,6 +37,7 @@ _HOMES = {
     "export": "smelt.mlir.export",
     "Exported": "smelt.mlir.export",
     "SmeltError": "smelt.errors",
+    "build": "smelt.te.building",
     "CompileReport": "smelt.reporting",
     "Fallback": "smelt.reporting",
 }

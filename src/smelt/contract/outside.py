@@ -49,6 +49,11 @@ def lowers(*operators: Any) -> Callable[[Function], Function]:
     return add
 
 
+def add_row(overload: OpOverload, row: Callable[..., Any], digest: str) -> None:
+    """Teach smelt an operator whose row is no source file's: ``digest`` is what it computes."""
+    ROWS[overload], _DIGESTS[overload] = row, digest
+
+
 def decomposes(*operators: Any) -> Callable[[Function], Function]:
     """Teach smelt what an operator is made of: ``@smelt.decomposes(op)`` above a function of PyTorch's.
 

@@ -21,6 +21,7 @@ from smelt.loops.ir import (
     Fold,
     Host,
     Index,
+    Native,
     Node,
     Pointwise,
     Reduction,
@@ -125,6 +126,8 @@ def _analyzed(
         return Dependencies((), (), (), (), writes, 0, 0, 0)
     if isinstance(body, Sort):
         return Dependencies((), (), (), (body.source,), writes, 0, 0, 0)
+    if isinstance(body, Native):
+        return Dependencies((), (), (), body.reads, writes, 0, 0, 0)
     over: tuple[Expr, ...] = variables("i", len(body.shape)) if index is None else tuple(index)
     counter = _Counter(inlined)
     if isinstance(body, Pointwise):

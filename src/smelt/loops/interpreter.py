@@ -29,6 +29,7 @@ from smelt.loops.ir import (
     Extern,
     Fold,
     Graph,
+    Native,
     Node,
     Origin,
     Pointwise,
@@ -195,6 +196,8 @@ def evaluate_body(
         return _fold(body, buffers, sizes, origin)
     if isinstance(body, Sort):
         return _sort(body, buffers, sizes)
+    if isinstance(body, Native):
+        return _native(body, buffers, sizes)
     return [_scatter(body, buffers, sizes, origin)]
 
 
@@ -403,6 +406,17 @@ def _sort(body: Sort, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]
     limit = evaluate(body.shape[-1], sizes)
     values, positions = torch.sort(buffers[body.source], dim=-1, stable=True, descending=body.descending)
     return [part[..., :limit].contiguous() for part in (values, positions)]
+
+
+def _native(body: Native, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> list[Tensor]:
+    results = [
+        torch.zeros([evaluate(size, sizes) for size in shape], dtype=dtype)
+        for shape, dtype in zip(body.shapes, body.dtypes)
+    ]
+    given = [buffers[name].contiguous() for name in body.reads]
+    names = [param.name for param in body.kernel.params]
+    body.run({name: tensor.view(-1) for name, tensor in zip(names, [*given, *results])}, dict(sizes))
+    return results
 
 
 def _scatter(

@@ -3,7 +3,7 @@
     Graph  = Buffer*, Node*, inputs, outputs, mutations
     Node   = (outputs, body, origin)
     Body   = Pointwise | Reduction | Contraction | Attention | AttentionGradients | Scan | Fold | Scatter
-           | Sort | Extern | Bind | Check
+           | Sort | Native | Extern | Bind | Check
     Value  = inner_fn(index) run under an `ops` handler
 
 A buffer is written by one node, at every index of its shape, once. An index is a sequence of SymPy
@@ -187,6 +187,22 @@ class Sort:
     shape: Shape
     dtype: torch.dtype
     descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A kernel that somebody has written, and that runs as it is. Nothing is fused into it.
+
+    ``kernel`` is one of `smelt.nest.ir`, which this floor knows nothing of: its parameters are the buffers
+    ``reads``, then the node's outputs, all row-major; its sizes are the graph's. ``shapes`` and ``dtypes``
+    are those of the outputs. ``run(memory, sizes)`` interprets it: ``memory`` are flat tensors by parameter.
+    """
+
+    kernel: Any
+    reads: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[torch.dtype, ...]
+    run: Callable[[Any, Any], None] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +409,7 @@ Contractions = Contraction | Attentions
 Host = Extern | Bind | Check
 """What is no loop function: it runs between kernels."""
 
-Body = Pointwise | Reduction | Contraction | Attentions | Scan | Fold | Scatter | Sort | Host
+Body = Pointwise | Reduction | Contraction | Attentions | Scan | Fold | Scatter | Sort | Native | Host
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from smelt.loops.ir import (
     Extern,
     Fold,
     Graph,
+    Native,
     Node,
     Pointwise,
     Reduction,
@@ -117,6 +118,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         order = "descending" if body.descending else "ascending"
         limit = python_text(body.shape[-1])
         return [*lines, f"{', '.join(outputs)} = first {limit} of each row of {body.source}, {order}"]
+    if isinstance(body, Native):
+        return [*lines, f"{', '.join(outputs)} = kernel {body.kernel.name}({', '.join(body.reads)})"]
     index = variables("i", len(body.shape))
     place: Sequence[Expr] = index
     rindex: tuple[Symbol, ...] = ()

@@ -24,6 +24,7 @@ from smelt.loops.ir import (
     Fold,
     Graph,
     Host,
+    Native,
     Node,
     Pointwise,
     Reduction,
@@ -124,6 +125,8 @@ def _node(node: Node, graph: Graph, defined: set[str], written: set[str]) -> Ite
     yield from _outputs(node, graph)
     if isinstance(node.body, Sort):
         yield from _sort(node.body, graph, defined)
+    elif isinstance(node.body, Native):
+        yield from _native(node, node.body, graph, defined)
     else:
         yield from _loop_function(node, graph, defined)
 
@@ -142,7 +145,7 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
         count = len(body.state)
     elif isinstance(body, Sort):
         count = 2
-    elif isinstance(body, Attentions):
+    elif isinstance(body, (Native, Attentions)):
         count = len(body.shapes)
     if len(node.outputs) != count:
         yield f"the node has {len(node.outputs)} outputs, its body {count}"
@@ -155,8 +158,10 @@ def _outputs(node: Node, graph: Graph) -> Iterator[str]:
             if isinstance(body, Scatter) and body.base in graph.buffers
             else None
         )
-        shape = body.shape if shape is None else shape  # type: ignore[union-attr]
-        shape = body.shapes[position] if isinstance(body, Attentions) else shape
+        if isinstance(body, (Attentions, Native)):
+            shape = body.shapes[position]
+        elif shape is None:
+            shape = body.shape  # type: ignore[union-attr]
         if not _equal(shape, buffer.shape):
             yield f"{buffer.name} has the shape {buffer.shape}, its node writes {shape}"
         dtype = _output_dtype(body, position)
@@ -253,6 +258,15 @@ def _state_head(body: Scan | Fold) -> str | None:
         if type(number) is not kind:
             return f"the {name}'s first value {number!r} is no {dtype}"
     return None
+
+
+def _native(node: Node, body: Native, graph: Graph, defined: set[str]) -> Iterator[str]:
+    for name in body.reads:
+        if name not in defined:
+            yield f"{name} is read before it is written"
+    for buffer in map(graph.buffers.get, (*body.reads, *(name for name in node.outputs if name is not None))):
+        if buffer is not None and not _equal(contiguous_strides(buffer.shape), buffer.strides):
+            yield f"{buffer.name} goes to a kernel as it is, and has the strides {buffer.strides}"
 
 
 def _sort(body: Sort, graph: Graph, defined: set[str]) -> Iterator[str]:

@@ -20,9 +20,11 @@ from smelt.loops.ir import (
     Body,
     Buffer,
     Check,
+    Contraction,
     Extern,
     Fold,
     Graph,
+    Native,
     Node,
     Origin,
     Pointwise,
@@ -187,6 +189,32 @@ class Builder:
         strides = contiguous_strides(results)
         values, positions = self._add(body, [dtype, torch.int64], [results, results], [strides, strides])
         return values, positions
+
+    def contraction(self, body: Contraction) -> Tensor:
+        """What a contraction gives, row-major."""
+        return self._add(body, [body.dtype], [body.shape], [contiguous_strides(body.shape)])[0]
+
+    def native(
+        self,
+        kernel: Any,
+        reads: Sequence[Tensor],
+        results: Sequence[tuple[torch.dtype, Shape]],
+        run: Callable[[Any, Any], None],
+    ) -> tuple[Tensor, ...]:
+        """What a kernel that somebody has written stores (`smelt.loops.ir.Native`); it gets its operands
+        row-major.
+        """
+        given = tuple(self.realize_row_major(x).buffer for x in reads)
+        dtypes, shapes = tuple(dtype for dtype, _ in results), tuple(shape for _, shape in results)
+        body = Native(kernel, given, shapes, dtypes, run)
+        return self._add(body, dtypes, shapes, [contiguous_strides(shape) for shape in shapes])
+
+    def realize_row_major(self, x: Tensor) -> Tensor:
+        """``x`` as a row-major buffer of its own shape: itself where it is one, else a copy."""
+        found = self.realize(x)
+        wanted = contiguous_strides(found.shape)
+        have = self.graph.buffers[found.buffer].strides
+        return found if have == wanted else self.copy(found, wanted)
 
     def scatter(
         self,

@@ -236,10 +236,15 @@ def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
 # -- stages → loop functions ---------------------------------------------------------------------------------
 
 
-def raised(kernel: Kernel) -> Graph | str:
+Load = Callable[[str, Sequence[Expr]], Any]
+"""What an element of a buffer is: by default ``ops.load``."""
+
+
+def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     """The loop graph that `staged` would make the kernel of, or why there is none.
 
-    Inputs are the parameters that are not written, outputs those that are; both in order.
+    Inputs are the parameters that are not written, outputs those that are; both in order. Loop functions get
+    elements of buffers by ``load``.
     """
     graph = Graph()
     for param in kernel.params:
@@ -252,7 +257,7 @@ def raised(kernel: Kernel) -> Graph | str:
             strides = contiguous_strides(stmt.shape)
             graph.buffers[stmt.buffer] = Buffer(stmt.buffer, stmt.dtype, stmt.shape, strides)
             continue
-        node = _node_of(stmt, graph)
+        node = _node_of(stmt, graph, load)
         if isinstance(node, str):
             return node
         (out,) = node.outputs
@@ -273,7 +278,7 @@ def raised(kernel: Kernel) -> Graph | str:
     return graph
 
 
-def _node_of(stmt: Stmt, graph: Graph) -> Node | str:
+def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     """A nest of `staged` as a node; why it is none."""
     around: list[For] = []
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
@@ -300,7 +305,7 @@ def _node_of(stmt: Stmt, graph: Graph) -> Node | str:
     shape = tuple(axis.extent for axis in spatial)
     if buffer is None or buffer.shape != shape:
         return f"{name} does not store all of {store.buffer}"
-    again = Replay(Block(tuple(steps)), store.value)
+    again = Replay(Block(tuple(steps)), store.value, load)
     variables = [axis.var for axis in spatial]
     if not reduce and stage.init is None and store.mode is None:
         body: Body = Pointwise(shape, buffer.dtype, lambda index: again(variables, index))
@@ -337,6 +342,7 @@ class Replay:
 
     steps: Block
     result: str
+    load: Load | None = None
 
     def __call__(self, variables: Sequence[Symbol], index: Index) -> Any:
         values: dict[str, Any] = {}
@@ -359,14 +365,15 @@ class Replay:
         if step.op in TABLE:
             return getattr(ops, step.op)(*(values[name] for name in step.args))
         if step.op == "load":
-            return ops.load(step.args[0], [replaced(e, symbols) for e in step.args[1]])
+            index = [replaced(e, symbols) for e in step.args[1]]
+            return ops.load(step.args[0], index) if self.load is None else self.load(step.args[0], index)
         if step.op == "index_expr":
             return ops.index_expr(replaced(step.args[0], symbols), step.dtype)
         if step.op == "constant":
             return ops.constant(step.args[0], step.dtype)
         if step.op == "indirect_index":
-            name, size, *rest = step.args
-            found = ops.indirect_index(values[name], replaced(size, symbols), *rest)
+            name, size, wrap, check = step.args
+            found = ops.indirect_index(values[name], replaced(size, symbols), wrap=wrap, check=check)
             assert step.index is not None
             symbols[step.index] = found
             return found

@@ -170,7 +170,7 @@ def _map_axis(axis: Axis, rewrite: Callable[[Expr], Expr]) -> Axis:
 
 def map_condition(condition: Boolean, rewrite: Callable[[Expr], Expr]) -> Boolean:
     """A condition with every index expression in it replaced by ``rewrite`` of it."""
-    args = [map_condition(a, rewrite) if isinstance(a, Boolean) else rewrite(a) for a in condition.args]
+    args = [rewrite(a) if isinstance(a, Expr) else map_condition(a, rewrite) for a in condition.args]
     return condition.func(*args) if args else condition
 
 
@@ -186,6 +186,21 @@ def _with(stmt: S, **fields: Any) -> S:
 def substitute(block: Block, mapping: Mapping[Symbol, Expr]) -> Block:
     """Replace symbols in every index expression."""
     return map_exprs(block, lambda expr: replaced(expr, mapping))
+
+
+def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
+    """The tree with other variables for loops and axes; what speaks of them is not changed (`map_exprs`)."""
+
+    def renamed(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, For) and stmt.var in mapping:
+            return [replace(stmt, var=mapping[stmt.var], body=with_variables(stmt.body, mapping))]
+        if isinstance(stmt, Stage) and any(axis.var in mapping for axis in stmt.axes):
+            axes = tuple(replace(axis, var=mapping.get(axis.var, axis.var)) for axis in stmt.axes)
+            inside = with_blocks(stmt, lambda inner: with_variables(inner, mapping))
+            return [replace(inside, axes=axes)]
+        return None
+
+    return rewritten(block, renamed)
 
 
 def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:

@@ -22,6 +22,7 @@ from smelt.loops.ir import (
     Contractions,
     Extern,
     Graph,
+    Native,
     Scatter,
     Sort,
     StridedView,
@@ -52,6 +53,7 @@ from smelt.schedule.fusion import Group
 from smelt.schedule.items import ZERO, Item, Work
 from smelt.schedule.loops import Target, arrange
 from smelt.schedule.memory import Arena, Lifetime, plan_arena
+from smelt.schedule.native import native_kernel
 from smelt.schedule.nests import BuiltKernel, spilled
 from smelt.schedule.product_groups import ProductKernels
 from smelt.schedule.reuse import reuse_inputs
@@ -135,6 +137,8 @@ class Assembler:
                 self.built[position] = attentions.build(group.items[0], stored)
             elif isinstance(group.items[0].body, Sort):
                 self.built[position] = sort_kernel(self.work, group.items[0])
+            elif isinstance(group.items[0].body, Native):
+                self.built[position] = native_kernel(group.items[0], self.target)
             else:
                 self.built[position] = self.products.nests.build(group, stored)
             if self.built[position].arranged:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read, bound_symbols
-from smelt.loops.ir import Attentions, Check, Contraction, Fold, Host, Reduction, Scan, Scatter, Sort
+from smelt.loops.ir import Attentions, Check, Contraction, Fold, Host, Native, Reduction, Scan, Scatter, Sort
 from smelt.records import dataclass, field
 from smelt.schedule.items import SPACE, Item, Work, extents_of, in_space, natural_vars, substitute
 from smelt.symbolic import free_symbols, refine, reshape_index, same
@@ -164,7 +164,7 @@ def account(group: Group, item: Item) -> None:
     group.cost += item.cost
 
 
-_ALONE = (Attentions, Contraction, Scatter, Sort)
+_ALONE = (Attentions, Contraction, Scatter, Sort, Native)
 """Bodies that share their nest with no other."""
 
 

@@ -11,7 +11,20 @@ import sympy
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import Read
-from smelt.loops.ir import Body, Buffer, Fold, Graph, Host, Node, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import (
+    Body,
+    Buffer,
+    Fold,
+    Graph,
+    Host,
+    Native,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+)
 from smelt.loops.ranges import Interval
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.ops import using
@@ -70,7 +83,7 @@ class Item:
     @property
     def rank(self) -> int:
         """How many natural dimensions are dimensions of the outputs."""
-        return len(self.node.body.shape) if not isinstance(self.node.body, Host) else 0
+        return 0 if isinstance(self.node.body, (Host, Native)) else len(self.node.body.shape)
 
     def natural_index(self, coordinates: Sequence[Expr]) -> list[Expr]:
         """The natural index (shape, then reduce_shape) at given coordinates of the ordered loops."""

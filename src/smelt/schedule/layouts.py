@@ -14,6 +14,7 @@ from smelt.loops.ir import (
     Contraction,
     Extern,
     Graph,
+    Native,
     Node,
     Pointwise,
     Reduction,
@@ -45,6 +46,8 @@ def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:
             found.add(node.body.base)
         elif isinstance(node.body, Sort):
             found.add(node.body.source)
+        elif isinstance(node.body, Native):
+            found.update(node.body.reads)
     for node in by_aten:
         found |= {name for name in node.outputs if name is not None}
     return found | {view.buffer for call in calls for view in views_in([call.args, call.kwargs])}

@@ -22,6 +22,7 @@ from smelt.nest.ir import (
     Block,
     Carry,
     For,
+    Guard,
     Kernel,
     Let,
     Masked,
@@ -436,7 +437,9 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
     exprs: list[Expr] = []
     bound: set[Symbol] = set()
     for stmt in walk(body):
-        if isinstance(stmt, For):
+        if isinstance(stmt, Guard):
+            exprs.append(stmt.condition)
+        elif isinstance(stmt, For):
             exprs += [stmt.begin, stmt.end]
             bound.add(stmt.var)
         elif isinstance(stmt, (Store, Prefetch)):

@@ -18,6 +18,7 @@ from smelt.loops.ir import (
     Fold,
     Graph,
     Host,
+    Native,
     Node,
     Pointwise,
     Reduction,
@@ -30,13 +31,15 @@ from smelt.loops.ranges import contents_of
 from smelt.records import replace
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
-from smelt.schedule.rewrites import Rewriter, mutation_copies
+from smelt.schedule.rewrites import Rewriter, mutation_copies, stored_in_place
 from smelt.symbolic import flatten, free_symbols, simplify
 from smelt.symbolic.affine import linear, symbols_in
 
 
 def prepare(graph: Graph) -> Work:
     """Everything that is decided about single nodes, before they are grouped."""
+    if any(isinstance(node.body, Native) for node in graph.nodes):
+        graph = stored_in_place(graph)
     rewritten = Rewriter(graph).run()
     rewritten.nodes += mutation_copies(graph)
     work = Work(rewritten, rewritten.buffers, [])
@@ -51,6 +54,8 @@ def prepare(graph: Graph) -> Work:
             work.outside |= {read.buffer for read in item.reads}
         elif isinstance(item.body, Sort):
             work.outside.add(item.body.source)
+        elif isinstance(item.body, Native):
+            work.outside.update(item.body.reads)
         else:
             _analyze(work, item)
         if isinstance(item.body, Contraction):  # operands are read many times over
@@ -102,6 +107,8 @@ def _item(node: Node) -> Item:
         rows = tuple(body.shape[:-1])
         reads = (Read(body.source, (), False, False),)
         return Item(node, rows, tuple(range(len(rows))), len(rows), node.outputs, reads)
+    if isinstance(body, Native):
+        return Item(node, (), (), 0, node.outputs, tuple(Read(each, (), False, False) for each in body.reads))
     sizes = tuple(body.shape)
     outer = len(sizes)
     if isinstance(body, (Reduction, Contraction, Attentions)):
@@ -182,7 +189,7 @@ def _order(work: Work, item: Item) -> None:
     """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
     reduced ones.
     """
-    if isinstance(item.body, (Contraction, Attentions, Host, Scatter, Sort)):
+    if isinstance(item.body, (Contraction, Attentions, Host, Native, Scatter, Sort)):
         return
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)

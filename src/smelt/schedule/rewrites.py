@@ -5,6 +5,7 @@ They run over the graph once, in the order of `REWRITES`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,18 @@ import torch
 from sympy import Expr
 
 from smelt.loops.dependencies import analyze, variables
-from smelt.loops.ir import Buffer, Extern, Graph, Node, Origin, Pointwise, Reduction, Scatter, StridedView
+from smelt.loops.ir import (
+    Buffer,
+    Extern,
+    Graph,
+    Native,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scatter,
+    StridedView,
+)
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
@@ -318,6 +330,38 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
     shape = rewriter.graph.buffers[out].shape
     copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
     return [Node((out,), copy, node.origin), Node((out,), replace(body, base=out), node.origin)]
+
+
+def stored_in_place(graph: Graph) -> Graph:
+    """What a written kernel stores, stored at once in the input that holds it at the end.
+
+    Nothing but that kernel may read either of them.
+    """
+    written = {name: node for node in graph.nodes if isinstance(node.body, Native) for name in node.outputs}
+    read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
+    read.update(view.buffer for view in graph.outputs if isinstance(view, StridedView))
+    buffers = graph.buffers
+    places = {
+        each.source: each.target
+        for each in graph.mutations
+        if each.source in written
+        and not read[each.source]
+        and read[each.target] <= (each.target in analyze(written[each.source]).whole)
+        and buffers[each.source] == replace(buffers[each.target], name=each.source)
+    }
+    nodes = [
+        replace(node, outputs=tuple(places.get(name or "", name) for name in node.outputs))
+        if isinstance(node.body, Native)
+        else node
+        for node in graph.nodes
+    ]
+    done = {name for node in nodes if isinstance(node.body, Native) for name in node.outputs}
+    left = [each for each in graph.mutations if places.get(each.source) not in done]
+    return replace(graph, nodes=nodes, mutations=left)
+
+
+def _loaded(node: Node) -> set[str]:
+    return {each.buffer for each in analyze(node).reads}
 
 
 def mutation_copies(graph: Graph) -> list[Node]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from smelt.nest.ir import Kernel
 from smelt.records import dataclass, field, replace
+from smelt.script.nest_text import INDENT, attrs_text, function_lines, module_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,24 @@ class PrimFunc:
     @property
     def name(self) -> str:
         return self.kernel.name
+
+    def script_lines(self, name: str, dialect: str) -> list[str]:
+        """The lines of its text, under a name, not indented."""
+        return function_lines(self.kernel, self.attrs, self.private, dialect, name)
+
+    def script(self, *, dialect: str = "tvm", **ignored: Any) -> str:
+        """The text of the function: ``from_source`` reads it. ``dialect``: a version of TVM's words (``tvm``,
+        today's, ``tvm-0.17``); other options of TVM's change nothing.
+        """
+        del ignored
+        return "\n".join([*module_head(), "", *self.script_lines(self.name, dialect)]) + "\n"
+
+    def show(self, **options: Any) -> None:
+        """Print the text, in colours on a terminal."""
+        show(self.script(**options))
+
+    def __str__(self) -> str:
+        return self.script()
 
     def with_name(self, name: str) -> PrimFunc:
         return replace(self, kernel=replace(self.kernel, name=name))
@@ -49,6 +69,22 @@ class GlobalVar:
 
     def __str__(self) -> str:
         return self.name_hint
+
+
+def _order(function: Any, name: str) -> tuple[bool, str]:
+    """Functions of loops before others, in alphabetical order."""
+    return not isinstance(function, PrimFunc), name
+
+
+def show(text: str) -> None:
+    """Print a script, in colours where that is a terminal."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    Console().print(Syntax(text, "python", background_color="default"))
 
 
 class IRModule(MutableMapping[GlobalVar, Any]):
@@ -77,6 +113,25 @@ class IRModule(MutableMapping[GlobalVar, Any]):
 
     def get_global_vars(self) -> list[GlobalVar]:
         return list(self._functions)
+
+    def script(self, *, dialect: str = "tvm", **ignored: Any) -> str:
+        """The text of the module: ``from_source`` reads it."""
+        del ignored
+        functions = sorted(self._functions.items(), key=lambda item: _order(item[1], item[0].name_hint))
+        lines = [*module_head(), "", "@I.ir_module", "class Module:"]
+        if self.attrs:
+            lines += [f"{INDENT}I.module_attrs({attrs_text(self.attrs)})", ""]
+        for number, (var, function) in enumerate(functions):
+            lines += [""] if number else []
+            lines += [INDENT + line for line in function.script_lines(var.name_hint, dialect)]
+        return "\n".join(lines if functions else [*lines, f"{INDENT}pass"]) + "\n"
+
+    def show(self, **options: Any) -> None:
+        """Print the text, in colours on a terminal."""
+        show(self.script(**options))
+
+    def __str__(self) -> str:
+        return self.script()
 
     def __getitem__(self, name: GlobalVar | str) -> Any:
         return self._functions[name if isinstance(name, GlobalVar) else self.get_global_var(name)]

@@ -20,6 +20,8 @@ from smelt.te.index import Var as Var
 from smelt.te.index import reduce_axis as reduce_axis
 from smelt.te.index import size_var as size_var
 from smelt.te.index import var as var
+from smelt.te.operators import as_torch as as_torch
+from smelt.te.operators import operator as operator
 from smelt.te.reductions import argmax as argmax
 from smelt.te.reductions import argmin as argmin
 from smelt.te.reductions import comm_reducer as comm_reducer

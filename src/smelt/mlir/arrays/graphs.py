@@ -11,7 +11,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, Unsupported
-from smelt.loops.ir import Attentions, Bind, Check, Extern, Graph, Node, StridedView
+from smelt.loops.ir import Attentions, Bind, Check, Extern, Graph, Native, Node, StridedView
 from smelt.mlir.arrays.bodies import evaluate_arrays
 from smelt.mlir.arrays.control import CONTROL
 from smelt.mlir.arrays.determinants import determinants
@@ -165,6 +165,7 @@ class Evaluation:
                 self.dialect.symbols[body.symbol] = results[0]
                 return
         else:
+            assert not isinstance(body, Native)  # refused before (`Capabilities`)
             results = evaluate_arrays(body, self.dialect, self.buffers, node.origin, self.view)
         for name, result in zip(node.outputs, results):
             if name is not None:

@@ -21,6 +21,7 @@ from smelt.nest.ir import (
     Block,
     Carry,
     For,
+    Guard,
     Kernel,
     Let,
     LoopKind,
@@ -89,7 +90,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     def visit(block: Block) -> Block:
         stmts: list[Stmt] = []
         for stmt in block.stmts:
-            if isinstance(stmt, (For, Masked)):
+            if isinstance(stmt, (For, Masked, Guard)):
                 stmts.append(replace(stmt, body=visit(stmt.body)))
             elif isinstance(stmt, (Store, Prefetch)):
                 stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))

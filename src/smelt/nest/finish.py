@@ -1,0 +1,416 @@
+"""What a kernel goes through that a person has scheduled, before it is printed: `PASSES`, in order.
+
+Nothing is chosen here. Stages become loops, conditions become bounds, sums in memory become sums in
+registers where the loops around say so, and kinds of loops are what a target can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
+from sympy.logic.boolalg import Boolean
+from torch.utils._sympy.functions import Max, Min
+
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    AxisKind,
+    Block,
+    Carry,
+    For,
+    Guard,
+    Kernel,
+    Let,
+    LoopKind,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+)
+from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
+from smelt.nest.tree import (
+    accesses,
+    map_condition,
+    rewritten,
+    substitute,
+    trip_count,
+    walk,
+    with_blocks,
+    with_body,
+)
+from smelt.records import replace
+from smelt.symbolic import free_symbols
+from smelt.symbolic.affine import divided, linear, replaced, symbols_in
+from smelt.symbolic.bounds import is_nonnegative
+
+MOST_SUMS = 32
+"""Sums that registers hold at once (vectors, where a loop is a vector's)."""
+MOST_UNROLLED = 64
+
+
+def finish(kernel: Kernel, lanes: int) -> Kernel:
+    """The kernel as it is to be printed; ``lanes``: float32 elements of a vector register."""
+    for each in PASSES:
+        kernel = each(kernel, lanes)
+    return kernel
+
+
+def _dissolve(kernel: Kernel, lanes: int) -> Kernel:
+    del lanes
+    return dissolve(kernel)
+
+
+# -- what reductions begin with ------------------------------------------------------------------------------
+
+
+def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
+    """What a reduction begins with, stored by loops of its own in front of those that reduce.
+
+    for k: for i: if k == 0: C[i] = 0; C[i] += x   →   for i: C[i] = 0; for k: for i: C[i] += x
+
+    Elements of which nothing is added up begin too.
+    """
+    del lanes
+    return with_body(kernel, _begun_apart(kernel.body, Fresh(names_of(kernel))))
+
+
+def _begun_apart(block: Block, fresh: Fresh) -> Block:
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        found = _begin(stmt, fresh) if isinstance(stmt, For) else None
+        stmts += found or [with_blocks(stmt, lambda inner: _begun_apart(inner, fresh))]
+    return Block(tuple(stmts))
+
+
+def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
+    """A loop that reduces, with what that begins with in front; None where it is another, or cannot be."""
+    chain = [loop]
+    while (inside := inner_loop(chain[-1])) is not None:
+        chain.append(inside)
+    stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
+    if not isinstance(stage, Stage) or stage.init is None:
+        return None
+    reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    others = [axis.value for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
+    reducing = {each.var: each.begin for each in chain if each.var in variables}
+    kept = [each for each in chain if each.var not in variables]
+    bounds = [bound for each in kept for bound in (each.begin, each.end)]
+    where = [each for each in stage.where if reducing.keys().isdisjoint(each.free_symbols)]
+    mixed = any(
+        not {each.var for each in kept}.isdisjoint(e.free_symbols) for e in stage.where if e not in where
+    )
+    if loop.var not in reducing or mixed or not reducing.keys().isdisjoint(free_symbols([*others, *bounds])):
+        return None
+    if not all(_rises(axis.value, var) for axis in reduce for var in reducing) or not _same_places(stage):
+        return None
+    firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
+    names = {each.var: fresh(each.var.name) for each in kept}
+    values = {axis.var: replaced(axis.value, names) for axis in stage.axes}
+    body = Block(
+        tuple(
+            guarded(
+                [map_condition(e, lambda x: replaced(x, names)) for e in where],
+                substitute(stage.init, values),
+            )
+        )
+    )
+    for each in reversed(kept):
+        begin, end = replaced(each.begin, names), replaced(each.end, names)
+        body = Block((replace(each, var=names[each.var], begin=begin, end=end, body=body),))
+    rest = Block((replace(stage, init=None),))
+    for each in reversed(chain):
+        rest = Block((replace(each, body=rest),))
+    return [*guarded(firsts, body), *rest.stmts]
+
+
+def _rises(expr: Expr, var: Symbol) -> bool:
+    """Whether an index never falls as ``var`` grows, and is another for each of its values; or has none."""
+    step, rest = linear(expr, var)
+    return var not in symbols_in(rest) and bool(step == 0 or (step.is_Integer and step > 0))
+
+
+def _same_places(stage: Stage) -> bool:
+    """Whether a stage touches what it begins with only at the elements that it is at."""
+    assert stage.init is not None
+    places = {buffer: index for buffer, index, is_store in accesses(stage.init) if is_store}
+    touched = [*accesses(stage.init), *accesses(stage.body)]
+    return all(places.get(buffer, index) == index for buffer, index, _ in touched)
+
+
+# -- conditions ----------------------------------------------------------------------------------------------
+
+
+def bound_loops(kernel: Kernel, lanes: int) -> Kernel:
+    """Conditions as bounds of loops; what always holds is dropped.
+
+    for i: for j in 16: if 16*i + j < n: A   →   for i: for j in min(16, n - 16*i): A
+    """
+    del lanes
+    return with_body(kernel, _bounded(kernel.body, {}))
+
+
+def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, For):
+            stmts += (each for each in _bounded_loop(stmt, extents) if not _is_empty(each))
+        elif isinstance(stmt, Guard):
+            open_ones = [each for each in conjuncts(stmt.condition) if not _holds(each, extents)]
+            inner = _bounded(stmt.body, extents)
+            stmts += guarded(open_ones, inner) if inner.stmts else []
+        else:
+            stmts.append(with_blocks(stmt, lambda inner: _bounded(inner, extents)))
+    return Block(tuple(stmts))
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and not stmt.body.stmts
+
+
+def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
+    """The loop with what guards its whole body in its bounds, or around it."""
+    inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
+    body = _bounded(loop.body, inside)
+    if not body.stmts:
+        return []
+    only = body.stmts[0] if len(body.stmts) == 1 else None
+    if not isinstance(only, Guard):
+        return [replace(loop, body=body)]
+    begin, end = loop.begin, loop.end
+    around: list[Boolean] = []
+    kept: list[Boolean] = []
+    for condition in conjuncts(only.condition):
+        if loop.var not in condition.free_symbols:
+            around.append(condition)
+            continue
+        least, most = _bounds_of(condition, loop.var)
+        if least is None and most is None:
+            kept.append(condition)
+        begin = begin if least is None else _at_least(begin, least)
+        end = end if most is None else Min(end, most)
+    found = replace(loop, begin=begin, end=end, body=Block(tuple(guarded(kept, only.body))))
+    return guarded(around, Block((found,)))
+
+
+def _at_least(begin: Expr, least: Expr) -> Expr:
+    return least if begin == least or (begin == 0 and least.is_nonnegative) else Max(begin, least)
+
+
+def conjuncts(condition: Boolean) -> list[Boolean]:
+    """The conditions that have to hold all."""
+    return (
+        [each for part in condition.args for each in conjuncts(part)]
+        if isinstance(condition, sympy.And)
+        else [condition]
+    )
+
+
+def _gap(condition: Boolean) -> Expr | None:
+    """What is not negative where the condition holds (of integers); None where it is no inequality."""
+    if isinstance(condition, StrictLessThan):
+        return sympy.expand(condition.rhs - condition.lhs - 1)
+    if isinstance(condition, LessThan):
+        return sympy.expand(condition.rhs - condition.lhs)
+    if isinstance(condition, StrictGreaterThan):
+        return sympy.expand(condition.lhs - condition.rhs - 1)
+    if isinstance(condition, GreaterThan):
+        return sympy.expand(condition.lhs - condition.rhs)
+    return None
+
+
+def _holds(condition: Boolean, extents: Mapping[Symbol, Expr]) -> bool:
+    gap = _gap(condition)
+    return gap is not None and is_nonnegative(gap, dict(extents))
+
+
+def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | None]:
+    """The first value of ``var`` for which an inequality holds, and the first for which it does not any more;
+    None for none, both None where ``var`` is not a plain term of it.
+    """
+    gap = _gap(condition)
+    if gap is None:
+        return None, None
+    step, rest = linear(gap, var)
+    if not step.is_Integer or step == 0 or var in symbols_in(rest):
+        return None, None
+    if step < 0:  # rest - |step| * var >= 0
+        return None, divided(rest, -step) + 1
+    return -divided(rest, step), None  # var >= -rest / step, rounded up
+
+
+# -- sums in registers ---------------------------------------------------------------------------------------
+
+
+def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
+    """What loops add to elements of memory, added up in registers first.
+
+    for k: for i in 4: vector for j in 16: C[i, j] += a * b
+        →   vector for j in 16: jam for i in 4: s = 0; for k: s = fma(a, b, s); C[i, j] += s
+
+    Terms of one element keep their order. A tile at the border, which has fewer turns, stays in memory.
+    """
+
+    def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
+        return _in_registers(stmt, lanes) if isinstance(stmt, For) else None
+
+    return with_body(kernel, rewritten(kernel.body, rewrite))
+
+
+def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
+    chain = [loop]
+    while (inside := inner_loop(chain[-1])) is not None:
+        chain.append(inside)
+    *steps, store = chain[-1].body.stmts or (None,)
+    if not isinstance(store, Store) or store.mode not in KINDS:
+        return None
+    if not all(isinstance(step, Let) and step.index is None for step in steps):
+        return None
+    if any(isinstance(step, Let) and step.op == "load" and step.args[0] == store.buffer for step in steps):
+        return None
+    where = {symbol for expr in store.index for symbol in symbols_in(expr)}
+    summed = [each for each in chain if each.var not in where]
+    kept = [each for each in chain if each.var in where]
+    if loop not in summed or any(each.kind is LoopKind.PARALLEL for each in chain):
+        return None
+    variables = {each.var for each in chain}
+    kept_variables = {each.var for each in kept}
+    if any(not variables.isdisjoint(free_symbols([each.begin, each.end])) for each in kept):
+        return None
+    if any(not kept_variables.isdisjoint(free_symbols([each.begin, each.end])) for each in summed):
+        return None
+    whole = [_whole(each) for each in kept if each.kind is not LoopKind.VECTOR]
+    vectors = [each for each in kept if each.kind is LoopKind.VECTOR]
+    count, conditions, jammed = 1, [], []
+    for found in whole:
+        if found is None:
+            return None
+        conditions.append(found[1])
+        jammed.append(replace(found[0], kind=LoopKind.JAM))
+        count *= int(trip_count(found[0]))
+    if count > MOST_SUMS or len(vectors) > 1:
+        return None
+    body = Block(tuple(_summed(summed, [s for s in steps if isinstance(s, Let)], store)))
+    for each in reversed(jammed):
+        body = Block((replace(each, body=body),))
+    for each in vectors:
+        body = Block((replace(each, step=_step(trip_count(each), lanes, MOST_SUMS // count), body=body),))
+    full = sympy.And(*conditions)
+    rest = [] if full == sympy.true else guarded([sympy.Not(full)], Block((loop,)))
+    return [*guarded([full], body), *rest]
+
+
+def _whole(loop: For) -> tuple[For, Boolean] | None:
+    """The loop with all of its turns, where they are few, and when it has them."""
+    turns = trip_count(loop)
+    if turns.is_Integer:
+        return loop, sympy.true
+    numbers = [e for e in loop.end.args if e.is_Integer] if isinstance(loop.end, Min) else []
+    if loop.begin != 0 or len(numbers) != 1:
+        return None
+    others = [e for e in loop.end.args if e is not numbers[0]]
+    return replace(loop, end=numbers[0]), sympy.And(*(sympy.Ge(other, numbers[0]) for other in others))
+
+
+def _step(turns: Expr, lanes: int, most: int) -> int:
+    """How many lanes a vector loop takes at once: whole registers, if they go into its turns, ``most``."""
+    fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
+    return lanes * (fitting[0] if fitting else 1)
+
+
+def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[Stmt]:
+    """A sum over ``loops``, in a register, then added to memory."""
+    made = next(step for step in steps if step.name == store.value)
+    total, result = f"{store.value}_sum", f"{store.value}_total"
+    uses = sum(store.value in step.args for step in steps)
+    if made.op == "mul" and made.dtype in (torch.float32, torch.float64) and store.mode == "add" and not uses:
+        before, after = f"{total}_before", f"{total}_after"
+        sums: list[Stmt] = [step for step in steps if step is not made]
+        sums.append(Let(before, made.dtype, "read", (total, 0)))
+        sums.append(Let(after, made.dtype, "fma", (*made.args, before)))
+        sums.append(Advance(total, after))
+        opened: Stmt = Carry(total, made.dtype, 0.0)
+    else:
+        sums = [*steps, Update(total, store.value)]
+        opened = Accumulate(total, KINDS[store.mode or ""], made.dtype)
+    for each in reversed(loops):
+        kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR else each.kind
+        sums = [replace(each, kind=kind, body=Block(tuple(sums)))]
+    read = Let(result, made.dtype, "read", (total, 0))
+    return [opened, *sums, read, replace(store, value=result)]
+
+
+# -- kinds of loops ------------------------------------------------------------------------------------------
+
+
+def kinds(kernel: Kernel, lanes: int) -> Kernel:
+    """Vector loops by as many lanes as the target has; what a loop cannot be it is not.
+
+    A vector loop whose lanes would have to differ (in a condition, in the bounds of a loop inside) runs one
+    turn after the other, so does a parallel loop inside a parallel one, or in a vector.
+    """
+    return with_body(kernel, _kinds(kernel.body, lanes, ()))
+
+
+def _kinds(block: Block, lanes: int, around: tuple[For, ...]) -> Block:
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, For):
+            kind = _kind(stmt, around)
+            step = max(lanes, stmt.step) if kind is LoopKind.VECTOR else 1
+            found = replace(stmt, kind=kind, step=step)
+            stmts.append(replace(found, body=_kinds(stmt.body, lanes, (*around, found))))
+        else:
+            stmts.append(with_blocks(stmt, lambda inner: _kinds(inner, lanes, around)))
+    return Block(tuple(stmts))
+
+
+def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
+    if loop.kind is LoopKind.VECTOR:
+        if any(outer.kind is LoopKind.VECTOR for outer in around) or not_vector(loop) is not None:
+            return LoopKind.SERIAL
+        varies = (g for g in walk(loop.body) if isinstance(g, Guard) and loop.var in g.condition.free_symbols)
+        return LoopKind.SERIAL if any(varies) else LoopKind.VECTOR
+    if loop.kind is LoopKind.PARALLEL:
+        kinds_around = [outer.kind for outer in around]
+        nested = LoopKind.PARALLEL in kinds_around and not _alone(loop, around)
+        if nested or LoopKind.VECTOR in kinds_around or LoopKind.JAM in kinds_around:
+            return LoopKind.SERIAL
+        return loop.kind if not_parallel(loop) is None else LoopKind.SERIAL
+    if loop.kind is LoopKind.UNROLL:
+        turns = trip_count(loop)
+        few = turns.is_Integer and int(turns) <= MOST_UNROLLED
+        return loop.kind if few else LoopKind.SERIAL
+    return loop.kind
+
+
+def _alone(loop: For, around: tuple[For, ...]) -> bool:
+    """Whether the parallel loops around are each other's whole bodies, down to ``loop``."""
+    first = next(place for place, outer in enumerate(around) if outer.kind is LoopKind.PARALLEL)
+    return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])
+
+
+def _flat(kernel: Kernel, lanes: int) -> Kernel:
+    del lanes
+    return flatten_accesses(kernel)
+
+
+def _hoisted(kernel: Kernel, lanes: int) -> Kernel:
+    del lanes
+    return hoist(kernel)
+
+
+PASSES: tuple[Callable[[Kernel, int], Kernel], ...] = (
+    begin_apart,
+    _dissolve,
+    bound_loops,
+    sums_in_registers,
+    _flat,
+    kinds,
+    _hoisted,
+)

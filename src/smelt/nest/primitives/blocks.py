@@ -1,0 +1,458 @@
+"""A piece of a nest as one stage, and a stage by another way of computing the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
+
+from smelt.nest.ir import (
+    Alloc,
+    Axis,
+    AxisKind,
+    Block,
+    For,
+    Guard,
+    Kernel,
+    Let,
+    Masked,
+    Stage,
+    Stmt,
+    Store,
+)
+from smelt.nest.primitives.copies import Values
+from smelt.nest.primitives.layouts import ranges_of
+from smelt.nest.primitives.refusals import Refused, loop_place, named, stage_of, stage_place
+from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
+from smelt.nest.tree import map_condition, map_exprs, rewritten, with_body
+from smelt.records import dataclass, field, replace
+from smelt.symbolic import simplify
+from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> tuple[Kernel, str]:
+    """Make one block of a loop and all that is in it; gives the new block.
+
+    for i0 in 8, i1 in 16: S: v = 16*i0 + i1   →   for i0 in 8: S_o: vo = i0
+                                                       for i1 in 16: S: vi = i1, where v was 16*vo + vi
+
+    A reduction's init runs in the new block, before all of what it adds. ``preserve_unit_iters``: an axis of
+    the new block that has one value keeps the expression that it was.
+
+    Raises:
+        ScheduleError: SM1020 there is no such loop; SM1037 it holds more than one block, or an axis of the
+        block is no sum of a part outside of the loop and one inside.
+    """
+    what = f"blockize({loop})"
+    place = loop_place(kernel, loop, what)
+    assert isinstance(place.stmt, For)
+    what = f"blockize({named(place.stmt)})"
+    inside: list[For] = []
+    stmt: Stmt = place.stmt
+    while isinstance(stmt, For):
+        inside.append(stmt)
+        if len(stmt.body.stmts) != 1:
+            raise Refused("SM1037", what, f"the loop {named(stmt)} holds more than one block")
+        (stmt,) = stmt.body.stmts
+    if not isinstance(stmt, Stage):
+        raise Refused("SM1037", what, f"the loop {named(inside[-1])} holds no block")
+    target = stmt
+    what = f"{what} of {target.name}"
+    values = Values(kernel)
+    parts = [_divided_axis(axis, inside, what) for axis in target.axes]
+    outer, inner = [], []
+    old: dict[Symbol, Expr] = {}
+    for axis, (high, low, size) in zip(target.axes, parts):
+        made: Expr = ZERO
+        count = expand(divided(axis.extent + size - 1, size))
+        label = axis.label or axis.var.name
+        label = f"{label}_o" if size != 1 or count == 1 else label
+        out = Axis(
+            values.symbol(label),
+            count,
+            high if preserve_unit_iters or count != 1 else ZERO,
+            axis.kind,
+            label=label,
+        )
+        outer.append(out)
+        made = ZERO if count == 1 else out.var * size
+        if size != 1:
+            label = f"{axis.label or axis.var.name}_i"
+            new = Axis(values.symbol(label), size, low, axis.kind, label=label)
+            inner.append(new)
+            made = made + new.var
+        old[axis.var] = made + axis.begin
+    within = {each.var for each in inside}
+    where_in = tuple(each for each in target.where if not within.isdisjoint(each.free_symbols))
+    where_out = tuple(each for each in target.where if within.isdisjoint(each.free_symbols))
+    where_in = _of_axes(where_in, target, old, parts, inside, outer, what)
+    extents = {axis.var: axis.extent for axis in (*outer, *inner)}
+
+    def placed(block: Block) -> Block:
+        return map_exprs(block, lambda expr: simplify(expand(replaced(expr, old)), extents))
+
+    name = unique_name(f"{target.name}_o", stage_names(kernel))
+    new_stage = replace(target, axes=tuple(inner), body=placed(target.body), init=None, where=where_in)
+    nest: Stmt = new_stage
+    for each in reversed(inside):
+        nest = replace(each, body=Block((nest,)))
+    init = None
+    if target.init is not None:
+        init = _init_nest(kernel, target, inside, inner, placed(target.init), where_in, values)
+    whole = Stage(name, tuple(outer), Block((nest,)), init, where_out)
+    body = rewritten(kernel.body, lambda stmt: (whole,) if stmt is place.stmt else None)
+    return with_body(kernel, body), name
+
+
+def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, Expr, Expr]:
+    """An axis as ``high * size + low``: what loops outside make of it, what those inside do, its extent."""
+    within = {each.var: each for each in inside}
+    value = expand(axis.value - axis.begin)
+    if symbols_in(value).isdisjoint(within):
+        return value, ZERO, ONE
+    low: Expr = ZERO
+    rest = value
+    for var in within:
+        step, rest = linear(rest, var)
+        low = low + step * var
+    size: Expr = ONE
+    terms = []
+    for var, loop in within.items():
+        step, left = linear(expand(low), var)
+        if step == 0:
+            continue
+        if loop.begin != 0 or not symbols_in(step).isdisjoint(within) or var in symbols_in(left):
+            raise Refused(
+                "SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside"
+            )
+        terms.append((step, loop.end))
+    known = symbols_in(rest).isdisjoint(within) and all(
+        symbols_in(end).isdisjoint(within) for _, end in terms
+    )
+    if not known:
+        raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside")
+    if len(terms) == 1:
+        ((step, end),) = terms
+        if step != 1:
+            raise Refused("SM1037", what, f"{axis.label or axis.var} goes in steps of {step} inside")
+        size = end
+    else:
+        if not all(step.is_Integer for step, _ in terms):
+            raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+        for step, end in sorted(terms, key=lambda term: int(term[0])):
+            if step != size:
+                raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+            size = expand(size * end)
+    high = divided(expand(rest), size)
+    if expand(high * size - rest) != 0 or (size.is_Integer and remainder(expand(rest), size) != 0):
+        why = f"{axis.label or axis.var} does not begin at a multiple of {size} inside"
+        raise Refused("SM1037", what, why)
+    return high, expand(low), size
+
+
+def _of_axes(
+    where: tuple[Boolean, ...],
+    target: Stage,
+    old: Mapping[Symbol, Expr],
+    parts: Sequence[tuple[Expr, Expr, Expr]],
+    inside: Sequence[For],
+    outer: Sequence[Axis],
+    what: str,
+) -> tuple[Boolean, ...]:
+    """Conditions inside the new block: of its axes and the loops in it."""
+    within = {each.var for each in inside}
+    found = []
+    for condition in where:
+        gap = expand(condition.args[0] - condition.args[1])  # type: ignore[operator]
+        for (high, _, size), out in zip(parts, outer):
+            for var in symbols_in(high) - within:
+                own, _ = linear(high * size, var)
+                there, _ = linear(gap, var)
+                if own != 0 and there != 0 and own.is_Integer and there.is_Integer and there % own == 0:
+                    gap = expand(gap - there / own * (high * size - size * out.var))
+        if not symbols_in(gap) - within <= {axis.var for axis in outer} | _sizes(gap):
+            raise Refused("SM1037", what, f"its condition {condition} is of loops outside and inside")
+        found.append(condition.func(gap, ZERO))
+    return tuple(found)
+
+
+def _sizes(expr: Expr) -> set[Symbol]:
+    return {symbol for symbol in symbols_in(expr) if symbol.is_positive}
+
+
+def _init_nest(
+    kernel: Kernel,
+    target: Stage,
+    inside: Sequence[For],
+    inner: Sequence[Axis],
+    body: Block,
+    where: tuple[Boolean, ...],
+    values: Values,
+) -> Block:
+    """The init of all elements of a block: loops over its spatial axes."""
+    spatial = [axis for axis in inner if axis.kind is AxisKind.SPATIAL]
+    needed = set().union(*(axis.value.free_symbols for axis in spatial)) if spatial else set()
+    fresh = {each.var: values.symbol(f"{each.var.name}_init") for each in inside if each.var in needed}
+    named_axes = {axis.var: values.symbol(f"{axis.var.name}_init") for axis in spatial}
+    axes = tuple(
+        replace(axis, var=named_axes[axis.var], value=replaced(axis.value, fresh)) for axis in spatial
+    )
+    body = map_exprs(body, lambda expr: replaced(expr, named_axes))
+    kept = [each for each in where if not each.free_symbols - set(fresh) & {loop.var for loop in inside}]
+    conditions = tuple(map_condition(each, lambda expr: replaced(expr, fresh)) for each in kept)
+    name = unique_name(f"{target.name}_init", stage_names(kernel))
+    nest: Stmt = Stage(name, axes, body, where=conditions)
+    for each in reversed(inside):
+        if each.var in fresh:
+            nest = replace(each, var=fresh[each.var], body=Block((nest,)))
+    return Block((nest,))
+
+
+# -- intrinsics ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """Another way of computing a small kernel: ``impl`` does what ``desc`` does, on the same parameters."""
+
+    name: str
+    desc: Kernel
+    impl: Kernel
+
+
+def tensorize(
+    kernel: Kernel, target: str | Symbol, intrinsic: Intrinsic, preserve_unit_iters: bool = True
+) -> Kernel:
+    """Compute a block, or what is in a loop, as an intrinsic does.
+
+    for i1 in 16: C[16*vo + i1] += …   →   the statements of the intrinsic, on 16 elements from C[16*vo] on
+
+    What is there has to be, statement by statement, what the intrinsic's description says, at indices that
+    differ by a base; buffers may have more dimensions in front.
+
+    Raises:
+        ScheduleError: SM1020 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
+        does not compute what the description says.
+    """
+    if isinstance(target, Symbol):
+        kernel, name = blockize(kernel, target, preserve_unit_iters)
+    else:
+        name = target
+    what = f"tensorize of {name} by {intrinsic.name}"
+    stage = stage_of(stage_place(kernel, name, what))
+    match = _Match(intrinsic.desc, stage, ranges_of(kernel), what)
+    match.blocks(_plain(intrinsic.desc.body), _plain(stage.body))
+    bases = match.bases()
+    values = Values(kernel)
+    body = _at(intrinsic.impl, bases, match.buffers, values, name, kernel)
+    new = replace(stage, body=body, notes=(*stage.notes, ("tensorized", intrinsic.name)))
+    return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is stage else None))
+
+
+def _plain(block: Block) -> Block:
+    """The block without a root stage that has no axes."""
+    while len(block.stmts) == 1:
+        (stage,) = block.stmts
+        if (
+            not isinstance(stage, Stage)
+            or stage.axes
+            or stage.init is not None
+            or stage.where
+            or not members(stage.body)
+        ):
+            break
+        block = stage.body
+    return block
+
+
+@dataclass(slots=True)
+class _Match:
+    """What stands for what, found by going through a description and a block side by side."""
+
+    desc: Kernel
+    stage: Stage
+    extents: Mapping[Symbol, Expr]
+    what: str
+    symbols: dict[Symbol, Symbol] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    found: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
+
+    def differ(self, why: str) -> Refused:
+        return Refused("SM1038", self.what, f"it is not what {self.desc.name} describes: {why}")
+
+    def blocks(self, one: Block, other: Block) -> None:
+        if len(one.stmts) != len(other.stmts):
+            raise self.differ(f"{len(other.stmts)} statements, not {len(one.stmts)}")
+        for a, b in zip(one.stmts, other.stmts):
+            self.stmts(a, b)
+
+    def stmts(self, a: Stmt, b: Stmt) -> None:
+        if type(a) is not type(b):
+            raise self.differ(f"a {type(b).__name__.lower()}, not a {type(a).__name__.lower()}")
+        if isinstance(a, For) and isinstance(b, For):
+            if expand((a.end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
+                raise self.differ(f"the loop {named(b)} has {b.end - b.begin} turns, not {a.end - a.begin}")
+            self.symbols[a.var] = b.var
+            self.blocks(a.body, b.body)
+        elif isinstance(a, Stage) and isinstance(b, Stage):
+            self.axes(a, b)
+            if a.where or b.where or (a.init is None) != (b.init is None):
+                raise self.differ("conditions, or an init")
+            if a.init is not None and b.init is not None:
+                self.blocks(a.init, b.init)
+            self.blocks(a.body, b.body)
+        elif isinstance(a, Let) and isinstance(b, Let):
+            self.lets(a, b)
+        elif isinstance(a, Store) and isinstance(b, Store):
+            if a.mode != b.mode or self.names.get(a.value) != b.value:
+                raise self.differ(f"what is stored to {b.buffer}")
+            self.access(a.buffer, a.index, b.buffer, b.index)
+        elif isinstance(a, Masked) and isinstance(b, Masked):
+            self.blocks(a.body, b.body)
+            if (self.names.get(a.mask), self.names.get(a.result)) != (b.mask, b.result) or a.other != b.other:
+                raise self.differ(f"what {b.name} is")
+            self.names[a.name] = b.name
+        elif isinstance(a, Guard) or a != b:
+            raise self.differ(f"a {type(b).__name__.lower()}")
+
+    def axes(self, a: Stage, b: Stage) -> None:
+        """Axes by their loops; those of one value may be missing."""
+        left = [axis for axis in a.axes if axis.extent != 1]
+        right = [axis for axis in b.axes if axis.extent != 1]
+        for one in left:
+            value = replaced(one.value, self.symbols)
+            other = next((axis for axis in right if expand(axis.value - value) == 0), None)
+            if other is None or other.kind is not one.kind or other.extent != one.extent:
+                raise self.differ(f"no axis of {b.name} is {one.label or one.var}")
+            self.symbols[one.var] = other.var
+        if len(left) != len(right):
+            raise self.differ(f"{b.name} has {len(right)} axes, not {len(left)}")
+
+    def lets(self, a: Let, b: Let) -> None:
+        self.names[a.name] = b.name
+        if (
+            a.op != b.op
+            or a.dtype != b.dtype
+            or len(a.args) != len(b.args)
+            or (a.index is None) != (b.index is None)
+        ):
+            raise self.differ(f"{b.op} of {b.dtype}, not {a.op} of {a.dtype}")
+        if a.op == "load":
+            self.access(a.args[0], a.args[1], b.args[0], b.args[1])
+            return
+        if a.index is not None and b.index is not None:
+            self.symbols[a.index] = b.index
+        for one, other in zip(a.args, b.args):
+            if isinstance(one, Expr):
+                same = expand(self.said(one) - other) == 0
+            else:
+                same = one == other if a.op == "constant" else self.names.get(one, one) == other
+            if not same:
+                raise self.differ(f"the arguments of {b.op}")
+
+    def said(self, expr: Expr) -> Expr:
+        units = {axis.var: axis.begin for axis in members_axes(self.desc) if axis.extent == 1}
+        return replaced(replaced(expr, units), self.symbols)
+
+    def access(self, name: str, index: Sequence[Expr], other: str, at: Sequence[Expr]) -> None:
+        if self.buffers.setdefault(name, other) != other:
+            raise self.differ(f"{name} is {self.buffers[name]} and {other}")
+        front = len(at) - len(index)
+        if front < 0:
+            raise self.differ(f"{other} has {len(at)} dimensions, {name} has {len(index)}")
+        base = [*at[:front], *(expand(b - self.said(a)) for a, b in zip(index, at[front:]))]
+        base = [simplify(expr, self.extents) for expr in base]
+        visible = {axis.var for axis in self.stage.axes}
+        inside = set(self.symbols.values())
+        if any(symbols_in(expr) & inside - visible for expr in base):
+            raise self.differ(f"where {other} is used")
+        if self.found.setdefault(name, tuple(base)) != tuple(base):
+            raise self.differ(f"{other} is used at two places")
+
+    def bases(self) -> dict[str, tuple[Expr, ...]]:
+        missing = [param.name for param in self.desc.params if param.name not in self.found]
+        if missing:
+            raise self.differ(f"nothing is {missing[0]}")
+        return self.found
+
+
+def members_axes(kernel: Kernel) -> list[Axis]:
+    return [axis for stage in members(kernel.body) for axis in stage.axes]
+
+
+def _at(
+    impl: Kernel,
+    bases: Mapping[str, tuple[Expr, ...]],
+    buffers: Mapping[str, str],
+    values: Values,
+    name: str,
+    kernel: Kernel,
+) -> Block:
+    """The statements of an implementation on buffers from some element on, under names of their own."""
+    names: dict[str, str] = {}
+    symbols: dict[Symbol, Expr] = {}
+    local: dict[str, str] = {}
+    used, held = stage_names(kernel), buffer_names(kernel)
+
+    def place(buffer: str, index: Sequence[Expr]) -> tuple[str, tuple[Expr, ...]]:
+        index = tuple(replaced(expr, symbols) for expr in index)
+        if buffer in local:
+            return local[buffer], index
+        base = bases[buffer]
+        front = len(base) - len(index)
+        return buffers[buffer], (*base[:front], *(expand(a + b) for a, b in zip(base[front:], index)))
+
+    def visit(block: Block) -> Block:
+        return Block(tuple(one(stmt) for stmt in block.stmts))
+
+    def bind(old: str) -> str:
+        names[old] = values()
+        return names[old]
+
+    def said(expr: Expr) -> Expr:
+        return replaced(expr, symbols)
+
+    def one(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            begin, end = said(stmt.begin), said(stmt.end)
+            symbols[stmt.var] = var = values.symbol(stmt.var.name)
+            return replace(stmt, var=var, begin=begin, end=end, body=visit(stmt.body))
+        if isinstance(stmt, Stage):
+            where = tuple(map_condition(each, said) for each in stmt.where)
+            fresh = [(axis, values.symbol(axis.var.name), said(axis.value)) for axis in stmt.axes]
+            symbols.update({axis.var: var for axis, var, _ in fresh})
+            axes = tuple(replace(axis, var=var, value=value) for axis, var, value in fresh)
+            label = unique_name(f"{name}_{stmt.name}", used)
+            used.add(label)
+            init = None if stmt.init is None else visit(stmt.init)
+            return replace(stmt, name=label, axes=axes, where=where, init=init, body=visit(stmt.body))
+        if isinstance(stmt, Guard):
+            return replace(stmt, condition=map_condition(stmt.condition, said), body=visit(stmt.body))
+        if isinstance(stmt, Alloc):
+            local[stmt.buffer] = unique_name(f"{name}_{stmt.buffer}", held)
+            held.add(local[stmt.buffer])
+            return replace(stmt, buffer=local[stmt.buffer])
+        if isinstance(stmt, Store):
+            buffer, index = place(stmt.buffer, stmt.index)
+            return replace(stmt, buffer=buffer, index=index, value=names[stmt.value])
+        if isinstance(stmt, Masked):
+            body, mask = visit(stmt.body), names[stmt.mask]
+            return replace(stmt, name=bind(stmt.name), mask=mask, body=body, result=names[stmt.result])
+        assert isinstance(stmt, Let), f"an intrinsic holds no {type(stmt).__name__}"
+        if stmt.op == "load":
+            return replace(stmt, args=place(*stmt.args), name=bind(stmt.name))
+        args = tuple(
+            said(arg) if isinstance(arg, Expr) else arg if stmt.op == "constant" else names.get(arg, arg)
+            for arg in stmt.args
+        )
+        index_symbol = stmt.index
+        if index_symbol is not None:
+            symbols[index_symbol] = index_symbol = values.symbol(index_symbol.name)
+        return replace(stmt, args=args, name=bind(stmt.name), index=index_symbol)
+
+    return visit(impl.body)

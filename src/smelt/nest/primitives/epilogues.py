@@ -1,0 +1,246 @@
+"""What is added to a reduction, and what it is padded with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.primitives.copies import Values, copied
+from smelt.nest.primitives.inline import inverted
+from smelt.nest.primitives.layouts import dtype_of, own_nest
+from smelt.nest.primitives.places import shapes_of
+from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.scopes import (
+    buffer_names,
+    consumers,
+    not_reduction,
+    producers,
+    reads,
+    renamed_stage,
+    stage_names,
+    unique_name,
+    without,
+    writes,
+)
+from smelt.nest.tree import rewritten, with_body
+from smelt.records import replace
+from smelt.symbolic.affine import divided, expand, symbols_in
+
+ZERO = sympy.Integer(0)
+
+
+def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Kernel:
+    """Start a sum with what is added to it afterwards.
+
+    T[i] = 0; T[i] += A[i, k]          D[i] = C[i]
+    D[i] = T[i] + C[i]             →   D[i] += A[i, k]
+
+    Floating sums are added in another order. (TVM also puts a maximum or a clamp into every turn, which
+    computes something else: that is refused.)
+
+    Raises:
+        ScheduleError: SM1020 there is no such block; SM1029 the sum has other consumers, is a result, or the
+        epilogue does more than to add something to it.
+    """
+    what = f"fuse_reduction_epilogue({epilogue}) of {reduction}"
+    place, last = stage_place(kernel, reduction, what), stage_place(kernel, epilogue, what)
+    stage, target = stage_of(place), stage_of(last)
+    why = not_reduction(kernel, place)
+    if why is not None:
+        raise Refused("SM1029", what, f"{reduction} is no reduction block: {why}")
+    store, first = stage.body.stmts[-1], stage.init.stmts[-1] if stage.init is not None else None
+    if not isinstance(store, Store) or store.mode != "add" or not isinstance(first, Store):
+        raise Refused("SM1029", what, f"{reduction} is no plain sum")
+    (buffer,) = writes(stage)
+    if buffer in {param.name for param in kernel.params}:
+        raise Refused("SM1029", what, f"{reduction} is an output block: {buffer} is given back")
+    users = consumers(kernel, place)
+    if [each.name for each in users] != [epilogue]:
+        raise Refused("SM1029", what, f"{buffer} is read by {', '.join(u.name for u in users) or 'nobody'}")
+    others = [each.name for each in producers(kernel, last) if each is not stage]
+    if others:
+        raise Refused("SM1029", what, f"{epilogue} has other producers: {', '.join(others)}")
+    zero = _is_zero(stage.init, first)
+    *steps, end = target.body.stmts
+    by_name = {step.name: step for step in steps if isinstance(step, Let)}
+    loads = [step for step in by_name.values() if step.op == "load" and step.args[0] == buffer]
+    plain = isinstance(end, Store) and end.mode is None and target.init is None and not target.where
+    total = by_name.get(end.value) if isinstance(end, Store) else None
+    if not plain or len(loads) != 1 or total is None or len(by_name) != len(steps) or not zero:
+        raise Refused("SM1029", what, f"{epilogue} does more than to add something to {buffer}")
+    assert isinstance(end, Store)
+    name = loads[0].name
+    uses = [step for step in by_name.values() if name in step.args]
+    if total.op != "add" or uses != [total] or total.args.count(name) != 1:
+        remedy = "reverse_compute_at computes it at the end of each sum"
+        raise Refused("SM1029", what, f"{epilogue} does more than to add something to {buffer}", remedy)
+    bias = next(arg for arg in total.args if arg != name)
+    found = inverted(loads[0].args[1], store.index, {axis.var: axis.extent for axis in target.axes})
+    if isinstance(found, str) or any(a.var not in found and a.extent != 1 for a in target.axes):
+        raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around")
+    symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
+    begin = [step for step in steps if step not in (loads[0], total)]
+    made = copied((*begin, replace(end, value=bias)), {}, symbols, Values(kernel))
+    started = made[-1]
+    assert isinstance(started, Store)
+    body = Block((*stage.body.stmts[:-1], replace(store, buffer=end.buffer, index=started.index)))
+    new = replace(stage, init=Block(tuple(made)), body=body)
+    changed = renamed_stage(with_body(kernel, without(kernel.body, target)), stage, new)
+    drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
+    return with_body(changed, rewritten(changed.body, drop))
+
+
+def _is_zero(init: Block | None, store: Store) -> bool:
+    constants = [each for each in init.stmts if isinstance(each, Let)] if init is not None else []
+    return any(each.name == store.value and each.op == "constant" and each.args[0] == 0 for each in constants)
+
+
+def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
+    """Round the extents of a sum of products up: operands and result get padded copies.
+
+    for i in 30, k in 30: C[i] += A[i, k]   →   A_pad = A, and 0 beyond;  for i in 32, k in 32: C_pad[i] +=
+                                                A_pad[i, k];  C = C_pad, as far as it goes
+
+    ``padding``: what the extent of each axis of the block is rounded up to a multiple of.
+
+    Raises:
+        ScheduleError: SM1020 there is no such block; SM1036 it is no sum of products at its own axes, the
+        padding is not one number for each axis, or the loops around the block are not its axes.
+    """
+    what = f"pad_einsum of {stage}"
+    place = stage_place(kernel, stage, what)
+    target = stage_of(place)
+    top, around = own_nest(place, what)
+    if len(padding) != len(target.axes) or any(each < 1 for each in padding):
+        raise Refused("SM1036", what, f"{list(padding)} is not one positive number for each of its axes")
+    if place.scope is not None or [axis.value for axis in target.axes] != [loop.var for loop in around]:
+        raise Refused("SM1036", what, "its axes are not the loops around it, one by one")
+    if not_reduction(kernel, place) is not None or not _is_product(target):
+        raise Refused("SM1036", what, "it is no sum of products, each factor at axes of the block")
+    sizes = {
+        axis.var: expand(divided(axis.extent + by - 1, by) * by) for axis, by in zip(target.axes, padding)
+    }
+    padded = {axis.var for axis in target.axes if sizes[axis.var] != axis.extent}
+    if not padded:
+        return kernel
+    (out,) = writes(target)
+    values, names, shapes = Values(kernel), buffer_names(kernel) | stage_names(kernel), shapes_of(kernel)
+    before: list[Stmt] = []
+    after: list[Stmt] = []
+    allocs: list[Alloc] = []
+    moved: dict[str, str] = {}
+    reduced = {axis.var for axis in target.axes if axis.kind is AxisKind.REDUCE} & padded
+    for buffer in [*reads(target), out]:
+        index = _index_of(target, buffer)
+        if padded.isdisjoint(symbols_in(sympy.Tuple(*index))):
+            continue
+        made = moved[buffer] = unique_name(f"{buffer}_pad", names)
+        names.add(made)
+        shape = tuple(sizes.get(expr, size) for expr, size in zip(index, shapes[buffer]))
+        allocs.append(Alloc(made, dtype_of(kernel, buffer), shape))
+        if buffer == out:
+            after.append(_copy(made, made, buffer, shapes[buffer], shapes[buffer], values, kernel))
+        else:
+            before.append(_copy(made, buffer, made, shape, shapes[buffer], values, kernel))
+        reduced -= set() if buffer == out else symbols_in(sympy.Tuple(*index))
+    if reduced:
+        raise Refused("SM1036", what, "what is added beyond the end would not be 0")
+
+    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Store) and stmt.buffer in moved:
+            return (replace(stmt, buffer=moved[stmt.buffer]),)
+        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] in moved:
+            return (replace(stmt, args=(moved[stmt.args[0]], stmt.args[1])),)
+        return None
+
+    assert target.init is not None
+    axes = tuple(replace(axis, extent=sizes[axis.var]) for axis in target.axes)
+    nest: Stmt = replace(
+        target, axes=axes, body=rewritten(target.body, visit), init=rewritten(target.init, visit)
+    )
+    for loop, axis in zip(reversed(around), reversed(axes)):
+        nest = replace(loop, end=axis.extent, body=Block((nest,)))
+    body = rewritten(kernel.body, lambda stmt: (*before, nest, *after) if stmt is top else None)
+    first = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), len(body.stmts))
+    return with_body(kernel, Block((*body.stmts[:first], *allocs, *body.stmts[first:])))
+
+
+def _is_product(stage: Stage) -> bool:
+    """Whether a stage adds products of loads at its own axes, from 0 on."""
+    own = {axis.var for axis in stage.axes}
+    *steps, store = stage.body.stmts
+    if stage.init is None or stage.where or not isinstance(store, Store) or store.mode != "add":
+        return False
+    first = stage.init.stmts[-1]
+    if not isinstance(first, Store) or not _is_zero(stage.init, first):
+        return False
+    for step in steps:
+        if not isinstance(step, Let) or step.op not in ("load", "mul", "to_dtype"):
+            return False
+        if step.op == "load" and not _own_axes(step.args[1], own):
+            return False
+    return _own_axes(store.index, own) and all(axis.begin == 0 for axis in stage.axes)
+
+
+def _own_axes(index: Sequence[Expr], own: set[Symbol]) -> bool:
+    used = [expr for expr in index if not expr.is_Integer]
+    return all(expr in own for expr in used) and len(set(used)) == len(used)
+
+
+def _index_of(stage: Stage, buffer: str) -> tuple[Expr, ...]:
+    """The index at which a sum of products uses a buffer (the first one)."""
+    for stmt in stage.body.stmts:
+        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
+            index: tuple[Expr, ...] = stmt.args[1]
+            return index
+        if isinstance(stmt, Store) and stmt.buffer == buffer:
+            return stmt.index
+    raise KeyError(buffer)
+
+
+def _copy(
+    name: str,
+    source: str,
+    target: str,
+    shape: Sequence[Expr],
+    inside: Sequence[Expr],
+    values: Values,
+    kernel: Kernel,
+) -> Stmt:
+    """A block that copies all of ``target``, of ``shape``: 0 where ``source``, of shape ``inside``, ends."""
+    dtype = dtype_of(kernel, source if source != name else target)
+    loops = [
+        For(values.symbol(f"ax{dim}"), ZERO, size, Block(), label=f"ax{dim}")
+        for dim, size in enumerate(shape)
+    ]
+    axes = tuple(
+        Axis(values.symbol(f"v{dim}"), loop.end, loop.var, label=f"v{dim}") for dim, loop in enumerate(loops)
+    )
+    at = tuple(axis.var for axis in axes)
+    bounded = [(axis.var, size) for axis, size in zip(axes, inside) if expand(axis.extent - size) != 0]
+    value = values()
+    steps: list[Stmt] = [Let(value, dtype, "load", (source, at))]
+    for var, size in bounded:
+        value, steps = _only_below(var, size, value, steps, dtype, values)
+    nest: Stmt = Stage(name, axes, Block((*steps, Store(target, at, value))))
+    for loop in reversed(loops):
+        nest = replace(loop, body=Block((nest,)))
+    return nest
+
+
+def _only_below(
+    var: Symbol, size: Expr, value: str, steps: list[Stmt], dtype: torch.dtype, values: Values
+) -> tuple[str, list[Stmt]]:
+    """The steps where ``var < size``, and 0 elsewhere."""
+    place, end, mask, made = values(), values(), values(), values()
+    zero = False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
+    compare = [
+        Let(place, torch.int64, "index_expr", (var,)),
+        Let(end, torch.int64, "index_expr", (size,)),
+        Let(mask, torch.bool, "lt", (place, end)),
+    ]
+    return made, [*compare, Masked(made, dtype, mask, Block(tuple(steps)), value, zero)]

@@ -1,0 +1,521 @@
+"""Where a stage is computed: at a loop of those that read it, or of those that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+from sympy import Expr, Symbol
+from sympy.core.relational import Ge, Gt, Le, Lt, Relational
+from sympy.logic.boolalg import Boolean
+
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, LoopKind, Stage, Stmt
+from smelt.nest.primitives.refusals import Refused, loop_place, named, stage_of, stage_place
+from smelt.nest.regions import (
+    Access,
+    Box,
+    Facts,
+    Interval,
+    box_of,
+    covers,
+    extent,
+    found_accesses,
+    hull,
+    intersection,
+    interval,
+    is_dense,
+    keeps_inside,
+    relaxed,
+    solved,
+    union,
+)
+from smelt.nest.scopes import (
+    Place,
+    consumers,
+    is_output,
+    members,
+    not_complete,
+    not_reduction,
+    producers,
+    reads,
+    scope_body,
+    without,
+    writes,
+    written_again,
+)
+from smelt.nest.stages import Fresh, names_of
+from smelt.nest.tree import map_condition, rewritten, walk, with_body
+from smelt.records import dataclass, replace
+from smelt.symbolic.affine import expand, linear, replaced, symbols_in
+
+ZERO = sympy.Integer(0)
+
+Spans = dict[Symbol, Interval]
+
+
+def compute_at(
+    kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
+) -> Kernel:
+    """Compute a producer in each turn of a loop of its consumers: as much of it as the turn reads.
+
+    for i, j: B[i, j] = …              for i:
+    for i, j: C[i, j] = f(B[i, j])  →      for ax0: B[i, ax0] = …
+                                           for j: C[i, j] = f(B[i, j])
+
+    ``preserve_unit_loops``: also loops of one turn are made. ``index``: before which statement of the loop,
+    -1 as late and -2 as early as may be. What a turn reads is a box; where that sticks out of what the stage
+    computes, a condition keeps it in.
+
+    Raises:
+        ScheduleError: SM1020 there is no such block or loop; SM1021 they are in different scopes, or the loop
+        is around the block; SM1022 the block writes a result, or is no complete or reduction block; SM1023 a
+        consumer is not under the loop; SM1024 what the block reads is written in between; SM1025 no such
+        place; SM1026 a condition of the block cannot be said of its axes, or the loop is a vector.
+    """
+    return _moved(kernel, stage, loop, preserve_unit_loops, index, back=False)
+
+
+def reverse_compute_at(
+    kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
+) -> Kernel:
+    """Compute a consumer in each turn of a loop of its producers: what uses what the turn makes.
+
+    for i, j: B[i, j] = …              for i:
+    for i, j: C[i, j] = f(B[i, j])  →      for j: B[i, j] = …
+                                           for ax0: C[i, ax0] = f(B[i, ax0])
+
+    Raises:
+        ScheduleError: as `compute_at`, SM1023 where a producer is not under the loop; SM1027 a reduction
+        would add something twice, or turns of a parallel loop would write the same element.
+    """
+    return _moved(kernel, stage, loop, preserve_unit_loops, index, back=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What is to be moved, and where to. ``what``: how messages begin."""
+
+    kernel: Kernel
+    place: Place
+    target: Place
+    back: bool
+    what: str
+
+    @property
+    def stage(self) -> Stage:
+        return stage_of(self.place)
+
+    @property
+    def loop(self) -> For:
+        assert isinstance(self.target.stmt, For)
+        return self.target.stmt
+
+    @property
+    def around(self) -> tuple[For, ...]:
+        """The loops that will be around the stage, the target last."""
+        return (*(each for each in self.target.around if isinstance(each, For)), self.loop)
+
+
+def _moved(kernel: Kernel, name: str, var: Symbol, preserve: bool, index: int, back: bool) -> Kernel:
+    verb = "reverse_compute_at" if back else "compute_at"
+    place = stage_place(kernel, name, f"{verb} of {name}")
+    target = loop_place(kernel, var, f"{verb} of {name}")
+    assert isinstance(target.stmt, For)
+    move = _Move(kernel, place, target, back, f"{verb}({named(target.stmt)}) of {name}")
+    _check_scopes(move)
+    _check_stage(move)
+    _check_between(move)
+    position = _position(move, index)
+    stage, loops = _regenerated(move, preserve)
+    nest: Stmt = stage
+    for each in reversed(loops):
+        nest = replace(each, body=Block((nest,)))
+    if back:
+        _check_once(move, stage, loops, nest)
+
+    # the target keeps its children in their places: the stage is not among them
+    def put(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, For) and stmt.var == var:
+            body = (*stmt.body.stmts[:position], nest, *stmt.body.stmts[position:])
+            return (replace(stmt, body=Block(body)),)
+        return None
+
+    return with_body(kernel, rewritten(without(kernel.body, move.stage), put))
+
+
+# -- legality ------------------------------------------------------------------------------------------------
+
+
+def _check_scopes(move: _Move) -> None:
+    if move.loop in move.place.around:
+        raise Refused("SM1021", move.what, "the loop is an ancestor of block " + move.stage.name)
+    if move.place.scope is not move.target.scope:
+        inside = move.target.scope.name if move.target.scope else move.kernel.name
+        raise Refused(
+            "SM1021", move.what, f"the two are not in the same block scope; the loop is in {inside}"
+        )
+    for each in move.around:
+        if each.kind in (LoopKind.VECTOR, LoopKind.JAM):
+            raise Refused("SM1026", move.what, f"the loop {named(each)} is {each.kind.value}", "do that last")
+
+
+def _check_stage(move: _Move) -> None:
+    stage = move.stage
+    if not move.back and move.place.scope is None and is_output(move.kernel, stage):
+        why = f"it is an output block: {_outputs(move)} is given back"
+        raise Refused("SM1022", move.what, why, "reverse_compute_at moves consumers")
+    whys = not_complete(move.kernel, move.place), not_reduction(move.kernel, move.place)
+    if None not in whys:
+        reason = whys[0] if stage.init is None else whys[1]
+        raise Refused("SM1022", move.what, f"it is neither a complete block nor a reduction block: {reason}")
+    others = producers if move.back else consumers
+    inside = members(Block((move.loop,)))
+    for other in others(move.kernel, move.place):
+        if not any(other is each for each in inside):
+            kind = "producers" if move.back else "consumers"
+            why = f"requires all the {kind} to be under the loop, {other.name} is not"
+            raise Refused("SM1023", move.what, why)
+    if not others(move.kernel, move.place):
+        kind = "reads what no block under the loop makes" if move.back else "is read by no block"
+        raise Refused("SM1023", move.what, f"it {kind}")
+
+
+def _outputs(move: _Move) -> str:
+    given = {param.name for param in move.kernel.params}
+    return next(name for name in writes(move.stage) if name in given)
+
+
+def _check_between(move: _Move) -> None:
+    """Nothing that runs between the old place and the new one may touch what the stage reads or writes."""
+    stage, order = move.stage, members(scope_body(move.kernel, move.place.scope))
+    branch = next(
+        (each for each in (*move.target.around, move.loop) if each not in move.place.around), move.loop
+    )
+    inside = members(Block((branch,)))
+    here = _position_in(order, stage)
+    places = [_position_in(order, each) for each in inside] or [here]
+    if move.back:
+        if here < max(places):
+            raise Refused("SM1024", move.what, f"it runs before {order[max(places)].name}, under the loop")
+        between = order[min(places) : here]
+        for other in between:
+            shared = [name for name in writes(stage) if name in reads(other)]
+            if shared:
+                why = f"{other.name} reads {shared[0]}, before the block writes it"
+                raise Refused("SM1024", move.what, why)
+        return
+    if here > min(places):
+        raise Refused("SM1024", move.what, f"it runs after {order[min(places)].name}, under the loop")
+    for other in order[here + 1 : max(places) + 1]:
+        shared = [name for name in writes(other) if name in reads(stage)]
+        if shared:
+            raise Refused("SM1024", move.what, f"{other.name} writes {shared[0]}, which it reads")
+    lost = {
+        each.var for each in move.place.around if isinstance(each, For) and each not in move.target.around
+    }
+    for other in order[:here]:
+        again = written_again(other, reads(stage), lost)
+        if again is not None:
+            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            raise Refused("SM1024", move.what, why)
+
+
+def _position_in(order: Sequence[Stage], stage: Stage) -> int:
+    return next(number for number, each in enumerate(order) if each is stage)
+
+
+def _position(move: _Move, index: int) -> int:
+    """Before which statement of the loop the stage comes."""
+    makers, users = producers(move.kernel, move.place), consumers(move.kernel, move.place)
+    children = move.loop.body.stmts
+    first, last = 0, len(children)
+    for number, child in enumerate(children):
+        inside = members(Block((child,)))
+        if any(each is maker for each in inside for maker in makers):
+            first = number + 1
+    for number in reversed(range(len(children))):
+        inside = members(Block((children[number],)))
+        if any(each is user for each in inside for user in users):
+            last = number
+    if index in (-1, -2) and first <= last:
+        return last if index == -1 else first
+    if not first <= index <= last:
+        raise Refused("SM1025", move.what, f"it can come before statement {first} to {last}, not {index}")
+    return index
+
+
+def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> None:
+    """A consumer may be computed again, as that gives the same: not a reduction whose terms come in several
+    turns, and not by two turns that run at the same time.
+    """
+    all_loops = (*move.around, *loops)
+    moved = {each.var for each in move.around}
+    summed = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    if any(not moved.isdisjoint(axis.value.free_symbols) for axis in summed):
+        turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
+        points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
+        if stage.where or turns != points:
+            why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
+            raise Refused("SM1027", move.what, why, "choose a loop in whose turns all its terms are made")
+    for number, each in enumerate(all_loops[: len(move.around)]):
+        if each.kind is not LoopKind.PARALLEL:
+            continue
+        inner = replace(each, body=_around(all_loops[number + 1 : len(move.around)], nest))
+        for buffer in writes(stage):
+            if not separate_turns(inner, buffer, Facts().plus(all_loops)):
+                why = f"two turns of the parallel loop {named(each)} would write the same element of {buffer}"
+                raise Refused("SM1027", move.what, why)
+
+
+def _around(loops: Sequence[For], nest: Stmt) -> Block:
+    for each in reversed(loops):
+        nest = replace(each, body=Block((nest,)))
+    return Block((nest,))
+
+
+def separate_turns(loop: For, buffer: str, facts: Facts) -> bool:
+    """Whether different turns of a loop are known to touch different elements of a buffer."""
+    boxes = [box_of(each, facts) for each in found_accesses(loop.body) if each.buffer == buffer]
+    if not boxes:
+        return True
+    box: Box = boxes[0]
+    for each in boxes[1:]:
+        box = union(box, each, facts)
+    for span in box:
+        if span is None or loop.var not in symbols_in(span[0]):
+            continue
+        step, rest = linear(span[0], loop.var)
+        if loop.var in symbols_in(rest) | symbols_in(step) or not facts.nonnegative(step - 1):
+            continue
+        if facts.nonnegative(step - 1 - (span[1] - span[0])):
+            return True
+    return False
+
+
+# -- the new loops -------------------------------------------------------------------------------------------
+
+
+def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
+    """The stage with its axes at the new place, and the loops around it there."""
+    stage = move.stage
+    facts = Facts().plus(move.around)
+    loose: set[Symbol] = set()
+    spans = _needed(move, facts, loose)
+    conditions = conditions_on_axes(stage)
+    if isinstance(conditions, str):
+        raise Refused("SM1026", move.what, conditions)
+    fresh = Fresh(names_of(move.kernel))
+    loops: list[For] = []
+    axes: list[Axis] = []
+    where: list[Boolean] = []
+    for axis in stage.axes:
+        low, count, limits = _clamped(spans.get(axis.var), axis, facts, axis.var in loose)
+        value = low
+        if preserve or count != 1:
+            loop = For(fresh(f"ax{len(loops)}"), ZERO, count, Block(), label=f"ax{len(loops)}")
+            loops.append(loop)
+            value = low + loop.var
+        axes.append(replace(axis, value=value))
+        end = axis.begin + axis.extent
+        where += [comparison(Ge, value, axis.begin)] if limits[0] else []
+        where += [comparison(Lt, value, end)] if limits[1] else []
+    values = {axis.var: axis.value for axis in axes}
+    where += [map_condition(each, lambda expr: replaced(expr, values)) for each in conditions]
+    return replace(stage, axes=tuple(axes), where=conjunction(where)), loops
+
+
+def _clamped(
+    span: Interval | None, axis: Axis, facts: Facts, loose: bool
+) -> tuple[Expr, Expr, tuple[bool, bool]]:
+    """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
+    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
+    """
+    whole = (axis.begin, axis.begin + axis.extent - 1)
+    if span is None:
+        return axis.begin, axis.extent, (False, False)
+    span = intersection(span, whole, facts)
+    count = extent(span, facts)
+    if span == whole or (loose and facts.at_most(axis.extent, count)):
+        return axis.begin, axis.extent, (False, False)
+    low, last = span[0], span[0] + count - 1
+    return low, count, (not facts.at_most(whole[0], low), not facts.at_most(last, whole[1]))
+
+
+def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
+    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
+    those of which some depend on other axes.
+    """
+    stage, shapes = move.stage, shapes_of(move.kernel)
+    scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
+    others = found_accesses(move.loop.body)
+    own = found_accesses(stage.body) + (found_accesses(stage.init) if stage.init else [])
+    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
+    result: Spans | None = None
+    used: list[Access] = []
+    for buffer in reads(stage) if move.back else writes(stage):
+        outside: Box | None = None
+        for access in others:
+            if access.buffer == buffer and access.is_store is move.back:
+                spread = replace(
+                    access, loops=(*_threads(move.around, scopes.get(buffer, "")), *access.loops)
+                )
+                box = box_of(spread, facts, shapes[buffer])
+                outside = box if outside is None else union(outside, box, facts)
+        if outside is None:
+            continue
+        for access in own:
+            if access.buffer == buffer and access.is_store is not move.back:
+                used.append(access)
+                found = _solution(access, outside, limits, facts, loose)
+                result = found if result is None else _either(result, found, facts)
+    if move.back and result and all(each.masked for each in used):
+        _check_reached(move, used, limits, shapes)
+    return result or {}
+
+
+def _check_reached(
+    move: _Move,
+    used: Sequence[Access],
+    limits: Mapping[Symbol, Interval],
+    shapes: Mapping[str, Sequence[Expr]],
+) -> None:
+    """What loads only under a mask must load, as far as its index says, what is made under the loop: else
+    elements that load nothing would never be computed.
+    """
+    top = move.target.loops[0] if move.target.loops else move.loop
+    for access in used:
+        if may_load_only(access, limits, found_accesses(top), shapes[access.buffer]):
+            return
+    why = f"elements that load nothing of {used[0].buffer} would not be computed"
+    raise Refused("SM1027", move.what, why)
+
+
+def may_load_only(
+    access: Access, limits: Mapping[Symbol, Interval], stores: Sequence[Access], shape: Sequence[Expr]
+) -> bool:
+    """Whether the index of an access, mask or not, is always of an element that is stored."""
+    axes = Facts({var: high + 1 for var, (_, high) in limits.items()})
+    read = box_of(replace(access, loops=(*limits.items(), *access.loops), limits=()), axes)
+    for store in stores:
+        inside = all(keeps_inside(each, store, shape) for each in store.guards)
+        dense = store.is_store and store.buffer == access.buffer and inside and is_dense(store, Facts())
+        if dense and None not in read and covers(box_of(store, Facts()), read, Facts()):
+            return True
+    return False
+
+
+def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval], ...]:
+    """The loops whose turns fill shared memory together: those of a block's threads."""
+    if not scope.startswith("shared"):
+        return ()
+    return tuple(
+        (each.var, (each.begin, each.end - 1))
+        for each in around
+        if each.thread is not None and each.thread.startswith(("threadIdx", "vthread"))
+    )
+
+
+def _solution(
+    access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts, loose: set[Symbol]
+) -> Spans:
+    """For which values of the axes an access of the stage meets a box."""
+    result: Spans = {}
+    if access.whole:
+        return result
+    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
+    for expr, span in zip(access.index, box, strict=True):
+        ends = relaxed(expr, access.loops, inside)
+        if span is None or ends is None:
+            continue
+        for var, found in solved(ends[0], ends[1], span, limits, facts).items():
+            if len(symbols_in(ends[0]) & limits.keys()) > 1:
+                loose.add(var)
+            have = result.get(var)
+            result[var] = found if have is None else _closer(have, found, facts)
+    return result
+
+
+def _closer(one: Interval, other: Interval, facts: Facts) -> Interval:
+    """Of two intervals that both hold what is wanted, one bound by bound, or the narrower."""
+    found = intersection(one, other, facts)
+    if found == one and facts.nonnegative((one[1] - one[0]) - (other[1] - other[0])):
+        return other
+    return found
+
+
+def _either(one: Spans, other: Spans, facts: Facts) -> Spans:
+    return {var: hull(one[var], other[var], facts) for var in one if var in other}
+
+
+def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
+    """The shapes of all buffers of a kernel."""
+    shapes = {param.name: param.shape for param in kernel.params}
+    shapes |= {each.buffer: each.shape for each in walk(kernel.body) if isinstance(each, Alloc)}
+    return shapes
+
+
+# -- conditions ----------------------------------------------------------------------------------------------
+
+
+def comparison(kind: type[Relational], left: Expr, right: Expr) -> Boolean:
+    """A comparison with what varies on its left and numbers on its right."""
+    number, rest = expand(left).as_coeff_Add()
+    return kind(rest, right - number)
+
+
+def conjunction(conditions: Sequence[Boolean]) -> tuple[Boolean, ...]:
+    """The conditions of a stage, each once, in an order of their own."""
+    found = sympy.And(*conditions)
+    return () if found == sympy.true else sympy.And.make_args(found)
+
+
+def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
+    """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why
+    that cannot be.
+    """
+    found: list[Boolean] = []
+    limits = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in stage.axes}
+    own = {axis.var for axis in stage.axes}
+    for condition in [part for each in stage.where for part in sympy.And.make_args(each)]:
+        if not isinstance(condition, Relational):
+            return f"its condition {condition} is no comparison"
+        gap = expand(condition.lhs - condition.rhs)
+        for axis in stage.axes:
+            gap = _said_of(gap, axis)
+        loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
+        if not symbols_in(gap).isdisjoint(loops - own):
+            return f"its condition {condition} cannot be said of its axes"
+        said = comparison(condition.func, gap, ZERO)
+        if not implied(said, limits, Facts()):
+            found.append(said)
+    return found
+
+
+def _said_of(expr: Expr, axis: Axis) -> Expr:
+    """An expression with the axis in the place of its value, where a multiple of the value is in it."""
+    for symbol in symbols_in(axis.value):
+        own, _ = linear(axis.value, symbol)
+        there, rest = linear(expr, symbol)
+        if own == 0 or there == 0 or not own.is_Integer or not there.is_Integer or there % own != 0:
+            continue
+        if symbol in symbols_in(rest):
+            continue
+        changed = expand(expr - (there / own) * (axis.value - axis.var))
+        if len(symbols_in(changed) - {axis.var}) < len(symbols_in(expr)):
+            return changed
+    return expr
+
+
+def implied(condition: Boolean, limits: Mapping[Symbol, Interval], facts: Facts) -> bool:
+    """Whether a comparison holds for all values of its symbols."""
+    gap = expand(condition.lhs - condition.rhs) if isinstance(condition, Relational) else None
+    if gap is None:
+        return condition == sympy.true
+    span = interval(gap, limits, facts)
+    if span is None:
+        return False
+    if isinstance(condition, (Lt, Le)):
+        return facts.nonnegative(-span[1] - int(isinstance(condition, Lt)))
+    if isinstance(condition, (Gt, Ge)):
+        return facts.nonnegative(span[0] - int(isinstance(condition, Gt)))
+    return False

@@ -1,0 +1,460 @@
+"""Which part of a buffer a piece of a nest touches: a box, over all turns of the loops inside the piece.
+
+A bound that cannot be found is None: the whole dimension. Boxes are never too small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import sympy
+from sympy import Eq, Expr, Symbol
+from sympy.core.relational import Ge, Gt, Le, Lt, Relational
+from sympy.logic.boolalg import Boolean
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
+
+from smelt.nest.ir import AxisKind, Block, For, Guard, Let, SortRow, Stage, Stmt, Store
+from smelt.nest.tree import blocks_of, map_condition
+from smelt.records import dataclass, field
+from smelt.symbolic import evaluate, simplify
+from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
+from smelt.symbolic.bounds import bounds, is_nonnegative
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+Interval = tuple[Expr, Expr]
+"""The least and the largest value, both inclusive."""
+
+Box = tuple[Interval | None, ...]
+"""An interval for each dimension; None where the whole dimension may be touched."""
+
+MOST_POINTS = 4096
+"""So many values of the loops around are tried to find how wide an interval can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of symbols: each is in ``[0, extent)``; sizes are never negative."""
+
+    extents: Mapping[Symbol, Expr] = field(default_factory=dict)
+
+    def nonnegative(self, expr: Expr) -> bool:
+        """Whether an expression is known never to be negative."""
+        expr = simplify(expand(expr), self.extents)
+        if is_nonnegative(expr, self.extents):
+            return True
+        low = bounds(expr, self.extents)[0]
+        return low is not None and low != expr and is_nonnegative(expand(low), {})
+
+    def at_most(self, left: Expr, right: Expr) -> bool:
+        return left == right or self.nonnegative(right - left)
+
+    def simple(self, expr: Expr) -> Expr:
+        return simplify(expand(expr), self.extents)
+
+    def plus(self, loops: Iterable[For]) -> Facts:
+        return Facts({**self.extents, **{loop.var: loop.end for loop in loops}})
+
+
+# -- intervals -----------------------------------------------------------------------------------------------
+
+
+def interval(expr: Expr, ranges: Mapping[Symbol, Interval], facts: Facts) -> Interval | None:
+    """Between which values an expression lies where each symbol of ``ranges`` goes through its own; of other
+    symbols the bounds are expressions.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> eight = {j: (ZERO, sympy.Integer(7))}
+    >>> interval(8 * i + j + 2, eight, Facts()), interval(FloorDiv(j, 4) - i, eight, Facts())
+    ((8*i + 2, 8*i + 9), (-i, 1 - i))
+    """
+    if symbols_in(expr).isdisjoint(ranges):
+        return expr, expr
+    if isinstance(expr, Symbol):
+        return ranges[expr]
+    if isinstance(expr, sympy.Add):
+        parts = [interval(term, ranges, facts) for term in expr.args]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return total(low for low, _ in known), total(high for _, high in known)
+    if isinstance(expr, sympy.Mul):
+        return _product(expr, ranges, facts)
+    if isinstance(expr, FloorDiv) and facts.nonnegative(expr.args[1] - 1):
+        inner, divisor = interval(expr.args[0], ranges, facts), expr.args[1]
+        if inner is None or not symbols_in(divisor).isdisjoint(ranges):
+            return None
+        return facts.simple(divided(inner[0], divisor)), facts.simple(divided(inner[1], divisor))
+    if isinstance(expr, Mod) and facts.nonnegative(expr.args[1] - 1):
+        inner, divisor = interval(expr.args[0], ranges, facts), expr.args[1]
+        if not symbols_in(divisor).isdisjoint(ranges):
+            return None
+        if inner is not None:
+            low, high = (facts.simple(divided(each, divisor)) for each in inner)
+            if low == high:
+                first, last = (facts.simple(expand(each - low * divisor)) for each in inner)
+                return first, last
+        return ZERO, divisor - 1
+    if isinstance(expr, (Max, Min)):
+        parts = [interval(arg, ranges, facts) for arg in expr.args]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return expr.func(*(low for low, _ in known)), expr.func(*(high for _, high in known))
+    return None
+
+
+def _product(expr: sympy.Mul, ranges: Mapping[Symbol, Interval], facts: Facts) -> Interval | None:
+    coefficient, rest = expr.as_coeff_Mul()
+    if not coefficient.is_Integer:
+        return None
+    low: Expr = ONE
+    high: Expr = ONE
+    for factor in sympy.Mul.make_args(rest):
+        part = interval(factor, ranges, facts)
+        if part is None or not facts.nonnegative(part[0]):
+            return None
+        low, high = expand(low * part[0]), expand(high * part[1])
+    low, high = times(low, coefficient), times(high, coefficient)
+    return (low, high) if coefficient > 0 else (high, low)
+
+
+def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) -> Interval | None:
+    """Between which values an expression lies over all turns of loops, given the outermost first: bounds of a
+    loop may depend on the loops around it.
+    """
+    start = facts.simple(expr)
+    found: Interval = (start, start)
+    for var, span in reversed(loops):
+        low, high = interval(found[0], {var: span}, facts), interval(found[1], {var: span}, facts)
+        if low is None or high is None:
+            return None
+        found = facts.simple(low[0]), facts.simple(high[1])
+    return found
+
+
+def intersection(one: Interval, other: Interval, facts: Facts) -> Interval:
+    """All that is in both, or more: a bound of ``one`` where the other's is not known to be closer."""
+    low = other[0] if facts.at_most(one[0], other[0]) else one[0]
+    high = other[1] if facts.at_most(other[1], one[1]) else one[1]
+    return low, high
+
+
+def hull(one: Interval, other: Interval, facts: Facts) -> Interval:
+    """The smallest interval that holds both."""
+    (a, b), (c, d) = one, other
+    low = a if facts.at_most(a, c) else c if facts.at_most(c, a) else Min(a, c)
+    high = b if facts.at_most(d, b) else d if facts.at_most(b, d) else Max(b, d)
+    return low, high
+
+
+def extent(span: Interval, facts: Facts) -> Expr:
+    """How many integers are in an interval: the largest number over all loops around where that is one."""
+    low, high = span
+    count = facts.simple(high - low + 1)
+    if count.is_Integer or symbols_in(count).isdisjoint(facts.extents):
+        return count
+    return most(count, facts) or count
+
+
+def most(expr: Expr, facts: Facts) -> Expr | None:
+    """The largest value of an expression, by trying all values of its symbols; None where they are many."""
+    symbols = sorted(symbols_in(expr), key=lambda symbol: symbol.name)
+    ends = [facts.extents.get(symbol, symbol) for symbol in symbols]
+    if not all(end.is_Integer for end in ends) or math.prod(map(int, ends)) > MOST_POINTS:
+        return None
+    points = itertools.product(*(range(int(end)) for end in ends))
+    return sympy.Integer(max((evaluate(expr, dict(zip(symbols, point))) for point in points), default=0))
+
+
+# -- accesses ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access to a buffer. ``index`` speaks of loops, ``own`` of the innermost stage's axes and the loops
+    in it. ``loops``: what goes through ranges around the access within the piece, the outermost first;
+    ``limits``: the ranges of what ``own`` speaks of; ``guards``: the conditions under which it happens.
+    ``whole``: more may be touched than the element; ``masked``: it happens only where a mask holds.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    own: tuple[Expr, ...]
+    is_store: bool
+    mode: str | None
+    loops: tuple[tuple[Symbol, Interval], ...]
+    limits: tuple[tuple[Symbol, Interval], ...]
+    whole: bool = False
+    guards: tuple[Boolean, ...] = ()
+    masked: bool = False
+
+
+def found_accesses(piece: Stmt | Block) -> list[Access]:
+    """Every access in a piece of a nest, in program order."""
+    found: list[Access] = []
+    _collect(piece if isinstance(piece, Block) else Block((piece,)), {}, (), (), (), found)
+    return found
+
+
+Ranges = tuple[tuple[Symbol, Interval], ...]
+
+
+def _collect(
+    block: Block,
+    values: dict[Symbol, Expr],
+    loops: Ranges,
+    limits: Ranges,
+    guards: tuple[Boolean, ...],
+    found: list[Access],
+    masked: bool = False,
+) -> None:
+    def placed(expr: Expr) -> Expr:
+        return replaced(expr, values)
+
+    def keep(
+        buffer: str, index: Sequence[Expr], is_store: bool, mode: str | None = None, whole: bool = False
+    ) -> None:
+        at = tuple(map(placed, index))
+        found.append(Access(buffer, at, tuple(index), is_store, mode, loops, limits, whole, guards, masked))
+
+    for stmt in block.stmts:
+        if isinstance(stmt, For):
+            span = (placed(stmt.begin), placed(stmt.end - 1))
+            own = (stmt.begin, stmt.end - 1)
+            around = (*loops, (stmt.var, span)), (*limits, (stmt.var, own))
+            _collect(stmt.body, values, *around, guards, found)
+        elif isinstance(stmt, Stage):
+            inner = {**values, **{axis.var: placed(axis.value) for axis in stmt.axes}}
+            spans = tuple((axis.var, (axis.begin, axis.begin + axis.extent - 1)) for axis in stmt.axes)
+            where = (*guards, *(map_condition(each, placed) for each in stmt.where))
+            if stmt.init is not None:
+                first = [
+                    Eq(inner[axis.var], axis.begin) for axis in stmt.axes if axis.kind is AxisKind.REDUCE
+                ]
+                _collect(stmt.init, inner, loops, (*limits, *spans), (*where, *first), found)
+            _collect(stmt.body, inner, loops, (*limits, *spans), where, found)
+        elif isinstance(stmt, Guard):
+            parts = sympy.And.make_args(map_condition(stmt.condition, placed))
+            _collect(stmt.body, values, loops, limits, (*guards, *parts), found)
+        elif isinstance(stmt, Store):
+            keep(stmt.buffer, stmt.index, True, stmt.mode)
+        elif isinstance(stmt, Let):
+            if stmt.op == "load":
+                keep(stmt.args[0], stmt.args[1], False)
+            elif stmt.index is not None:
+                span = (ZERO, placed(stmt.args[1] - 1))
+                loops, limits = (*loops, (stmt.index, span)), (*limits, (stmt.index, span))
+        elif isinstance(stmt, SortRow):
+            keep(stmt.source, stmt.start, False, whole=True)
+            for name in (stmt.values, stmt.positions):
+                if name is not None:
+                    keep(name, stmt.into, True, whole=True)
+        else:
+            for part in blocks_of(stmt):
+                _collect(part, values, loops, limits, guards, found, True)
+
+
+def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:
+    """What an access touches over all turns of the loops of its piece, as far as it lies in the buffer."""
+    if access.whole:
+        return tuple(None for _ in access.index)
+    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
+    limits = Facts({var: high + 1 for var, (_, high) in access.limits})
+    box: list[Interval | None] = []
+    for dim, (expr, own) in enumerate(zip(access.index, access.own)):
+        span = relaxed(expr, access.loops, inside)
+        limit = relaxed(own, access.limits, limits) if access.limits else None
+        if limit is not None and not symbols_in(limit[0]).union(symbols_in(limit[1])).isdisjoint(
+            dict(access.limits)
+        ):
+            limit = None
+        if span is not None and limit is not None:
+            span = intersection(span, limit, facts)
+        span = span or limit
+        if span is not None:
+            span = _guarded(span, expr, access, facts)
+        if span is not None and shape is not None:
+            span = intersection(span, (ZERO, shape[dim] - 1), facts)
+        box.append(span)
+    return tuple(box)
+
+
+def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interval:
+    """The part of an interval in which the conditions of an access let its index be."""
+    loops = {var for var, _ in access.loops}
+    for condition in access.guards:
+        if not isinstance(condition, (Ge, Gt, Le, Lt)):
+            continue
+        gap = expand(condition.lhs - condition.rhs)
+        strict = int(isinstance(condition, (Gt, Lt)))
+        gap = -gap if isinstance(condition, (Le, Lt)) else gap
+        below, above = expand(expr - gap + strict), expand(expr + gap - strict)
+        if symbols_in(below).isdisjoint(loops):
+            span = intersection(span, (below, span[1]), facts)
+        elif symbols_in(above).isdisjoint(loops):
+            span = intersection(span, (span[0], above), facts)
+    return span
+
+
+def union(one: Box, other: Box, facts: Facts) -> Box:
+    """A box that holds both."""
+    return tuple(
+        None if a is None or b is None else hull(a, b, facts) for a, b in zip(one, other, strict=True)
+    )
+
+
+def touched(
+    piece: Stmt | Block,
+    buffer: str,
+    facts: Facts,
+    *,
+    stores: bool | None = None,
+    shape: Sequence[Expr] | None = None,
+) -> Box | None:
+    """The box of all accesses of a piece to a buffer, only of its stores or its loads where that is asked;
+    None where there are none. Loops around the piece stay in the bounds; ``facts`` has their extents.
+
+    >>> import torch
+    >>> from smelt.symbolic import loop_var
+    >>> i, j = loop_var("i"), loop_var("j")
+    >>> load = Let("v", torch.float32, "load", ("A", (8 * i + j, j + 2)))
+    >>> touched(For(j, ZERO, sympy.Integer(8), Block((load,))), "A", Facts({i: sympy.Integer(4)}))
+    ((8*i, 8*i + 7), (2, 9))
+    """
+    result: Box | None = None
+    for access in found_accesses(piece):
+        if access.buffer == buffer and stores in (None, access.is_store):
+            box = box_of(access, facts, shape)
+            result = box if result is None else union(result, box, facts)
+    return result
+
+
+def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = None) -> bool:
+    """Whether all of ``inner``, as far as it lies in a buffer of that shape, is known to be in ``outer``."""
+    for dim, (one, other) in enumerate(zip(outer, inner, strict=True)):
+        whole = None if shape is None else (ZERO, shape[dim] - 1)
+        one, other = one or whole, other or whole
+        if one is None or other is None:
+            return False
+        low, high = other
+        if whole is not None:
+            low, high = intersection(other, whole, facts)
+        if not facts.at_most(one[0], low) or not facts.at_most(high, one[1]):
+            return False
+    return True
+
+
+# -- is all of a box touched? --------------------------------------------------------------------------------
+
+
+def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> bool:
+    """Whether a condition only leaves out what is outside of the buffer."""
+    return isinstance(condition, Relational) and any(
+        _is_bound(condition, expr, size) for expr, size in zip(access.index, shape, strict=True)
+    )
+
+
+def _is_bound(condition: Relational, expr: Expr, size: Expr) -> bool:
+    """Whether a comparison holds for every ``expr`` from 0 to ``size - 1``."""
+    gap = expand(condition.lhs - condition.rhs)
+    strict = int(isinstance(condition, (Gt, Lt)))
+    if isinstance(condition, (Le, Lt)):
+        gap = -gap
+    elif not isinstance(condition, (Ge, Gt)):
+        return False
+    rising, falling = expand(gap - expr - strict), expand(gap + expr - size + 1 - strict)
+    return any(bool(rest.is_Integer and rest >= 0) for rest in (rising, falling))
+
+
+def is_dense(access: Access, facts: Facts) -> bool:
+    """Whether the loops of an access go through every element of its box."""
+    seen: set[Symbol] = set()
+    inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})
+    spans = dict(access.loops)
+    for expr in access.index:
+        rest, parts = inside.simple(expr), []
+        for var in [each for each in spans if each in symbols_in(expr)]:
+            step, rest = linear(rest, var)
+            low, high = spans[var]
+            count = expand(high - low + 1)
+            if var in seen or not step.is_Integer or step <= 0 or not symbols_in(low).isdisjoint(spans):
+                return False
+            seen.add(var)
+            parts.append((step, count))
+        if not symbols_in(rest).isdisjoint(spans):
+            return False
+        reach: Expr = ONE
+        for step, count in sorted(parts, key=lambda part: int(part[0])):
+            if not facts.at_most(step, reach):
+                return False
+            reach = expand(reach + step * (count - 1))
+    return True
+
+
+# -- from regions back to axes -------------------------------------------------------------------------------
+
+
+def solved(
+    first: Expr, last: Expr, span: Interval, limits: Mapping[Symbol, Interval], facts: Facts
+) -> dict[Symbol, Interval]:
+    """For which values of its variables an index that goes from ``first`` to ``last`` can meet ``span``.
+
+    >>> i, j = sympy.symbols("i j", integer=True, nonnegative=True)
+    >>> n = sympy.Symbol("n", integer=True, nonnegative=True)
+    >>> solved(4 * i, 4 * i + 3, (8 * n, 8 * n + 7), {i: (ZERO, sympy.Integer(99))}, Facts())
+    {i: (2*n, 2*n + 1)}
+    """
+    found: dict[Symbol, Interval] = {}
+    for var in sorted(symbols_in(first) & limits.keys(), key=lambda symbol: symbol.name):
+        part = _solved_for(var, first, last, span, limits, facts)
+        if part is not None:
+            found[var] = part
+    return found
+
+
+def _solved_for(
+    var: Symbol,
+    first: Expr,
+    last: Expr,
+    span: Interval,
+    limits: Mapping[Symbol, Interval],
+    facts: Facts,
+) -> Interval | None:
+    if first == var == last:
+        return span
+    if isinstance(first, FloorDiv) and isinstance(last, FloorDiv) and first.args[1] == last.args[1]:
+        divisor = first.args[1]
+        low, high = expand(span[0] * divisor), expand(span[1] * divisor + divisor - 1)
+        return _solved_for(var, first.args[0], last.args[0], (low, high), limits, facts)
+    first, last = expand(first), expand(last)
+    own = [term for term in sympy.Add.make_args(first) if var in symbols_in(term)]
+    if len(own) != 1 or own != [term for term in sympy.Add.make_args(last) if var in symbols_in(term)]:
+        return None
+    coefficient, factor = own[0].as_coeff_Mul()
+    if isinstance(factor, sympy.Mul) and var in factor.args:  # a size times the axis
+        coefficient, factor = own[0] / var, var
+    if factor == own[0] and factor != var and not isinstance(factor, FloorDiv):
+        return None
+    rest = interval(expand(first - own[0]), limits, facts), interval(expand(last - own[0]), limits, facts)
+    if rest[0] is None or rest[1] is None or (coefficient.is_number and not coefficient.is_Integer):
+        return None
+    below, above = rest[0][0], rest[1][1]
+    if facts.nonnegative(coefficient - 1):
+        low, high = _ceiling(span[0] - above, coefficient), divided(expand(span[1] - below), coefficient)
+    elif facts.nonnegative(-coefficient - 1):
+        low, high = _ceiling(below - span[1], -coefficient), divided(expand(above - span[0]), -coefficient)
+    else:
+        return None
+    return _solved_for(var, factor, factor, (facts.simple(low), facts.simple(high)), limits, facts)
+
+
+def _ceiling(expr: Expr, divisor: Expr) -> Expr:
+    return divided(expand(expr + divisor - 1), divisor)
+
+
+__all__ = [
+    *("Access", "Box", "Facts", "Interval", "box_of", "covers", "extent", "found_accesses", "hull"),
+    *("intersection", "interval", "linear", "most", "relaxed", "remainder", "solved", "touched", "union"),
+]

@@ -1,0 +1,285 @@
+"""Where stages are: the loops and stages around them, who makes what they read, who reads what they make.
+
+A scope is the kernel's body, or the body of a stage that holds stages. The stages of a scope that lie in no
+other one of its stages are its members; producers and consumers are looked for among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sympy import Symbol
+
+from smelt.nest.ir import (
+    Alloc,
+    AxisKind,
+    Block,
+    For,
+    Kernel,
+    Let,
+    Masked,
+    Nested,
+    SortRow,
+    Stage,
+    Stmt,
+    Store,
+)
+from smelt.nest.tree import accesses, blocks_of, stages, walk, with_blocks
+from smelt.records import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A statement and those around it, the outermost first."""
+
+    stmt: Stmt
+    around: tuple[Nested, ...]
+
+    @property
+    def scope(self) -> Stage | None:
+        """The innermost stage around the statement; None where that is the kernel itself."""
+        return next((each for each in reversed(self.around) if isinstance(each, Stage)), None)
+
+    @property
+    def loops(self) -> tuple[For, ...]:
+        """The loops around the statement within its scope, the outermost first."""
+        inside = self.around
+        for number, each in enumerate(self.around):
+            if isinstance(each, Stage):
+                inside = self.around[number + 1 :]
+        return tuple(each for each in inside if isinstance(each, For))
+
+
+def place_of(block: Block, wanted: Callable[[Stmt], bool]) -> Place | None:
+    """Where the first statement is that is ``wanted``."""
+    return _place_of(block, wanted, ())
+
+
+def _place_of(block: Block, wanted: Callable[[Stmt], bool], around: tuple[Nested, ...]) -> Place | None:
+    for stmt in block.stmts:
+        if wanted(stmt):
+            return Place(stmt, around)
+        for inner in blocks_of(stmt):
+            found = _place_of(inner, wanted, (*around, stmt))  # type: ignore[arg-type]
+            if found is not None:
+                return found
+    return None
+
+
+def place_of_stage(kernel: Kernel, name: str) -> Place | None:
+    """Where the stage of that name is."""
+    return place_of(kernel.body, lambda stmt: isinstance(stmt, Stage) and stmt.name == name)
+
+
+def scope_body(kernel: Kernel, scope: Stage | None) -> Block:
+    return kernel.body if scope is None else scope.body
+
+
+def members(block: Block) -> list[Stage]:
+    """The stages of a scope, in order, without those inside of them."""
+    found: list[Stage] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, Stage):
+            found.append(stmt)
+        else:
+            for inner in blocks_of(stmt):
+                found += members(inner)
+    return found
+
+
+def reads(stmt: Stmt) -> list[str]:
+    """The buffers that a statement reads, in the order in which its expressions name them; what a sum adds
+    to is not counted.
+    """
+    loaded: list[str] = []
+    for block in [stmt.body] if isinstance(stmt, Stage) else [Block((stmt,))]:
+        loaded += _named(block)
+    loaded += [buffer for buffer, _, is_store in accesses(Block((stmt,))) if not is_store]
+    own = local_to(stmt)
+    if isinstance(stmt, Stage) and stmt.init is not None:
+        own |= set(writes(stmt))
+    return [name for name in dict.fromkeys(loaded) if name not in own]
+
+
+def _named(block: Block) -> list[str]:
+    """The buffers that the stored values of a block are made of, the outermost first."""
+    made: dict[str, Let | Masked] = {}
+    at: dict[Symbol, str] = {}
+    found: list[str] = []
+
+    def visit(name: object) -> None:
+        step = made.pop(name, None) if isinstance(name, str) else None
+        if isinstance(step, Masked):
+            visit(step.mask)
+            visit(step.result)
+        elif step is not None and step.op == "load":
+            found.append(step.args[0])
+            for symbol in [each for expr in step.args[1] for each in expr.free_symbols if each in at]:
+                visit(at[symbol])
+        elif step is not None and step.op != "constant":
+            for arg in step.args:
+                visit(arg)
+
+    for stmt in walk(block):
+        if isinstance(stmt, (Let, Masked)):
+            made[stmt.name] = stmt
+            if isinstance(stmt, Let) and stmt.index is not None:
+                at[stmt.index] = stmt.args[0]
+        elif isinstance(stmt, Store):
+            visit(stmt.value)
+    return found
+
+
+def writes(stmt: Stmt) -> list[str]:
+    """The buffers that a statement stores to, in order."""
+    stored = [buffer for buffer, _, is_store in accesses(Block((stmt,))) if is_store]
+    own = local_to(stmt)
+    return [name for name in dict.fromkeys(stored) if name not in own]
+
+
+def local_to(stmt: Stmt) -> set[str]:
+    return {each.buffer for each in walk(Block((stmt,))) if isinstance(each, Alloc)}
+
+
+def producers(kernel: Kernel, place: Place) -> list[Stage]:
+    """The members of a stage's scope that write what it reads."""
+    wanted = set(reads(place.stmt))
+    return [
+        each
+        for each in members(scope_body(kernel, place.scope))
+        if each is not place.stmt and not wanted.isdisjoint(writes(each))
+    ]
+
+
+def consumers(kernel: Kernel, place: Place) -> list[Stage]:
+    """The members of a stage's scope that read what it writes."""
+    wanted = set(writes(place.stmt))
+    return [
+        each
+        for each in members(scope_body(kernel, place.scope))
+        if each is not place.stmt and not wanted.isdisjoint(reads(each))
+    ]
+
+
+def is_output(kernel: Kernel, stage: Stage) -> bool:
+    """Whether a stage writes a parameter of the kernel."""
+    return not {param.name for param in kernel.params}.isdisjoint(writes(stage))
+
+
+def not_complete(kernel: Kernel, place: Place) -> str | None:
+    """Why a stage does not make all of what it writes alone, each element once and from nothing of its own;
+    None where it does (TVM: a complete block).
+    """
+    stage = place.stmt
+    assert isinstance(stage, Stage)
+    for axis in stage.axes:
+        if axis.kind is not AxisKind.SPATIAL:
+            what = "a reduction" if axis.kind is AxisKind.REDUCE else "opaque"
+            return f"its axis {axis.label or axis.var} is {what}"
+    if stage.init is not None:
+        return "it is a reduction, with an init"
+    return _not_alone(kernel, place) or _reads_itself(stage)
+
+
+def not_reduction(kernel: Kernel, place: Place) -> str | None:
+    """Why a stage is no reduction that makes all of what it writes alone; None where it is one."""
+    stage = place.stmt
+    assert isinstance(stage, Stage)
+    if stage.init is None:
+        return "it has no init"
+    reduced = set()
+    for axis in stage.axes:
+        if axis.kind is AxisKind.OPAQUE:
+            return f"its axis {axis.label or axis.var} is opaque"
+        if axis.kind is AxisKind.REDUCE:
+            reduced.add(axis.var)
+    for buffer, index, is_store in accesses(Block((stage,))):
+        if is_store and any(not reduced.isdisjoint(expr.free_symbols) for expr in index):
+            return f"where it stores {buffer} depends on what is reduced over"
+    return _not_alone(kernel, place)
+
+
+def _not_alone(kernel: Kernel, place: Place) -> str | None:
+    for other in members(scope_body(kernel, place.scope)):
+        shared = [name for name in writes(other) if name in writes(place.stmt)]
+        if other is not place.stmt and shared:
+            return f"{other.name} writes {shared[0]} too"
+    return None
+
+
+def _reads_itself(stage: Stage) -> str | None:
+    own = set(writes(stage))
+    for stmt in walk(stage.body):
+        if isinstance(stmt, Stage) and stmt.init is not None:
+            own -= set(writes(stmt))
+    for stmt in walk(stage.body):
+        if isinstance(stmt, Store) and stmt.mode is not None and stmt.buffer in own:
+            return f"it adds to what is in {stmt.buffer}"
+        if isinstance(stmt, SortRow):
+            return "it sorts rows"
+    read = [name for name in own if name in reads(stage)]
+    return f"it reads {read[0]}, which it writes" if read else None
+
+
+def written_again(stage: Stage, names: Iterable[str], loops: set[Symbol]) -> str | None:
+    """A buffer of which a stage may give an element several values in turns of loops, as it adds to it or its
+    index does not say which turn it is; None where there is none.
+    """
+    moving = {axis.var for axis in stage.axes if not loops.isdisjoint(axis.value.free_symbols)}
+    for buffer, index, is_store in accesses(Block((stage,))):
+        said = set().union(*(expr.free_symbols for expr in index)) if index else set()
+        if is_store and buffer in names and not moving <= said:
+            return buffer
+    return None
+
+
+# -- taking out and putting in -------------------------------------------------------------------------------
+
+
+def without(block: Block, stage: Stage) -> Block:
+    """The tree without a stage, and without the loops that held nothing else."""
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if stmt is stage:
+            continue
+        changed = with_blocks(stmt, lambda inner: without(inner, stage))
+        if (
+            changed is not stmt
+            and not isinstance(changed, Stage)
+            and not any(inner.stmts for inner in blocks_of(changed))
+        ):
+            continue
+        stmts.append(changed)
+    return block if stmts == list(block.stmts) and len(stmts) == len(block.stmts) else Block(tuple(stmts))
+
+
+def renamed_stage(kernel: Kernel, stage: Stage, new: Stage) -> Kernel:
+    """The kernel with another stage in the place of one."""
+
+    def visit(block: Block) -> Block:
+        stmts = tuple(new if stmt is stage else with_blocks(stmt, visit) for stmt in block.stmts)
+        return block if all(a is b for a, b in zip(stmts, block.stmts)) else Block(stmts)
+
+    return replace(kernel, body=visit(kernel.body))
+
+
+def unique_name(name: str, used: Iterable[str]) -> str:
+    """The name, with a number where it is taken.
+
+    >>> unique_name("A_local", {"A_local"}), unique_name("B", set())
+    ('A_local_1', 'B')
+    """
+    taken, number, found = set(used), 0, name
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+def stage_names(kernel: Kernel) -> set[str]:
+    return {stage.name for stage in stages(kernel.body)}
+
+
+def buffer_names(kernel: Kernel) -> set[str]:
+    inside = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    return inside | {param.name for param in kernel.params}

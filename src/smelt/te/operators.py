@@ -1,0 +1,371 @@
+"""A person's function of loops as an operator of PyTorch's: by itself, and inside what smelt compiles.
+
+The operator is functional: buffers that the function only fills are its results, all others its arguments;
+one that it reads and writes is both. An unscheduled function becomes loop functions among those around it; a
+scheduled one runs as it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.contract.outside import add_row
+from smelt.errors import SmeltError
+from smelt.loops.ir import Pointwise, Reduction, StridedView
+from smelt.lowering.builder import Builder
+from smelt.lowering.tensor import Tensor
+from smelt.nest.interpreter import run_kernel
+from smelt.nest.ir import Block, For, Kernel, Let, Param, Store
+from smelt.nest.stages import Fresh, names_of, raised
+from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_variables
+from smelt.records import dataclass, replace
+from smelt.script.module import PrimFunc
+from smelt.symbolic.affine import replaced
+from smelt.symbolic.expr import evaluate_on
+from smelt.symbolic.solving import solve_sizes
+from smelt.te.products import products_of
+
+NAMESPACE = "smelt_te"
+"""Where operators live that nobody has named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function's parameters are to its operator: positions of arguments, of results, of both."""
+
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    both: tuple[int, ...]
+
+
+def signature(kernel: Kernel) -> Signature:
+    """Which buffers of a kernel are given and which are made.
+
+    A buffer is both where some of it may be read, or may not be stored.
+    """
+    made: list[int] = []
+    both: list[int] = []
+    for position, param in enumerate(kernel.params):
+        if param.written:
+            (made if fills(kernel, param) else both).append(position)
+    given = tuple(place for place, param in enumerate(kernel.params) if not param.written or place in both)
+    return Signature(given, tuple(sorted([*made, *both])), tuple(both))
+
+
+def fills(kernel: Kernel, param: Param) -> bool:
+    """Whether a kernel stores all of a parameter before it reads any of it, as far as that is plain.
+
+    A stage fills what it stores at its own spatial axes that span the buffer, and it runs everywhere: loops
+    and conditions around a stage are there to go through its axes, each once.
+    """
+    if not next((is_store for name, _, is_store in accesses(kernel.body) if name == param.name), False):
+        return False
+    for stage in stages(kernel.body):
+        stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
+        touched = [b for b, _, _ in accesses(Block((stage,)))]
+        if param.name not in touched:
+            continue
+        plain = [s for s in stores if s.buffer == param.name and s.mode is None]
+        extents = {axis.var: axis.extent for axis in stage.axes}
+        begins = {axis.var: axis.begin for axis in stage.axes}
+        return any(
+            len(set(store.index)) == len(store.index)
+            and all(
+                isinstance(e, Symbol) and extents.get(e) == size and begins[e] == 0
+                for e, size in zip(store.index, param.shape)
+            )
+            for store in plain
+        )
+    return False
+
+
+def digest_of_kernel(kernel: Kernel) -> str:
+    """What a kernel computes and how, as sha256 (hex)."""
+    return hashlib.sha256(repr(replace(kernel, name="", origins=())).encode()).hexdigest()
+
+
+class Operator:
+    """An operator of PyTorch's that computes a function of loops: call it with tensors."""
+
+    def __init__(self, name: str, func: PrimFunc, schedule: Any = None) -> None:
+        self.name, self.prim_func = name, func
+        self._schedule: Any = None
+        self.signature = signature(func.kernel)
+        self._library = self._define()
+        namespace, _, own = name.partition("::")
+        self.overload = getattr(getattr(torch.ops, namespace), own).default
+        self.schedule = schedule
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule that the function runs by; None: smelt's own."""
+        return self._schedule
+
+    @schedule.setter
+    def schedule(self, schedule: Any) -> None:
+        kernel = self.prim_func.kernel if schedule is None else kernel_of(schedule)
+        if schedule is not None and self.name.startswith(f"{NAMESPACE}::"):
+            what = f"{self.name} is the operator of all who have this function"
+            raise SmeltError("SM1041", what, remedy="te.as_torch(schedule), or te.operator with a name")
+        if [(p.name, p.dtype, p.shape) for p in kernel.params] != [
+            (p.name, p.dtype, p.shape) for p in self.prim_func.kernel.params
+        ]:
+            what = f"the schedule is not one of {self.prim_func.name}"
+            raise SmeltError("SM1041", what, why="its function has other parameters")
+        self._schedule = schedule
+        add_row(self.overload, partial(_row, kernel, self.signature), digest_of_kernel(kernel))
+
+    @property
+    def kernel(self) -> Kernel:
+        """What runs."""
+        return self.prim_func.kernel if self._schedule is None else kernel_of(self._schedule)
+
+    def __call__(self, *args: torch.Tensor) -> Any:
+        return self.overload(*args)
+
+    def _define(self) -> torch.library.Library:
+        namespace, _, own = self.name.partition("::")
+        if not own or not own.isidentifier() or not namespace.isidentifier():
+            remedy = 'a name is like "mine::te_relu"'
+            raise SmeltError("SM1042", f"{self.name!r} is no name of an operator", remedy=remedy)
+        if hasattr(getattr(torch.ops, namespace), own):
+            raise SmeltError(
+                "SM1042", f"there is an operator {self.name} already", remedy="choose another name"
+            )
+        params = self.prim_func.kernel.params
+        given = ", ".join(f"Tensor {_identifier(params[p].name)}" for p in self.signature.arguments)
+        count = len(self.signature.results)
+        made = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(f"{own}({given}) -> {made}", tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.impl(library, own, "CPU")(self._run)
+        torch.library.register_fake(self.name, self._fake, lib=library)
+        return library
+
+    def _fake(self, *args: torch.Tensor) -> Any:
+        params = self.prim_func.kernel.params
+        sizes = solved(params, dict(zip(self.signature.arguments, args)))
+        found = [
+            args[0].new_empty([size_at(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
+            if args
+            else torch.empty([int(e) for e in params[p].shape], dtype=params[p].dtype)
+            for p in self.signature.results
+        ]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _run(self, *args: torch.Tensor) -> Any:
+        from smelt.te.building import built
+
+        params = self.prim_func.kernel.params
+        given: dict[int, torch.Tensor] = dict(zip(self.signature.arguments, args))
+        sizes = solved(params, given)
+        for place in self.signature.results:
+            if place in self.signature.both:
+                given[place] = given[place].clone()
+            else:
+                shape = [size_at(e, sizes) for e in params[place].shape]
+                given[place] = torch.empty(shape, dtype=params[place].dtype)
+        built(self)(*(given[place] for place in range(len(params))))
+        found = [given[place] for place in self.signature.results]
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() else "".join(c if c.isalnum() else "_" for c in name)
+
+
+def operator(name: str, func: PrimFunc, schedule: Any = None) -> Operator:
+    """A PyTorch operator that computes a function of loops: ``operator("mine::te_relu", func)``.
+
+    Its arguments are the buffers that the function reads, its results those that it fills, in order; sizes
+    that are not known are those of the arguments. Inside ``torch.compile(backend="smelt")`` an unscheduled
+    function is fused with what is around it; with a ``schedule`` (also set later, by ``op.schedule = …``) it
+    is one kernel as it is written.
+
+    Raises:
+        SmeltError: SM1041 a schedule of another function, SM1042 the name is none, or taken.
+    """
+    return Operator(name, func, schedule)
+
+
+@lru_cache(maxsize=4096)
+def _anonymous(digest: str, kernel: Kernel) -> Operator:
+    del digest
+    return Operator(
+        f"{NAMESPACE}::{_identifier(kernel.name)}_{digest_of_kernel(kernel)[:16]}", PrimFunc(kernel)
+    )
+
+
+def as_torch(func: PrimFunc | Any) -> Operator:
+    """`operator` without a name of one's own: equal functions are one operator."""
+    kernel = kernel_of(func)
+    return _anonymous(digest_of_kernel(kernel), kernel)
+
+
+def kernel_of(thing: Any) -> Kernel:
+    """The kernel of a PrimFunc, of a Schedule, of a module with one function.
+
+    Raises:
+        SmeltError: SM1043 it has none, or several.
+    """
+    if isinstance(thing, Kernel):
+        return thing
+    if isinstance(thing, PrimFunc):
+        return thing.kernel
+    module = getattr(thing, "mod", thing)
+    functions = getattr(module, "functions", None)
+    if functions is not None:
+        found = [each for each in functions.values() if isinstance(each, PrimFunc)]
+        if len(found) == 1 == len(functions):
+            return found[0].kernel
+        names = ", ".join(str(name) for name in functions)
+        raise SmeltError("SM1043", f"a module of {len(functions)} functions ({names}), one is wanted")
+    raise SmeltError("SM1043", f"{type(thing).__name__} is no function of loops")
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+def solved(params: Sequence[Param], given: Mapping[int, Any]) -> dict[Symbol, Any]:
+    """The sizes of a kernel, from tensors by the positions of its parameters.
+
+    Raises:
+        SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says.
+    """
+    for place, tensor in given.items():
+        param = params[place]
+        if tensor.dim() != len(param.shape):
+            what = f"{param.name} has {len(param.shape)} dimensions, given are {tensor.dim()}"
+            raise SmeltError("SM1044", what)
+        if tensor.dtype != param.dtype:
+            raise SmeltError("SM1044", f"{param.name} is {param.dtype}, given is {tensor.dtype}")
+    names = {str(place): params[place].shape for place in given}
+    sizes: dict[Symbol, Any] = {}
+    for found in solve_sizes(list(names.items()), set()):
+        value = given[int(found.tensor)].shape[found.dim]
+        sizes[found.symbol] = (
+            value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
+        )
+    for place, tensor in given.items():
+        for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
+            wanted = size_at(size, sizes)
+            if wanted != have:
+                what = f"dimension {dim} of {params[place].name} is {wanted}, given is {have}"
+                raise SmeltError("SM1044", what)
+    return sizes
+
+
+def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
+    """What a size is, where its symbols are known: numbers, or SymInts."""
+    if expr.is_Integer:
+        return int(expr)
+    if isinstance(expr, Symbol):
+        return sizes[expr]
+    return evaluate_on(expr, sizes)
+
+
+# -- as loop functions, or as a kernel -----------------------------------------------------------------------
+
+
+def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Tensor) -> Any:
+    """The operator's row: loop functions of an unscheduled function, else the kernel itself."""
+    given = dict(zip(sign.arguments, args))
+    named = [(str(place), kernel.params[place].shape) for place in given]
+    sizes: dict[Symbol, Expr] = {}
+    for found in solve_sizes(named, set()):
+        size = given[int(found.tensor)].shape[found.dim]
+        sizes[found.symbol] = size if found.is_plain else replaced(found.value, {found.size: size})
+    fitted = with_sizes(kernel, sizes)
+    results = (
+        None if sign.both else _spliced(ctx, fitted, {fitted.params[p].name: x for p, x in given.items()})
+    )
+    if isinstance(results, list):
+        return results[0] if len(results) == 1 else tuple(results)
+    plain = without_both(fitted, sign)
+    run = partial(_interpret, plain)
+    wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
+    found_tensors = ctx.native(plain, [given[p] for p in sign.arguments], wanted, run)
+    return found_tensors[0] if len(found_tensors) == 1 else found_tensors
+
+
+def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
+    run_kernel(kernel, memory, sizes)
+
+
+def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
+    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it."""
+    if not sizes:
+        return kernel
+    left = {symbol for size in sizes.values() for symbol in size.free_symbols}
+    fresh = Fresh(names_of(kernel) | {symbol.name for symbol in left})
+    mapping: dict[Symbol, Expr] = dict(sizes)
+    own = [loop.var for loop in loops(kernel.body)]
+    own += [axis.var for stage in stages(kernel.body) for axis in stage.axes]
+    taken = {symbol.name for symbol in left}
+    mapping.update((var, fresh(f"{var.name}_own")) for var in own if var.name in taken)
+
+    def fitted(exprs: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(replaced(expr, mapping) for expr in exprs)
+
+    params = tuple(replace(p, shape=fitted(p.shape), strides=fitted(p.strides)) for p in kernel.params)
+    body = map_exprs(with_variables(kernel.body, mapping), lambda expr: replaced(expr, mapping))
+    return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)))
+
+
+def without_both(kernel: Kernel, sign: Signature) -> Kernel:
+    """The kernel with an operator's parameters: arguments, then results. What is both is copied first."""
+    params = kernel.params
+    given: list[Param] = []
+    copies: list[For] = []
+    for place in sign.arguments:
+        param = params[place]
+        if place in sign.both:
+            source = replace(param, name=f"{param.name}_before", written=False)
+            given.append(source)
+            copies.append(_copy(source, param))
+        else:
+            given.append(param)
+    made = [params[place] for place in sign.results]
+    return replace(kernel, params=(*given, *made), body=Block((*copies, *kernel.body.stmts)))
+
+
+def _copy(source: Param, target: Param) -> For:
+    fresh = Fresh()
+    index = tuple(fresh(f"{target.name}_c{dim}") for dim in range(len(target.shape)))
+    value = f"{target.name}_before_value"
+    body = Block((Let(value, target.dtype, "load", (source.name, index)), Store(target.name, index, value)))
+    around = list(zip(index, target.shape)) or [(fresh(f"{target.name}_c"), sympy.Integer(1))]
+    for var, size in reversed(around):
+        body = Block((For(var, sympy.Integer(0), size, body),))
+    (nest,) = body.nested
+    assert isinstance(nest, For)
+    return nest
+
+
+def _spliced(ctx: Builder, kernel: Kernel, given: Mapping[str, Tensor]) -> list[Tensor] | str:
+    """The loop functions of a kernel, added to a graph; its results in order. Or why it has none."""
+    tensors = dict(given)
+    graph = raised(kernel, lambda name, index: tensors[name].load(index))
+    if isinstance(graph, str):
+        return graph
+    products = products_of(kernel)
+    for node in graph.nodes:
+        (out,) = node.outputs
+        assert out is not None
+        body = node.body
+        if out in products:
+            tensors[out] = products[out].add(ctx, tensors)
+        elif isinstance(body, Pointwise):
+            tensors[out] = ctx.pointwise(body.inner_fn, shape=body.shape, dtype=body.dtype)
+        else:
+            assert isinstance(body, Reduction)
+            shapes = {"shape": body.shape, "reduce_shape": body.reduce_shape}
+            (tensors[out],) = ctx.reduction(body.kind, body.inner_fn, dtype=body.dtype, **shapes)
+    return [tensors[out.buffer] for out in graph.outputs if isinstance(out, StridedView)]

@@ -1,0 +1,84 @@
+"""Tensor intrinsics: small functions, and other functions that compute the same."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from smelt.errors import SmeltError
+from smelt.nest.interpreter import run_kernel
+from smelt.nest.ir import Kernel
+from smelt.nest.primitives.blocks import Intrinsic
+from smelt.records import dataclass
+from smelt.script.module import PrimFunc
+from smelt.symbolic import numel
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIntrin:
+    """An intrinsic by its name: ``desc`` says what it computes, ``impl`` how."""
+
+    name: str
+    desc: PrimFunc
+    impl: PrimFunc
+
+    registry: ClassVar[dict[str, TensorIntrin]] = {}
+
+    @property
+    def intrinsic(self) -> Intrinsic:
+        return Intrinsic(self.name, self.desc.kernel, self.impl.kernel)
+
+    @staticmethod
+    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = False) -> TensorIntrin:
+        """Make an intrinsic known. Both functions are run on the same random arguments before.
+
+        Raises:
+            SmeltError: SM1039, the name is taken, the parameters differ, or the two compute something else.
+        """
+        if name in TensorIntrin.registry and not override:
+            raise SmeltError("SM1039", f"the intrinsic {name} is registered already", remedy="override=True")
+        why = differs(desc.kernel, impl.kernel)
+        if why is not None:
+            raise SmeltError("SM1039", f"the intrinsic {name} does not compute what it says: {why}")
+        made = TensorIntrin.registry[name] = TensorIntrin(name, desc, impl)
+        return made
+
+    @staticmethod
+    def get(name: str, allow_missing: bool = False) -> TensorIntrin:
+        """The intrinsic of a name.
+
+        Raises:
+            SmeltError: SM1039, there is none.
+        """
+        found = TensorIntrin.registry.get(name)
+        if found is None:
+            known = ", ".join(sorted(TensorIntrin.registry)) or "none"
+            raise SmeltError("SM1039", f"there is no intrinsic {name!r}", why=f"registered are: {known}")
+        return found
+
+
+def differs(one: Kernel, other: Kernel) -> str | None:
+    """Why two kernels do not compute the same from random arguments; None where they do."""
+    kinds = [[(param.name, param.dtype, param.shape) for param in kernel.params] for kernel in (one, other)]
+    if kinds[0] != kinds[1]:
+        return "their parameters are not the same"
+    if any(not size.is_Integer for param in one.params for size in param.shape):
+        return "the shapes of an intrinsic are numbers"
+    generator = torch.Generator().manual_seed(0)
+    given = {}
+    for param in one.params:
+        count = int(numel(param.shape))
+        if param.dtype.is_floating_point:
+            given[param.name] = torch.randn(count, generator=generator).to(param.dtype)
+        else:
+            given[param.name] = torch.randint(0, 2, (count,), generator=generator).to(param.dtype)
+    made = []
+    for kernel in (one, other):
+        memory = {name: value.clone() for name, value in given.items()}
+        run_kernel(kernel, memory)
+        made.append(memory)
+    for name, value in made[0].items():
+        if not torch.allclose(value.double(), made[1][name].double(), rtol=1e-4, atol=1e-5, equal_nan=True):
+            return f"{name} differs"
+    return None
