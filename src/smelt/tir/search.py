@@ -21,6 +21,7 @@ from smelt.errors import SmeltError
 from smelt.nest.ir import AxisKind, Kernel, Stage
 from smelt.nest.primitives import ScheduleError
 from smelt.nest.scopes import members
+from smelt.nest.tree import stages
 from smelt.nest.work import work
 from smelt.records import dataclass, field
 from smelt.runtime import cache, toolchain
@@ -30,8 +31,9 @@ from smelt.script.module import IRModule, PrimFunc
 from smelt.symbolic.expr import evaluate
 from smelt.te.building import Built, built
 from smelt.te.operators import as_torch
+from smelt.tir.references import BlockRV, LoopRV
 from smelt.tir.schedule import Schedule
-from smelt.tir.trace import BlockRV, LoopRV, Trace
+from smelt.tir.trace import Trace
 
 FILE = "schedule.json"
 BESIDE = 4
@@ -148,7 +150,7 @@ def _remembered(store: Any, key: str, func: PrimFunc, operations: int) -> Found 
         sch = Schedule(func)
         Trace.apply_json_to_schedule(data["trace"], sch)
         default = Trial(Schedule(func), "smelt's own", 0.0, float(data["first"]))
-        if not sch.trace.steps:
+        if not sch.trace.insts:
             return Found([default], operations, from_cache=True)
         best = Trial(sch, str(data["line"]), 0.0, float(data["seconds"]))
         return Found([default, best], operations, from_cache=True)
@@ -274,6 +276,11 @@ def candidates(func: PrimFunc, known: Mapping[Symbol, int]) -> Iterator[Trial]:
     yield from made
 
 
+def named_stage(kernel: Kernel, name: str) -> Stage:
+    """The stage of that name."""
+    return next(stage for stage in stages(kernel.body) if stage.name == name)
+
+
 def _largest(kernel: Kernel, known: Mapping[Symbol, int]) -> Stage | None:
     found = members(kernel.body)
 
@@ -308,7 +315,7 @@ def _tiled(
 ) -> Schedule | None:
     try:
         stage = sch.get_block(name)
-        kinds = [axis.kind for axis in sch.get(stage).iter_vars]
+        kinds = [axis.kind for axis in named_stage(sch.func.kernel, name).axes]
         around = sch.get_loops(stage)
         if len(around) != len(kinds):
             return None

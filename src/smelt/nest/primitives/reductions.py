@@ -287,8 +287,9 @@ def _sum_of(kernel: Kernel, stage: Stage, var: Symbol) -> tuple[Store, Let]:
     else:
         dtype, _ = _buffer_of(kernel, store.buffer)
         first, *others = stage.init.stmts
-        plain = isinstance(first, Let) and first.op == "constant" and len(others) == 1
-        if not plain or not isinstance(others[0], Store) or others[0].index != store.index:
+        if not isinstance(first, Let) or first.op != "constant" or len(others) != 1:
+            why = f"{stage.name} does not begin with a number"
+        elif not isinstance(others[0], Store) or others[0].index != store.index:
             why = f"{stage.name} does not begin where it goes on"
         elif others[0].buffer != store.buffer or first.args[0] != identity(KINDS[store.mode], dtype):
             why = f"{stage.name} does not begin with {identity(KINDS[store.mode], dtype)}"
