@@ -161,7 +161,7 @@ class _Printer:
         if isinstance(stmt, Guard):
             return [
                 f"if {self.expr(stmt.condition, scope)}:",
-                *_indented(self.block(stmt.body, _Scope(scope))),
+                *self.body(stmt.body, _Scope(scope)),
             ]
         if isinstance(stmt, (Let, Masked)):
             return self.value(stmt, scope)
