@@ -25,7 +25,7 @@ from smelt.nest.ir import (
 from smelt.nest.tree import blocks_of, walk
 from smelt.records import dataclass
 
-Name: TypeAlias = str | Symbol
+Name: TypeAlias = "str | Symbol"
 """A value, or the position that one is (`smelt.nest.ir.Let.index`)."""
 
 
