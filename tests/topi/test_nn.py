@@ -245,6 +245,16 @@ def test_other_pooling(kind):
     )
 
 
+def test_pooling_of_blocks_of_channels():
+    x = torch.randn(1, 2, 5, 6, 4)
+    plain = lambda x: x.permute(0, 1, 4, 2, 3).reshape(1, 8, 5, 6)  # noqa: E731
+    check(
+        lambda x: nn.adaptive_pool(x, (1, 2), "avg", "NCHW4c"),
+        lambda x: F.adaptive_avg_pool2d(plain(x), (1, 2)).reshape(1, 2, 4, 1, 2).permute(0, 1, 3, 4, 2),
+        x,
+    )
+
+
 def test_loss():
     p, t, w = torch.randn(3, 4).log_softmax(1), torch.tensor([1, 0, 3], dtype=torch.int32), torch.rand(4)
     for reduction in ("none", "mean", "sum"):
