@@ -95,7 +95,7 @@ def test_concatenated_pieces() -> None:
     first = p.kernel("c")
     i = loops_of(first, "c")[0]
     at = compute_at(compute_at(first, "a", i), "b", i)
-    assert where(at, "a") == [f"{i} < 16"] and where(at, "b") == [f"{i} - 16 >= 0"]
+    assert where(at, "a") == [f"{i} < 16"] and where(at, "b") == [f"{i} >= 16"]
     same(first, at)
 
 
@@ -184,7 +184,7 @@ def test_more_is_produced_than_used() -> None:
     p.compute("C", (11, 11), lambda i, j: load("B", i, j))
     kernel = p.kernel("C")
     into = reverse_compute_inline(kernel, "C")
-    assert where(into, "B") == ["i < 11", "j < 11"]
+    assert sorted(where(into, "B")) == ["i < 11", "j < 11"]
     same(kernel, into)
 
 

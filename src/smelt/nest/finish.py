@@ -159,7 +159,7 @@ def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            stmts += _bounded_loop(stmt, extents)
+            stmts += (each for each in _bounded_loop(stmt, extents) if not _is_empty(each))
         elif isinstance(stmt, Guard):
             open_ones = [each for each in conjuncts(stmt.condition) if not _holds(each, extents)]
             inner = _bounded(stmt.body, extents)
@@ -167,6 +167,10 @@ def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
         else:
             stmts.append(with_blocks(stmt, lambda inner: _bounded(inner, extents)))
     return Block(tuple(stmts))
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and not stmt.body.stmts
 
 
 def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:

@@ -23,10 +23,14 @@ from smelt.script.words import INFIX, NAMED_DTYPES, OPERATORS
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An integer that is known without looking at data; ``dtype`` where it is said."""
+    """An integer that is known without looking at data; ``dtype`` where it is said. ``parts``: what it was
+    written as, an operator on others, which it is as a value where a dtype was said.
+    """
 
     expr: Expr
     dtype: torch.dtype | None = None
+    word: str = ""
+    parts: tuple[Found, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A truth that is known without looking at data."""
+    """A truth that is known without looking at data, and what it was written as: an operator on others."""
 
     condition: Boolean
+    word: str = ""
+    parts: tuple[Found, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ _DIVISIONS = {
     "FloorDiv": "floordiv",
     "FloorMod": "remainder",
 }
+_LIMITS = ("min_value", "max_value", "infinity")
 _WORDS = {
     **_DIVISIONS,
     "Max": "maximum",
@@ -108,6 +115,8 @@ _WORDS = {
     "Or": "logical_or",
     "fabs": "abs",
     "power": "pow",
+    "shift_left": "lshift",
+    "shift_right": "rshift",
     "nearbyint": "round",
     **OPERATORS,
 }
@@ -154,7 +163,12 @@ class Reader:
             kind = dtype if dtype is not None and dtype.is_floating_point else torch.float32
             return self._let("constant", (found.value,), kind)
         if isinstance(found, Condition):
-            return self._truth(found.condition, node)
+            kinds = [each.dtype for each in found.parts if isinstance(each, Index) and each.dtype]
+            kind = kinds[0] if kinds else torch.int64
+            return self._apply(found.word, [self.value(each, kind, node) for each in found.parts], node)
+        if found.parts and found.dtype is not None:
+            kind = found.dtype
+            return self._apply(found.word, [self.value(each, kind, node) for each in found.parts], node)
         kind = found.dtype or dtype or torch.int32
         if found.expr.is_Integer:
             number = int(found.expr)
@@ -189,6 +203,9 @@ class Reader:
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.Name):
+            said = self.source.outside.get(node.id)
+            if node.id not in self.names and isinstance(said, (int, float)):
+                return self._constant(ast.copy_location(ast.Constant(said), node))
             if node.id not in self.names:
                 known = [*self.names, *self.buffers]
                 what = f"{node.id} is not defined here"
@@ -196,14 +213,14 @@ class Reader:
             return self.names[node.id]
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             return self._binary(_BINARY[type(node.op)], node.left, node.right, node, dtype)
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
-            return self._binary(_BINARY[type(node.ops[0])], node.left, node.comparators[0], node, None)
+        if isinstance(node, ast.Compare) and all(type(each) in _BINARY for each in node.ops):
+            sides = [self.read(each) for each in (node.left, *node.comparators)]
+            pairs = zip(node.ops, sides, sides[1:])
+            parts = [self._combined(_BINARY[type(op)], pair, node, None) for op, *pair in pairs]
+            return parts[0] if len(parts) == 1 else self._combined_all("logical_and", parts, node)
         if isinstance(node, ast.BoolOp):
             word = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-            found = self.read(node.values[0])
-            for each in node.values[1:]:
-                found = self._combined(word, [found, self.read(each)], node, None)
-            return found
+            return self._combined_all(word, [self.read(each) for each in node.values], node)
         if isinstance(node, ast.UnaryOp):
             return self._unary(node, dtype)
         if isinstance(node, ast.Subscript):
@@ -213,6 +230,12 @@ class Reader:
         if isinstance(node, ast.Call):
             return self._call(node, dtype)
         raise self.source.error("SM1204", f"no expression: {ast.unparse(node)}", node)
+
+    def _combined_all(self, word: str, parts: Sequence[Found], node: ast.AST) -> Found:
+        found, *others = parts
+        for each in others:
+            found = self._combined(word, [found, each], node, None)
+        return found
 
     def _constant(self, node: ast.Constant) -> Found:
         value = node.value
@@ -248,13 +271,14 @@ class Reader:
         if all(isinstance(each, Index) for each in found):
             index = self._on_indices(word, [each.expr for each in found], node)  # type: ignore[union-attr]
             if isinstance(index, Boolean):
-                return Condition(index)
+                return Condition(index, word, tuple(found))
             if index is not None:
                 kinds = {each.dtype for each in found} - {None}  # type: ignore[union-attr]
-                return Index(index, kinds.pop() if len(kinds) == 1 else None)
+                return Index(index, kinds.pop() if len(kinds) == 1 else None, word, tuple(found))
         if word.startswith("logical_") and all(isinstance(each, Condition) for each in found):
             logic = {"logical_and": sympy.And, "logical_or": sympy.Or, "logical_not": sympy.Not}[word]
-            return Condition(logic(*(each.condition for each in found)))  # type: ignore[union-attr]
+            made = logic(*(each.condition for each in found))  # type: ignore[union-attr]
+            return Condition(made, word, tuple(found))
         known = next((each.dtype for each in found if isinstance(each, Value)), None)
         said = next((each.dtype for each in found if isinstance(each, Index) and each.dtype), None)
         kind = known or said or dtype
@@ -299,7 +323,10 @@ class Reader:
         if word == "reinterpret":
             kind = NAMED_DTYPES[str(literal(node.args[0], self.source))]
             return self._let("bitcast", (self.value(self.read(node.args[1]), None, node).name,), kind)
-        if word == "likely":
+        if word in _LIMITS:
+            number, kind = self._limit(word, node)
+            return self._let("constant", (number,), kind)
+        if word in ("likely", "bind", "meta_var"):
             return self.read(node.args[0], dtype)
         if word == "if_then_else":
             return self._chosen(node, dtype)
@@ -317,6 +344,19 @@ class Reader:
             raise self.unknown(word, node)
         return self._combined(operator, found, node, dtype)
 
+    def _limit(self, word: str, node: ast.Call) -> tuple[float | int, torch.dtype]:
+        """The least or largest number of a dtype, which is finite, or infinity."""
+        name = str(literal(node.args[0], self.source))
+        if name not in NAMED_DTYPES or NAMED_DTYPES[name] is torch.bool:
+            raise self.source.error(
+                "SM1204", f"{name!r} has no limits", node, remedy=near(name, NAMED_DTYPES)
+            )
+        dtype = NAMED_DTYPES[name]
+        if word == "infinity":
+            return float("inf"), dtype
+        limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        return limits.min if word == "min_value" else limits.max, dtype
+
     def _selected(self, found: Sequence[Found], node: ast.Call, dtype: torch.dtype | None) -> Value:
         kind = next((each.dtype for each in found[1:] if isinstance(each, Value)), dtype)
         return self._apply("where", [self.value(each, kind, node) for each in found], node)
@@ -333,7 +373,9 @@ class Reader:
         return self._cast(dtype, found, node)
 
     def _cast(self, dtype: torch.dtype, found: Found, node: ast.AST) -> Value:
-        if isinstance(found, Index) and not found.expr.is_Integer:
+        if isinstance(found, Index) and found.dtype not in (None, dtype):
+            return self.cast(self.value(found, None, node), dtype)
+        if isinstance(found, Index) and found.dtype is None and not found.expr.is_Integer:
             return self._let("index_expr", (found.expr,), dtype)
         if isinstance(found, (Index, Number)):
             return self.value(found, dtype, node)
@@ -352,6 +394,8 @@ class Reader:
         return self._apply("where", [mask, one, self._masked(opposite, other, 0, one.dtype)], node)
 
     def _plain_number(self, node: ast.AST) -> float | int | bool | None:
+        if isinstance(node, ast.Call) and word_of(node.func) in _LIMITS:
+            return self._limit(word_of(node.func), node)[0]
         try:
             value = literal(node, self.source)
         except SmeltError:
@@ -377,23 +421,6 @@ class Reader:
         declared = next((s for s in reversed(self.stmts) if getattr(s, "name", None) == name), None)
         dtype = getattr(declared, "dtype", torch.float32)
         return self._let("read", (name, int(literal(node.args[1], self.source))), dtype)
-
-    def _truth(self, condition: Boolean, node: ast.AST) -> Value:
-        """A condition over indices as a value."""
-        if condition in (sympy.true, sympy.false):
-            return self._let("constant", (condition == sympy.true,), torch.bool)
-        if isinstance(condition, (sympy.And, sympy.Or)):
-            word = "logical_and" if isinstance(condition, sympy.And) else "logical_or"
-            first, *rest = sorted(condition.args, key=str)
-            found = self._truth(first, node)
-            for each in rest:
-                found = self._apply(word, [found, self._truth(each, node)], node)
-            return found
-        if isinstance(condition, sympy.Not):
-            return self._apply("logical_not", [self._truth(condition.args[0], node)], node)
-        word = next(word for word, kind in _COMPARED.items() if isinstance(condition, kind))
-        sides = [self.value(Index(side, torch.int64), None, node) for side in condition.args]
-        return self._apply(word, sides, node)
 
     def _position(self, value: Value, size: Expr, *flags: Any) -> Symbol:
         symbol = self.fresh("position")

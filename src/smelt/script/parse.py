@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
+import torch
+
 from smelt.errors import SmeltError
-from smelt.records import dataclass
+from smelt.records import dataclass, field, replace
 from smelt.script.module import IRModule, PrimFunc
+from smelt.script.words import NAMED_DTYPES
 
 FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, Mapping[str, Any]], Any]] = {}
 """What parses a function, by its decorator: ``prim_func`` here, ``function`` (relax) where that is imported.
@@ -23,18 +28,22 @@ It gets the function, the source and what is known by name in its module.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text, for messages: ``name`` and the number of its first line are those of its file."""
+    """A text, for messages: ``name``, the number of its first line and its indentation are those of its file.
+    ``outside``: what names outside of it stand for; numbers, texts and dtypes may be used.
+    """
 
     text: str
     name: str = "<script>"
     first: int = 1
+    indent: int = 0
+    outside: Mapping[str, Any] = field(default_factory=dict)
 
     def error(self, code: str, what: str, node: ast.AST, **more: str | None) -> SmeltError:
         """An error at a place of the text: file, line, column, the line itself."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         lines = self.text.splitlines()
         shown = lines[line - 1] if 0 < line <= len(lines) else ""
-        where = f"{self.name}:{self.first + line - 1}:{column + 1}"
+        where = f"{self.name}:{self.first + line - 1}:{self.indent + column + 1}"
         width = max(getattr(node, "end_col_offset", column + 1) - column, 1)
         width = width if getattr(node, "end_lineno", line) == line else 1
         marked = f"{shown}\n       {' ' * column}{'^' * width}"
@@ -48,14 +57,14 @@ class Source:
         )
 
 
-def from_source(text: Any) -> Any:
+def from_source(text: Any, outside: Mapping[str, Any] | None = None) -> Any:
     """The program that a text, a function or a class is: a PrimFunc (or a function of relax) where there is
-    one by itself, else an IRModule.
+    one by itself, else an IRModule. ``outside``: what other names in it stand for.
 
     Raises:
         SmeltError: SM1202 no Python, SM1203 to SM1207 what is not understood, with line and column.
     """
-    source = _source_of(text)
+    source = replace(_source_of(text), outside=outside or {})
     try:
         tree = ast.parse(source.text)
     except SyntaxError as error:
@@ -84,7 +93,9 @@ def _source_of(thing: Any) -> Source:
     except (OSError, TypeError) as error:
         what = f"the source of {getattr(thing, '__name__', thing)!r} is not to be had"
         raise SmeltError("SM1202", what, why=str(error), remedy="give the text") from None
-    return Source(textwrap.dedent("".join(lines)), inspect.getsourcefile(thing) or "<script>", first)
+    text = "".join(lines)
+    indent = len(text) - len(text.lstrip(" "))
+    return Source(textwrap.dedent(text), inspect.getsourcefile(thing) or "<script>", first, indent)
 
 
 def _fill(module: IRModule, stmt: ast.ClassDef, source: Source) -> None:
@@ -140,7 +151,8 @@ def word_of(node: ast.AST) -> str:
 
 def literal(node: ast.AST, source: Source) -> Any:
     """A literal: numbers, strings, lists, dictionaries, and these within ``T.bool(…)`` and the like."""
-    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+    typed = isinstance(node, ast.Call) and word_of(node.func) in NAMED_DTYPES
+    if isinstance(node, ast.Call) and typed and len(node.args) == 1:
         return literal(node.args[0], source)
     if isinstance(node, ast.Dict):
         keys = [literal(key, source) if key is not None else None for key in node.keys]
@@ -148,6 +160,9 @@ def literal(node: ast.AST, source: Source) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         found = [literal(each, source) for each in node.elts]
         return found if isinstance(node, ast.List) else tuple(found)
+    if isinstance(node, ast.Name) and isinstance(source.outside.get(node.id), (int, float, str, torch.dtype)):
+        found = source.outside[node.id]
+        return str(found).removeprefix("torch.") if isinstance(found, torch.dtype) else found
     try:
         return ast.literal_eval(node)  # type: ignore[arg-type]
     except ValueError:
@@ -163,17 +178,37 @@ def near(word: str, words: Any) -> str | None:
 def prim_func(function: Any = None, /, **options: Any) -> Any:
     """``@T.prim_func``: the PrimFunc that a Python function's text is. The function is never called."""
     del options
-    return prim_func_of if function is None else prim_func_of(function)
+    outside = _outside(sys._getframe(1))
+    if function is None:
+        return lambda function: _prim_func_of(function, outside)
+    return _prim_func_of(function, outside)
 
 
-def prim_func_of(function: Any) -> PrimFunc:
-    found = from_source(function)
+def _prim_func_of(function: Any, outside: Mapping[str, Any]) -> PrimFunc:
+    if not inspect.isfunction(function):
+        return function  # type: ignore[no-any-return]
+    found = from_source(function, {**function.__globals__, **outside})
     assert isinstance(found, PrimFunc)
     return found
 
 
-def ir_module(cls: Any) -> IRModule:
+def ir_module(cls: Any = None, /, **options: Any) -> Any:
     """``@I.ir_module``: the module that a class's text is."""
-    found = from_source(cls)
-    assert isinstance(found, IRModule)
+    del options
+    outside = _outside(sys._getframe(1))
+    if cls is None:
+        return lambda cls: from_source(cls, outside)
+    return from_source(cls, outside)
+
+
+def _outside(frame: FrameType | None) -> Mapping[str, Any]:
+    """The names that are known where a decorator stands: also those of the functions around it."""
+    found: dict[str, Any] = dict(frame.f_globals) if frame else {}
+    around: list[Mapping[str, Any]] = []
+    file = frame.f_code.co_filename if frame else ""
+    while frame is not None and frame.f_code.co_filename == file:
+        around.append(frame.f_locals)
+        frame = frame.f_back
+    for names in reversed(around):
+        found.update(names)
     return found

@@ -104,7 +104,7 @@ class _Parser:
 
     def _param(self, arg: ast.arg) -> None:
         note = arg.annotation
-        if isinstance(note, ast.Call) and word_of(note.func) == "Buffer":
+        if isinstance(note, ast.Call) and word_of(note.func) in ("Buffer", "buffer"):
             self._buffer(arg.arg, note.args, note.keywords, note)
             return
         if isinstance(note, ast.Subscript) and word_of(note.value) == "Buffer":  # TVM of 2022
@@ -147,14 +147,16 @@ class _Parser:
     def _shape(self, node: ast.AST) -> tuple[Expr, ...]:
         parts = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         for part in parts:  # TVM declares sizes that a buffer names first
-            if isinstance(part, ast.Name) and part.id not in self.reader.names:
+            known = isinstance(part, ast.Name) and isinstance(self.source.outside.get(part.id), int)
+            if isinstance(part, ast.Name) and part.id not in self.reader.names and not known:
                 self._size(part.id)
         return tuple(self.reader.index(part) for part in parts)
 
     def _dtype(self, node: ast.AST | None) -> torch.dtype:
         if node is None:
             return torch.float32
-        name = literal(node, self.source) if isinstance(node, ast.Constant) else word_of(node)
+        said = isinstance(node, ast.Constant) or word_of(node) in self.source.outside
+        name = literal(node, self.source) if said else word_of(node)
         if name not in NAMED_DTYPES:
             what = f"{name!r} is no dtype"
             raise self.source.error("SM1204", what, node, remedy=near(str(name), NAMED_DTYPES))
@@ -198,14 +200,26 @@ class _Parser:
             raise self.source.error("SM1204", what, stmt)
 
     def _if(self, stmt: ast.If) -> None:
-        condition = self.reader.condition(stmt.test)
-        if not isinstance(condition, Condition):
+        condition = self._known_truth(stmt.test)
+        if condition is None:
             what = "a condition that depends on data"
             remedy = "T.if_then_else or T.Select within the expression"
             raise self.source.error("SM1204", what, stmt.test, remedy=remedy)
-        self._add(Guard(condition.condition, self._block(stmt.body)))
-        if stmt.orelse:
-            self._add(Guard(sympy.Not(condition.condition), self._block(stmt.orelse)))
+        for part, body in ((condition, stmt.body), (sympy.Not(condition), stmt.orelse)):
+            if body and part != sympy.false:
+                inner = self._block(body)
+                self._add(*(inner.stmts if part == sympy.true else (Guard(part, inner),)))
+
+    def _known_truth(self, node: ast.AST) -> Boolean | None:
+        """A condition over loops and sizes; None for one that depends on data."""
+        before = len(self.reader.stmts)
+        found = self.reader.read(node)
+        if isinstance(found, Index) and found.expr.is_Integer:
+            return sympy.true if found.expr != 0 else sympy.false
+        if isinstance(found, Condition):
+            return found.condition
+        del self.reader.stmts[before:]
+        return None
 
     def _for(self, stmt: ast.For) -> None:
         call = stmt.iter
@@ -216,6 +230,12 @@ class _Parser:
         word = word_of(call.func)
         targets = stmt.target.elts if isinstance(stmt.target, ast.Tuple) else [stmt.target]
         given = {each.arg: each.value for each in call.keywords}
+        last = call.args[-1] if call.args else None
+        if word == "thread_binding" and isinstance(last, ast.Constant) and isinstance(last.value, str):
+            given["thread"] = last  # TVM takes it by its place, too
+            call = ast.copy_location(ast.Call(call.func, call.args[:-1], []), call)
+        if not call.args:
+            raise self.source.error("SM1204", f"{word} of nothing", call, remedy="range(128)")
         if word == "grid" and len(targets) != len(call.args):
             what = f"{len(targets)} variables for {len(call.args)} loops"
             raise self.source.error("SM1204", what, stmt.target)
@@ -263,6 +283,13 @@ class _Parser:
         self._add(Stage(name, tuple(own.axes), body, own.init, tuple(own.where), tuple(own.notes.items())))
 
     def _assign(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            if len(target.elts) != len(value.elts):
+                what = f"{len(target.elts)} names for {len(value.elts)} values"
+                raise self.source.error("SM1204", what, node)
+            for one, other in zip(target.elts, value.elts):
+                self._assign(one, other, node)
+            return
         if isinstance(target, ast.Subscript):
             self._store(target, value)
             return
@@ -366,14 +393,19 @@ class _Parser:
         if not isinstance(node, ast.Call):
             raise self.source.error("SM1204", "an expression by itself does nothing", node)
         if word == "func_attr":
-            self.attrs.update(literal(node.args[0], self.source))
+            found = literal(node.args[0], self.source)
+            self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
         elif word == "where" and self.stage is not None:
-            condition = self.reader.condition(node.args[0])
-            if not isinstance(condition, Condition):
+            condition = self._known_truth(node.args[0])
+            if condition is None:
                 raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            self.stage.where += sympy.And.make_args(condition.condition)
-        elif word in ("block_attr", "sblock_attr") and self.stage is not None:
-            self.stage.notes.update(literal(node.args[0], self.source))
+            self.stage.where += [each for each in sympy.And.make_args(condition) if each != sympy.true]
+        elif word in ("block_attr", "sblock_attr"):
+            notes = literal(node.args[0], self.source)
+            if self.stage is None:
+                self.attrs["smelt.root_attr"] = {**self.attrs.get("smelt.root_attr", {}), **notes}
+            else:
+                self.stage.notes.update(notes)
         elif word == "smelt_update":
             self._update(node)
         elif word == "smelt_advance":

@@ -13,7 +13,14 @@ from torch.utils._sympy.functions import Mod
 
 from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.copies import Values, copied
-from smelt.nest.primitives.places import conditions_on_axes, implied, may_load_only, shapes_of
+from smelt.nest.primitives.places import (
+    comparison,
+    conditions_on_axes,
+    conjunction,
+    implied,
+    may_load_only,
+    shapes_of,
+)
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.regions import Facts, Interval, found_accesses, interval
 from smelt.nest.scopes import (
@@ -143,7 +150,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     values = {axis.var: axis.value for axis in maker.axes}
     for each in conditions:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
-    new = replace(maker, where=tuple(dict.fromkeys(where)), body=body, init=init)
+    new = replace(maker, where=conjunction(where), body=body, init=init)
     changed = renamed_stage(with_body(kernel, without(kernel.body, target)), maker, new)
     drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
     return with_body(changed, rewritten(changed.body, drop))
@@ -320,7 +327,7 @@ def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list
     found: list[Boolean] = []
     for axis in target.axes:
         expr = symbols[axis.var]
-        for condition in (Ge(expr, axis.begin), Lt(expr, axis.begin + axis.extent)):
+        for condition in (comparison(Ge, expr, axis.begin), comparison(Lt, expr, axis.begin + axis.extent)):
             if condition != sympy.true and not implied(condition, limits, facts):
                 found.append(map_condition(condition, lambda each: expand(replaced(each, values))))
     return found

@@ -317,12 +317,11 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
             value = low + loop.var
         axes.append(replace(axis, value=value))
         end = axis.begin + axis.extent
-        where += [Ge(value, axis.begin)] if limits[0] else []
-        where += [Lt(value, end)] if limits[1] else []
+        where += [comparison(Ge, value, axis.begin)] if limits[0] else []
+        where += [comparison(Lt, value, end)] if limits[1] else []
     values = {axis.var: axis.value for axis in axes}
     where += [map_condition(each, lambda expr: replaced(expr, values)) for each in conditions]
-    where = [each for each in dict.fromkeys(where) if each != sympy.true]
-    return replace(stage, axes=tuple(axes), where=tuple(where)), loops
+    return replace(stage, axes=tuple(axes), where=conjunction(where)), loops
 
 
 def _clamped(
@@ -458,6 +457,18 @@ def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
 # -- conditions ----------------------------------------------------------------------------------------------
 
 
+def comparison(kind: type[Relational], left: Expr, right: Expr) -> Boolean:
+    """A comparison with what varies on its left and numbers on its right."""
+    number, rest = expand(left).as_coeff_Add()
+    return kind(rest, right - number)
+
+
+def conjunction(conditions: Sequence[Boolean]) -> tuple[Boolean, ...]:
+    """The conditions of a stage, each once, in an order of their own."""
+    found = sympy.And(*conditions)
+    return () if found == sympy.true else sympy.And.make_args(found)
+
+
 def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
     """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why
     that cannot be.
@@ -474,7 +485,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
         loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
         if not symbols_in(gap).isdisjoint(loops - own):
             return f"its condition {condition} cannot be said of its axes"
-        said = condition.func(gap, ZERO)
+        said = comparison(condition.func, gap, ZERO)
         if not implied(said, limits, Facts()):
             found.append(said)
     return found
