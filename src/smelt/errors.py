@@ -33,7 +33,7 @@ class SmeltError(Exception):
 INPUT_ERRORS = (
     *("SM01", "SM0201", "SM0202", "SM0203", "SM03", "SM0507", "SM0508", "SM0601", "SM0602"),
     *("SM0521", "SM0522", "SM0523", "SM0524", "SM0525"),
-    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09"),
+    *("SM0710", "SM0711", "SM0716", "SM0721", "SM0722", "SM0723", "SM09", "SM10", "SM11", "SM12", "SM13"),
 )
 """How the codes begin of what is the user's or the machine's doing: the others are bugs of smelt."""
 

@@ -8,8 +8,9 @@ import pytest
 from sympy import Integer, Symbol
 
 from smelt.nest.ir import Alloc, Axis, Block, For, Kernel, Let, Stage
-from smelt.nest.primitives.caches import cache_read, cache_write, set_scope, storage_align
+from smelt.nest.primitives.caches import cache_inplace, cache_read, cache_write, set_scope, storage_align
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
+from smelt.nest.primitives.reindexed import reindex_cache_read, reindex_cache_write
 from smelt.nest.scopes import place_of_stage
 from smelt.nest.tree import rewritten, stages, walk, with_body
 from smelt.ops import ops
@@ -180,6 +181,51 @@ def test_scopes_and_alignment() -> None:
     refused("SM1032", lambda: set_scope(kernel, "B", 0, "attic"))
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 2, 32, 0), "dimension 2")
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 0, 0, 0), "positive")
+
+
+def test_a_block_that_overwrites_what_it_reads() -> None:
+    kernel = chain()
+    first = stage(kernel, "C")
+    read = replace(first.body.stmts[-1], buffer="B")
+    new = replace(first, body=Block((*first.body.stmts[:-1], read)))
+    later = stage(kernel, "D")
+    loads = tuple(
+        replace(s, args=("B", s.args[1])) if isinstance(s, Let) and s.op == "load" else s
+        for s in later.body.stmts
+    )
+    last = replace(later, body=Block(loads))
+    own = with_body(
+        kernel, rewritten(kernel.body, lambda s: (new,) if s is first else (last,) if s is later else None)
+    )
+    same(kernel, own)
+    cached, into, back = cache_inplace(own, "C", 0, "local")
+    assert (into, back) == ("B_local", "B_local_1")
+    assert order(cached) == ["B", "B_local", "C", "B_local_1", "D"]
+    same(kernel, cached)
+    refused("SM1031", lambda: cache_inplace(own, "D", 0, "local"), "does not write")
+
+
+def test_copies_in_an_order_of_ones_own() -> None:
+    kernel = chain()
+    read, name = reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: (j, i // 2, i % 2))
+    assert name == "B_shared" and alloc(read, name).shape == (8, 6, 2)
+    same(kernel, read)
+    written, name = reindex_cache_write(read, "C", 0, "local", lambda i, j: j * 12 + i)
+    assert alloc(written, name).shape == (96,)
+    same(kernel, written)
+    both = shared_loop()
+    near, name = reindex_cache_read(both, "B", 0, "local", lambda i, j: (j, i))
+    assert order(near) == ["A", "A_local", "B", "C"] and extents_of(near, name) == [12, 4]
+    same(both, near)
+    tiled = split(shared_loop(), "C", 1, 3)
+    same(both, reindex_cache_read(tiled, "C", 0, "local", lambda i, j: (j, i))[0])
+    refused("SM1035", lambda: reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: j), "v_i, v_j")
+    refused("SM1035", lambda: reindex_cache_read(kernel, "C", 0, "shared", lambda i, j: i + j))
+    refused("SM1035", lambda: reindex_cache_write(kernel, "C", 0, "shared", lambda i: i))
+    refused(
+        "SM1031", lambda: reindex_cache_read(kernel, "D", 0, "shared", lambda i, j: (i, j)), "single place"
+    )
+    refused("SM1032", lambda: reindex_cache_read(kernel, "C", 0, "attic", lambda i, j: (i, j)))
 
 
 def test_loads_of_the_copy_are_the_only_change() -> None:

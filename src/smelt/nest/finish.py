@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import sympy
+import torch
 from sympy import Expr, Symbol
 from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 from sympy.logic.boolalg import Boolean
@@ -16,21 +17,35 @@ from torch.utils._sympy.functions import Max, Min
 
 from smelt.nest.ir import (
     Accumulate,
+    Advance,
+    AxisKind,
     Block,
+    Carry,
     For,
     Guard,
     Kernel,
     Let,
     LoopKind,
+    Stage,
     Stmt,
     Store,
     Update,
 )
-from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_jammed, not_parallel, not_vector
-from smelt.nest.stages import KINDS, dissolve, guarded
-from smelt.nest.tree import rewritten, trip_count, walk, with_blocks, with_body
+from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
+from smelt.nest.tree import (
+    accesses,
+    map_condition,
+    rewritten,
+    substitute,
+    trip_count,
+    walk,
+    with_blocks,
+    with_body,
+)
 from smelt.records import replace
-from smelt.symbolic.affine import divided, linear, symbols_in
+from smelt.symbolic import free_symbols
+from smelt.symbolic.affine import divided, linear, replaced, symbols_in
 from smelt.symbolic.bounds import is_nonnegative
 
 MOST_SUMS = 32
@@ -50,6 +65,84 @@ def _dissolve(kernel: Kernel, lanes: int) -> Kernel:
     return dissolve(kernel)
 
 
+# -- what reductions begin with ------------------------------------------------------------------------------
+
+
+def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
+    """What a reduction begins with, stored by loops of its own in front of those that reduce.
+
+    for k: for i: if k == 0: C[i] = 0; C[i] += x   →   for i: C[i] = 0; for k: for i: C[i] += x
+
+    Elements of which nothing is added up begin too.
+    """
+    del lanes
+    return with_body(kernel, _begun_apart(kernel.body, Fresh(names_of(kernel))))
+
+
+def _begun_apart(block: Block, fresh: Fresh) -> Block:
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        found = _begin(stmt, fresh) if isinstance(stmt, For) else None
+        stmts += found or [with_blocks(stmt, lambda inner: _begun_apart(inner, fresh))]
+    return Block(tuple(stmts))
+
+
+def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
+    """A loop that reduces, with what that begins with in front; None where it is another, or cannot be."""
+    chain = [loop]
+    while (inside := inner_loop(chain[-1])) is not None:
+        chain.append(inside)
+    stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
+    if not isinstance(stage, Stage) or stage.init is None:
+        return None
+    reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    others = [axis.value for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
+    reducing = {each.var: each.begin for each in chain if each.var in variables}
+    kept = [each for each in chain if each.var not in variables]
+    bounds = [bound for each in kept for bound in (each.begin, each.end)]
+    where = [each for each in stage.where if reducing.keys().isdisjoint(each.free_symbols)]
+    mixed = any(
+        not {each.var for each in kept}.isdisjoint(e.free_symbols) for e in stage.where if e not in where
+    )
+    if loop.var not in reducing or mixed or not reducing.keys().isdisjoint(free_symbols([*others, *bounds])):
+        return None
+    if not all(_rises(axis.value, var) for axis in reduce for var in reducing) or not _same_places(stage):
+        return None
+    firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
+    names = {each.var: fresh(each.var.name) for each in kept}
+    values = {axis.var: replaced(axis.value, names) for axis in stage.axes}
+    body = Block(
+        tuple(
+            guarded(
+                [map_condition(e, lambda x: replaced(x, names)) for e in where],
+                substitute(stage.init, values),
+            )
+        )
+    )
+    for each in reversed(kept):
+        begin, end = replaced(each.begin, names), replaced(each.end, names)
+        body = Block((replace(each, var=names[each.var], begin=begin, end=end, body=body),))
+    rest = Block((replace(stage, init=None),))
+    for each in reversed(chain):
+        rest = Block((replace(each, body=rest),))
+    return [*guarded(firsts, body), *rest.stmts]
+
+
+def _rises(expr: Expr, var: Symbol) -> bool:
+    """Whether an index never falls as ``var`` grows, and is another for each of its values; or has none."""
+    step, rest = linear(expr, var)
+    return var not in symbols_in(rest) and bool(step == 0 or (step.is_Integer and step > 0))
+
+
+def _same_places(stage: Stage) -> bool:
+    """Whether a stage touches what it begins with only at the elements that it is at."""
+    assert stage.init is not None
+    places = {buffer: index for buffer, index, is_store in accesses(stage.init) if is_store}
+    touched = [*accesses(stage.init), *accesses(stage.body)]
+    return all(places.get(buffer, index) == index for buffer, index, _ in touched)
+
+
 # -- conditions ----------------------------------------------------------------------------------------------
 
 
@@ -66,19 +159,26 @@ def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            stmts += _bounded_loop(stmt, extents)
+            stmts += (each for each in _bounded_loop(stmt, extents) if not _is_empty(each))
         elif isinstance(stmt, Guard):
             open_ones = [each for each in conjuncts(stmt.condition) if not _holds(each, extents)]
-            stmts += guarded(open_ones, _bounded(stmt.body, extents))
+            inner = _bounded(stmt.body, extents)
+            stmts += guarded(open_ones, inner) if inner.stmts else []
         else:
             stmts.append(with_blocks(stmt, lambda inner: _bounded(inner, extents)))
     return Block(tuple(stmts))
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and not stmt.body.stmts
 
 
 def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
     """The loop with what guards its whole body in its bounds, or around it."""
     inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
     body = _bounded(loop.body, inside)
+    if not body.stmts:
+        return []
     only = body.stmts[0] if len(body.stmts) == 1 else None
     if not isinstance(only, Guard):
         return [replace(loop, body=body)]
@@ -150,10 +250,10 @@ def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | Non
 def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
     """What loops add to elements of memory, added up in registers first.
 
-    for k: for i in 4: vector for j in 16: C[i, j] += x
-        →   jam for i in 4: vector for j in 16: s = 0; for k: s += x; C[i, j] += s
+    for k: for i in 4: vector for j in 16: C[i, j] += a * b
+        →   vector for j in 16: jam for i in 4: s = 0; for k: s = fma(a, b, s); C[i, j] += s
 
-    Terms of one element keep their order.
+    Terms of one element keep their order. A tile at the border, which has fewer turns, stays in memory.
     """
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
@@ -166,8 +266,8 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
     chain = [loop]
     while (inside := inner_loop(chain[-1])) is not None:
         chain.append(inside)
-    *steps, store = chain[-1].body.stmts if chain[-1].body.stmts else [None]
-    if not isinstance(store, Store) or store.mode not in KINDS or loop.kind is LoopKind.PARALLEL:
+    *steps, store = chain[-1].body.stmts or (None,)
+    if not isinstance(store, Store) or store.mode not in KINDS:
         return None
     if not all(isinstance(step, Let) and step.index is None for step in steps):
         return None
@@ -178,42 +278,71 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
     kept = [each for each in chain if each.var in where]
     if loop not in summed or any(each.kind is LoopKind.PARALLEL for each in chain):
         return None
-    variables = {each.var for each in summed}
-    count = 1
-    for each in kept:
-        turns = trip_count(each)
-        if not turns.is_Integer or not variables.isdisjoint(symbols_in(each.begin) | symbols_in(each.end)):
-            return None
-        count *= -(-int(turns) // lanes) if each.kind is LoopKind.VECTOR else int(turns)
-    inner = {each.var for each in kept}
-    if count > MOST_SUMS or any(
-        not inner.isdisjoint(symbols_in(each.begin) | symbols_in(each.end)) for each in summed
-    ):
+    variables = {each.var for each in chain}
+    kept_variables = {each.var for each in kept}
+    if any(not variables.isdisjoint(free_symbols([each.begin, each.end])) for each in kept):
         return None
-    dtype = next(step.dtype for step in steps if isinstance(step, Let) and step.name == store.value)
-    total = f"{store.value}_sum"
-    nest: Stmt = Block((*steps, Update(total, store.value)))  # type: ignore[assignment]
-    for each in reversed(summed):
-        kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR else each.kind
-        nest = replace(each, kind=kind, body=nest if isinstance(nest, Block) else Block((nest,)))
-    result = f"{total}_read"
-    body = Block(
-        (
-            Accumulate(total, KINDS[store.mode], dtype),
-            nest,
-            Let(result, dtype, "read", (total, 0)),
-            replace(store, value=result),
-        )
-    )
+    if any(not kept_variables.isdisjoint(free_symbols([each.begin, each.end])) for each in summed):
+        return None
+    whole = [_whole(each) for each in kept if each.kind is not LoopKind.VECTOR]
     vectors = [each for each in kept if each.kind is LoopKind.VECTOR]
-    others = [each for each in kept if each.kind is not LoopKind.VECTOR]
-    for each in reversed([*others, *vectors]):
-        made = each if each.kind is LoopKind.VECTOR else replace(each, kind=LoopKind.JAM)
-        made = replace(made, body=body)
-        if made.kind is LoopKind.JAM and not_jammed(made) is not None:
+    count, conditions, jammed = 1, [], []
+    for found in whole:
+        if found is None:
             return None
-        body = Block((made,))
-    return list(body.stmts)
+        conditions.append(found[1])
+        jammed.append(replace(found[0], kind=LoopKind.JAM))
+        count *= int(trip_count(found[0]))
+    if count > MOST_SUMS or len(vectors) > 1:
+        return None
+    body = Block(tuple(_summed(summed, [s for s in steps if isinstance(s, Let)], store)))
+    for each in reversed(jammed):
+        body = Block((replace(each, body=body),))
+    for each in vectors:
+        body = Block((replace(each, step=_step(trip_count(each), lanes, MOST_SUMS // count), body=body),))
+    full = sympy.And(*conditions)
+    rest = [] if full == sympy.true else guarded([sympy.Not(full)], Block((loop,)))
+    return [*guarded([full], body), *rest]
+
+
+def _whole(loop: For) -> tuple[For, Boolean] | None:
+    """The loop with all of its turns, where they are few, and when it has them."""
+    turns = trip_count(loop)
+    if turns.is_Integer:
+        return loop, sympy.true
+    numbers = [e for e in loop.end.args if e.is_Integer] if isinstance(loop.end, Min) else []
+    if loop.begin != 0 or len(numbers) != 1:
+        return None
+    others = [e for e in loop.end.args if e is not numbers[0]]
+    return replace(loop, end=numbers[0]), sympy.And(*(sympy.Ge(other, numbers[0]) for other in others))
+
+
+def _step(turns: Expr, lanes: int, most: int) -> int:
+    """How many lanes a vector loop takes at once: whole registers, if they go into its turns, ``most``."""
+    fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
+    return lanes * (fitting[0] if fitting else 1)
+
+
+def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[Stmt]:
+    """A sum over ``loops``, in a register, then added to memory."""
+    made = next(step for step in steps if step.name == store.value)
+    total, result = f"{store.value}_sum", f"{store.value}_total"
+    uses = sum(store.value in step.args for step in steps)
+    if made.op == "mul" and made.dtype in (torch.float32, torch.float64) and store.mode == "add" and not uses:
+        before, after = f"{total}_before", f"{total}_after"
+        sums: list[Stmt] = [step for step in steps if step is not made]
+        sums.append(Let(before, made.dtype, "read", (total, 0)))
+        sums.append(Let(after, made.dtype, "fma", (*made.args, before)))
+        sums.append(Advance(total, after))
+        opened: Stmt = Carry(total, made.dtype, 0.0)
+    else:
+        sums = [*steps, Update(total, store.value)]
+        opened = Accumulate(total, KINDS[store.mode or ""], made.dtype)
+    for each in reversed(loops):
+        kind = LoopKind.SERIAL if each.kind is LoopKind.VECTOR else each.kind
+        sums = [replace(each, kind=kind, body=Block(tuple(sums)))]
+    read = Let(result, made.dtype, "read", (total, 0))
+    return [opened, *sums, read, replace(store, value=result)]
 
 
 # -- kinds of loops ------------------------------------------------------------------------------------------
@@ -233,7 +362,7 @@ def _kinds(block: Block, lanes: int, around: tuple[For, ...]) -> Block:
     for stmt in block.stmts:
         if isinstance(stmt, For):
             kind = _kind(stmt, around)
-            step = lanes if kind is LoopKind.VECTOR else stmt.step
+            step = max(lanes, stmt.step) if kind is LoopKind.VECTOR else 1
             found = replace(stmt, kind=kind, step=step)
             stmts.append(replace(found, body=_kinds(stmt.body, lanes, (*around, found))))
         else:
@@ -277,6 +406,7 @@ def _hoisted(kernel: Kernel, lanes: int) -> Kernel:
 
 
 PASSES: tuple[Callable[[Kernel, int], Kernel], ...] = (
+    begin_apart,
     _dissolve,
     bound_loops,
     sums_in_registers,

@@ -273,10 +273,29 @@ def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) ->
         if span is not None and limit is not None:
             span = intersection(span, limit, facts)
         span = span or limit
+        if span is not None:
+            span = _guarded(span, expr, access, facts)
         if span is not None and shape is not None:
             span = intersection(span, (ZERO, shape[dim] - 1), facts)
         box.append(span)
     return tuple(box)
+
+
+def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interval:
+    """The part of an interval in which the conditions of an access let its index be."""
+    loops = {var for var, _ in access.loops}
+    for condition in access.guards:
+        if not isinstance(condition, (Ge, Gt, Le, Lt)):
+            continue
+        gap = expand(condition.lhs - condition.rhs)
+        strict = int(isinstance(condition, (Gt, Lt)))
+        gap = -gap if isinstance(condition, (Le, Lt)) else gap
+        below, above = expand(expr - gap + strict), expand(expr + gap - strict)
+        if symbols_in(below).isdisjoint(loops):
+            span = intersection(span, (below, span[1]), facts)
+        elif symbols_in(above).isdisjoint(loops):
+            span = intersection(span, (span[0], above), facts)
+    return span
 
 
 def union(one: Box, other: Box, facts: Facts) -> Box:

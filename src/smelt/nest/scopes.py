@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterable
 
 from sympy import Symbol
 
-from smelt.nest.ir import Alloc, AxisKind, Block, For, Kernel, Nested, SortRow, Stage, Stmt, Store
+from smelt.nest.ir import (
+    Alloc,
+    AxisKind,
+    Block,
+    For,
+    Kernel,
+    Let,
+    Masked,
+    Nested,
+    SortRow,
+    Stage,
+    Stmt,
+    Store,
+)
 from smelt.nest.tree import accesses, blocks_of, stages, walk, with_blocks
 from smelt.records import dataclass, replace
 
@@ -75,14 +88,46 @@ def members(block: Block) -> list[Stage]:
 
 
 def reads(stmt: Stmt) -> list[str]:
-    """The buffers that a statement reads, in the order in which it does; what a reduction adds to is not
-    counted.
+    """The buffers that a statement reads, in the order in which its expressions name them; what a sum adds
+    to is not counted.
     """
-    loaded = [buffer for buffer, _, is_store in accesses(Block((stmt,))) if not is_store]
+    loaded: list[str] = []
+    for block in [stmt.body] if isinstance(stmt, Stage) else [Block((stmt,))]:
+        loaded += _named(block)
+    loaded += [buffer for buffer, _, is_store in accesses(Block((stmt,))) if not is_store]
     own = local_to(stmt)
     if isinstance(stmt, Stage) and stmt.init is not None:
         own |= set(writes(stmt))
     return [name for name in dict.fromkeys(loaded) if name not in own]
+
+
+def _named(block: Block) -> list[str]:
+    """The buffers that the stored values of a block are made of, the outermost first."""
+    made: dict[str, Let | Masked] = {}
+    at: dict[Symbol, str] = {}
+    found: list[str] = []
+
+    def visit(name: object) -> None:
+        step = made.pop(name, None) if isinstance(name, str) else None
+        if isinstance(step, Masked):
+            visit(step.mask)
+            visit(step.result)
+        elif step is not None and step.op == "load":
+            found.append(step.args[0])
+            for symbol in [each for expr in step.args[1] for each in expr.free_symbols if each in at]:
+                visit(at[symbol])
+        elif step is not None and step.op != "constant":
+            for arg in step.args:
+                visit(arg)
+
+    for stmt in walk(block):
+        if isinstance(stmt, (Let, Masked)):
+            made[stmt.name] = stmt
+            if isinstance(stmt, Let) and stmt.index is not None:
+                at[stmt.index] = stmt.args[0]
+        elif isinstance(stmt, Store):
+            visit(stmt.value)
+    return found
 
 
 def writes(stmt: Stmt) -> list[str]:

@@ -219,14 +219,14 @@ class _Maker:
     ) -> Block:
         recorder = Recorder(self.dtypes, extents, origin=node.origin, first=self.count)
         result = recorder.run(value)
-        stmts = _statements(recorder.instructions)
+        stmts = statements(recorder.instructions)
         self.count += len(walk(Block(stmts))) + 1
         return Block((*stmts, Store(out, tuple(index), result.name, mode)))
 
 
-def _statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
+def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
     return tuple(
-        Masked(s.name, s.dtype, s.mask, Block(_statements(s.body)), s.result, s.other)
+        Masked(s.name, s.dtype, s.mask, Block(statements(s.body)), s.result, s.other)
         if isinstance(s, MaskedInstruction)
         else s
         for s in steps
@@ -372,8 +372,8 @@ class Replay:
         if step.op == "constant":
             return ops.constant(step.args[0], step.dtype)
         if step.op == "indirect_index":
-            name, size, *rest = step.args
-            found = ops.indirect_index(values[name], replaced(size, symbols), *rest)
+            name, size, wrap, check = step.args
+            found = ops.indirect_index(values[name], replaced(size, symbols), wrap=wrap, check=check)
             assert step.index is not None
             symbols[step.index] = found
             return found
@@ -426,5 +426,16 @@ def guarded(conditions: Sequence[Boolean], body: Block) -> list[Stmt]:
 
 
 __all__ = [
-    *("Fresh", "Names", "Replay", "dissolve", "guarded", "identity", "names_of", "raised", "staged"),
+    *(
+        "Fresh",
+        "Names",
+        "Replay",
+        "dissolve",
+        "guarded",
+        "identity",
+        "names_of",
+        "raised",
+        "staged",
+        "statements",
+    ),
 ]

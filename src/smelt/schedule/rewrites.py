@@ -335,15 +335,18 @@ def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
 def stored_in_place(graph: Graph) -> Graph:
     """What a written kernel stores, stored at once in the input that holds it at the end.
 
-    Nothing else may read either of them.
+    Nothing but that kernel may read either of them.
     """
+    written = {name: node for node in graph.nodes if isinstance(node.body, Native) for name in node.outputs}
     read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
     read.update(view.buffer for view in graph.outputs if isinstance(view, StridedView))
     buffers = graph.buffers
     places = {
         each.source: each.target
         for each in graph.mutations
-        if not read[each.source] + read[each.target]
+        if each.source in written
+        and not read[each.source]
+        and read[each.target] <= (each.target in analyze(written[each.source]).whole)
         and buffers[each.source] == replace(buffers[each.target], name=each.source)
     }
     nodes = [

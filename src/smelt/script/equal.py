@@ -101,7 +101,7 @@ def _relabelled(block: Block, counter: Iterator[int], buffers: Mapping[str, str]
         elif isinstance(stmt, (Store, Alloc, Prefetch)):
             stmt = replace(stmt, buffer=buffers[stmt.buffer])
         elif isinstance(stmt, SortRow):
-            names = {key: getattr(stmt, key) for key in ("source", "values", "positions")}
-            stmt = replace(stmt, **{key: name and buffers[name] for key, name in names.items()})
+            values, positions = (name and buffers[name] for name in (stmt.values, stmt.positions))
+            stmt = replace(stmt, source=buffers[stmt.source], values=values, positions=positions)
         stmts.append(with_blocks(stmt, lambda inner: _relabelled(inner, counter, buffers)))
     return Block(tuple(stmts))

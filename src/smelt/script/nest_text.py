@@ -34,6 +34,7 @@ from smelt.nest.ir import (
 from smelt.nest.regions import Box, Facts, found_accesses, touched
 from smelt.nest.tree import walk
 from smelt.ops import TABLE
+from smelt.script.placement import bound
 from smelt.script.words import CALLS, DIALECTS, DTYPES, INFIX, Dialect
 from smelt.symbolic import contiguous_strides, same
 from smelt.symbolic.affine import expand, symbols_in
@@ -103,6 +104,8 @@ class _Printer:
         self.shapes |= {s.buffer: s.shape for s in walk(kernel.body) if isinstance(s, Alloc)}
         self.loops_by_var = {s.var: s for s in walk(kernel.body) if isinstance(s, For)}
         self.uses = _uses(kernel.body)
+        self.bound = bound(kernel.body)
+        self.masks = 0
         self.values: dict[str, tuple[str, int]] = {}
         self.indices: dict[Symbol, str] = {}
 
@@ -302,7 +305,7 @@ class _Printer:
     def box(self, box: Box, shape: Sequence[Expr], scope: _Scope) -> str:
         parts = []
         for span, size in zip(box, shape):
-            if span is None:
+            if span is None or None in span:
                 parts.append(f"0:{self.expr(size, scope)}")
             elif span[0] == span[1]:
                 parts.append(self.expr(span[0], scope))
@@ -336,21 +339,31 @@ class _Printer:
     # -- values ------------------------------------------------------------------------------------------
 
     def value(self, stmt: Let | Masked, scope: _Scope) -> list[str]:
-        """A value: put where it is used, if that is one place, or it is no more than a load."""
+        """A value: put where it is used, if that is one place or it is no more than a load, and it is there
+        what it is here.
+        """
         if isinstance(stmt, Masked):
-            lines = self.block(stmt.body, scope)
+            self.masks += 1
+            self.block(stmt.body, scope)
+            self.masks -= 1
             condition, result = self.values[stmt.mask][0], self.values[stmt.result][0]
             other = _number(stmt.other, stmt.dtype)
-            self.values[stmt.name] = f"T.if_then_else({condition}, {result}, {other})", _ATOM
-            return lines
-        self.values[stmt.name] = text, _ = self.text_of(stmt, scope)
-        if stmt.index is not None:
+            text, binds = f"T.if_then_else({condition}, {result}, {other})", _ATOM
+            cheap = True
+        else:
+            text, binds = self.text_of(stmt, scope)
+            cheap = stmt.index is not None or stmt.op in ("load", "constant", "index_expr")
+        self.values[stmt.name] = text, binds
+        if isinstance(stmt, Let) and stmt.index is not None:
             self.indices[stmt.index] = text
+        shared = self.uses[stmt.name] > 1 and not cheap
+        if self.masks or not (shared or stmt.name in self.bound):
             return []
-        if self.uses[stmt.name] > 1 and stmt.op not in ("load", "constant", "index_expr"):
-            self.values[stmt.name] = stmt.name, _ATOM
-            return [f"{stmt.name}: T.{dtype_name(stmt.dtype)} = {text}"]
-        return []
+        if isinstance(stmt, Let) and stmt.index is not None:
+            return [f"{scope.add(stmt.index, 'at')} = {text}"]
+        name = scope.add(Symbol(stmt.name), "v")
+        self.values[stmt.name] = name, _ATOM
+        return [f"{name}: T.{dtype_name(stmt.dtype)} = {text}"]
 
     def text_of(self, stmt: Let, scope: _Scope) -> tuple[str, int]:
         if stmt.op == "load":
@@ -361,7 +374,7 @@ class _Printer:
             return f'T.Cast("{dtype_name(stmt.dtype)}", {self.expr(stmt.args[0], scope)})', _ATOM
         if stmt.op in ("to_dtype", "bitcast"):
             word = "Cast" if stmt.op == "to_dtype" else "reinterpret"
-            return f'T.{word}("{dtype_name(stmt.dtype)}", {self.values[stmt.args[0]][0]})', _ATOM
+            return f'T.{word}("{dtype_name(stmt.dtype)}", {self.operands(stmt)[0][0]})', _ATOM
         if stmt.op == "indirect_index":
             value, size, *flags = stmt.args
             said = "".join(f", {flag!r}" for flag in flags)
@@ -370,15 +383,22 @@ class _Printer:
             return f"T.smelt_read({stmt.args[0]}, {stmt.args[1]})", _ATOM
         if stmt.op in INFIX:
             sign, binds = INFIX[stmt.op]
-            left, right = (self.values[name] for name in stmt.args)
+            left, right = self.operands(stmt)
             compared = binds == INFIX["lt"][1]
             first = left[0] if left[1] >= binds + compared else f"({left[0]})"
             second = right[0] if right[1] > binds else f"({right[0]})"
             return f"{first} {sign} {second}", binds
         if stmt.op not in TABLE:
             raise SmeltError("SM1201", f"no text for {stmt.op} in {self.kernel.name}")
-        args = ", ".join(self.values[name][0] for name in stmt.args)
+        args = ", ".join(text for text, _ in self.operands(stmt))
         return f"T.{CALLS.get(stmt.op, stmt.op)}({args})", _ATOM
+
+    def operands(self, stmt: Let) -> list[tuple[str, int]]:
+        """The texts of an operator's arguments; where they are numbers only, the first says its dtype."""
+        found = [self.values[name] for name in stmt.args]
+        if found and all(text.lstrip("-").isdigit() for text, _ in found):
+            found[0] = f"T.int32({found[0][0]})", _ATOM
+        return found
 
     def place(self, buffer: str, index: Sequence[Expr], scope: _Scope) -> str:
         return f"{buffer}[{', '.join(self.expr(e, scope) for e in index) or '()'}]"

@@ -23,13 +23,12 @@ from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Block, For, Kernel, Let, Param, Store
-from smelt.nest.printer import print_kernel
 from smelt.nest.stages import Fresh, names_of, raised
 from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_variables
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
 from smelt.symbolic.affine import replaced
-from smelt.symbolic.expr import evaluate
+from smelt.symbolic.expr import evaluate_on
 from smelt.symbolic.solving import solve_sizes
 from smelt.te.products import products_of
 
@@ -66,8 +65,7 @@ def fills(kernel: Kernel, param: Param) -> bool:
     A stage fills what it stores at its own spatial axes that span the buffer, and it runs everywhere: loops
     and conditions around a stage are there to go through its axes, each once.
     """
-    first = next((b for b, _, is_store in _in_order(kernel.body) if b == param.name), None)
-    if first is None:
+    if not next((is_store for name, _, is_store in accesses(kernel.body) if name == param.name), False):
         return False
     for stage in stages(kernel.body):
         stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
@@ -88,13 +86,9 @@ def fills(kernel: Kernel, param: Param) -> bool:
     return False
 
 
-def _in_order(block: Block) -> Sequence[tuple[str, tuple[Expr, ...], bool]]:
-    return list(accesses(block))
-
-
 def digest_of_kernel(kernel: Kernel) -> str:
     """What a kernel computes and how, as sha256 (hex)."""
-    return hashlib.sha256(print_kernel(replace(kernel, name="f")).encode()).hexdigest()
+    return hashlib.sha256(repr(replace(kernel, name="", origins=())).encode()).hexdigest()
 
 
 class Operator:
@@ -116,11 +110,16 @@ class Operator:
 
     @schedule.setter
     def schedule(self, schedule: Any) -> None:
-        self._schedule = schedule
-        kernel = self.kernel
-        if [p.name for p in kernel.params] != [p.name for p in self.prim_func.kernel.params]:
+        kernel = self.prim_func.kernel if schedule is None else kernel_of(schedule)
+        if schedule is not None and self.name.startswith(f"{NAMESPACE}::"):
+            what = f"{self.name} is the operator of all who have this function"
+            raise SmeltError("SM1041", what, remedy="te.as_torch(schedule), or te.operator with a name")
+        if [(p.name, p.dtype, p.shape) for p in kernel.params] != [
+            (p.name, p.dtype, p.shape) for p in self.prim_func.kernel.params
+        ]:
             what = f"the schedule is not one of {self.prim_func.name}"
             raise SmeltError("SM1041", what, why="its function has other parameters")
+        self._schedule = schedule
         add_row(self.overload, partial(_row, kernel, self.signature), digest_of_kernel(kernel))
 
     @property
@@ -154,7 +153,7 @@ class Operator:
         params = self.prim_func.kernel.params
         sizes = solved(params, dict(zip(self.signature.arguments, args)))
         found = [
-            args[0].new_empty([_size(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
+            args[0].new_empty([size_at(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
             if args
             else torch.empty([int(e) for e in params[p].shape], dtype=params[p].dtype)
             for p in self.signature.results
@@ -171,7 +170,7 @@ class Operator:
             if place in self.signature.both:
                 given[place] = given[place].clone()
             else:
-                shape = [_size(e, sizes) for e in params[place].shape]
+                shape = [size_at(e, sizes) for e in params[place].shape]
                 given[place] = torch.empty(shape, dtype=params[place].dtype)
         built(self)(*(given[place] for place in range(len(params))))
         found = [given[place] for place in self.signature.results]
@@ -252,23 +251,24 @@ def solved(params: Sequence[Param], given: Mapping[int, Any]) -> dict[Symbol, An
     for found in solve_sizes(list(names.items()), set()):
         value = given[int(found.tensor)].shape[found.dim]
         sizes[found.symbol] = (
-            value if found.is_plain else _size(replaced(found.value, {found.size: value}), {})
+            value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
         )
     for place, tensor in given.items():
         for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
-            wanted = _size(size, sizes)
+            wanted = size_at(size, sizes)
             if wanted != have:
                 what = f"dimension {dim} of {params[place].name} is {wanted}, given is {have}"
                 raise SmeltError("SM1044", what)
     return sizes
 
 
-def _size(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
+def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
+    """What a size is, where its symbols are known: numbers, or SymInts."""
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, Symbol):
         return sizes[expr]
-    return evaluate(expr, sizes)
+    return evaluate_on(expr, sizes)
 
 
 # -- as loop functions, or as a kernel -----------------------------------------------------------------------

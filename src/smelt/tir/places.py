@@ -10,7 +10,7 @@ from typing import Any
 from sympy import Symbol
 
 from smelt.nest.ir import Kernel
-from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places
+from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.scopes import reads, writes
 from smelt.records import dataclass
@@ -140,11 +140,44 @@ class PlaceMoves:
         given |= {"consumer_blocks": list(consumer_blocks)} if consumer_blocks else {}
         return self._step(changed, "cache_write", given, [made])[0]
 
+    def cache_inplace(self, block: Block, read_buffer_index: int | str, storage_scope: str) -> list[Block]:
+        """Read and write memory of the block's own (`smelt.nest.primitives.caches.cache_inplace`)."""
+        name, number = self._stage_name(block), _buffer_name(read_buffer_index)
+        changed, *made = caches.cache_inplace(self._kernel, name, number, storage_scope)
+        given = {"block": block, "read_buffer_index": read_buffer_index, "storage_scope": storage_scope}
+        return self._step(changed, "cache_inplace", given, made)
+
     def reindex(self, block: Block, buffer: Any) -> Block:
         """Use a buffer in the order of the block's axes (`smelt.nest.primitives.layouts.reindex`)."""
         name = self._stage_name(block)
         changed, made = layouts.reindex(self._kernel, name, self._buffer(name, buffer, "reindex"))
         return self._step(changed, "reindex", {"block": block, "buffer": buffer}, [made])[0]
+
+    def reindex_cache_read(
+        self, block: Block, read_buffer_index: int | str, storage_scope: str, index_map: Callable[..., Any]
+    ) -> Block:
+        """Read a copy that is laid out by a map of the block's axes
+        (`smelt.nest.primitives.reindexed.reindex_cache_read`).
+        """
+        name = self._stage_name(block)
+        number = _buffer_name(read_buffer_index)
+        changed, made = reindexed.reindex_cache_read(self._kernel, name, number, storage_scope, index_map)
+        given = {"block": block, "read_buffer_index": read_buffer_index, "storage_scope": storage_scope}
+        given["index_map"] = IndexMap.of(index_map, self._axes(name))
+        return self._step(changed, "reindex_cache_read", given, [made])[0]
+
+    def reindex_cache_write(
+        self, block: Block, write_buffer_index: int | str, storage_scope: str, index_map: Callable[..., Any]
+    ) -> Block:
+        """Write memory that is laid out by a map of the block's axes
+        (`smelt.nest.primitives.reindexed.reindex_cache_write`).
+        """
+        name = self._stage_name(block)
+        number = _buffer_name(write_buffer_index)
+        changed, made = reindexed.reindex_cache_write(self._kernel, name, number, storage_scope, index_map)
+        given = {"block": block, "write_buffer_index": write_buffer_index, "storage_scope": storage_scope}
+        given["index_map"] = IndexMap.of(index_map, self._axes(name))
+        return self._step(changed, "reindex_cache_write", given, [made])[0]
 
     def set_scope(self, block: Block, buffer_index: int | str, storage_scope: str) -> None:
         """Keep what a block writes in another memory (`smelt.nest.primitives.caches.set_scope`)."""
@@ -189,7 +222,7 @@ class PlaceMoves:
     def transform_block_layout(self, block: Block, index_map: Callable[..., Any]) -> None:
         """Go through the axes in another way (`smelt.nest.primitives.layouts.transform_block_layout`)."""
         name = self._stage_name(block)
-        axes = len(stage_of(stage_place(self._kernel, name, "transform_block_layout")).axes)
+        axes = self._axes(name)
         changed = layouts.transform_block_layout(self._kernel, name, index_map)
         given = {"block": block, "index_map": IndexMap.of(index_map, axes)}
         self._step(changed, "transform_block_layout", given, [])
@@ -219,13 +252,16 @@ class PlaceMoves:
         if isinstance(block_or_loop, str) or hasattr(block_or_loop, "name_hint"):
             target = self._stage_name(block_or_loop)
         else:
-            target = self._target(block_or_loop)
+            target = self._block_or_loop(block_or_loop)
         intrinsic = TensorIntrin.get(tensor_intrin).intrinsic
         changed = blocks.tensorize(self._kernel, target, intrinsic, preserve_unit_iters)
         given = {"block_or_loop": block_or_loop, "tensor_intrin": tensor_intrin}
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
 
-    def _target(self, given: Any) -> str | Symbol:
+    def _axes(self, name: str) -> int:
+        return len(stage_of(stage_place(self._kernel, name, name)).axes)
+
+    def _block_or_loop(self, given: Any) -> str | Symbol:
         """A stage's name or a loop's variable, whichever a reference is of."""
         if type(given).__name__.startswith("Block"):
             return self._stage_name(given)

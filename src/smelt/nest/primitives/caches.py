@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from sympy import Expr
+from sympy import Expr, Symbol
 from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Guard, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.primitives.compact import covered
 from smelt.nest.primitives.copies import Values
-from smelt.nest.primitives.places import shapes_of
+from smelt.nest.primitives.places import comparison, conjunction, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.regions import Box, Facts, Interval, extent, touched
 from smelt.nest.scopes import (
@@ -53,8 +54,8 @@ def cache_read(
     """
     what = f"cache_read of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, reads(stage_of(place)), "reads", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, reads(stage_of(place)), "reads", what)
+    check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
     writer = _writer_before(kernel, place, name, users, what)
     copy = _Copy.of(kernel, place, name, scope, writer, users)
@@ -80,8 +81,8 @@ def cache_write(
     what = f"cache_write of {stage}"
     place = stage_place(kernel, stage, what)
     target = stage_of(place)
-    name = _chosen(buffer, writes(target), "writes", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, writes(target), "writes", what)
+    check_memory(scope, what)
     order = members(scope_body(kernel, place.scope))
     for other in order:
         if other is not target and name in writes(other):
@@ -93,12 +94,58 @@ def cache_write(
     for each in others:
         if _number(order, each) < here:
             raise Refused("SM1033", what, f"{each.name} reads {name} before the block writes it")
-    if target.init is None and name in reads(target):
+    held = Alloc(name, _dtype_of(kernel, name), shapes_of(kernel)[name])
+    if target.init is None and name in reads(target) and not covered(target.body, held, Facts(), {}):
         raise Refused("SM1033", what, f"the block reads {name} too, which the new memory does not hold")
     copy = _Copy.of(kernel, place, name, scope, target, far, last=not far)
     changed = copy.inserted(copy.stage(into_cache=False))
     changed = copy.redirected(changed, [target], loads=True, stores=True)
     return copy.redirected(changed, near, loads=True, stores=False), copy.name
+
+
+def cache_inplace(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> tuple[Kernel, str, str]:
+    """Let a block that reads and writes a buffer do so in memory of its own, filled before and copied back
+    behind; gives the blocks of the two copies.
+
+    for i: X[i] = f(X[i])   →   for i: X_local[i] = X[i]; X_local[i] = f(X_local[i]); X[i] = X_local[i]
+
+    Raises:
+        ScheduleError: SM1020 there is no such block; SM1031 it does not both read and write the buffer;
+        SM1032 there is no such memory.
+    """
+    what = f"cache_inplace of {stage}"
+    place = stage_place(kernel, stage, what)
+    target = stage_of(place)
+    name = chosen(buffer, reads(target), "reads", what)
+    if name not in writes(target):
+        raise Refused("SM1031", what, f"it reads {name}, and does not write it")
+    check_memory(scope, what)
+    path: list[For | Stage] = [*([place.scope] if place.scope else []), *place.loops]
+    parent = place.around[-1] if place.around else None
+    around = kernel.body if parent is None else parent.body
+    number = next(n for n, stmt in enumerate(around.stmts) if stmt is target)
+    extents: dict[Symbol, Expr] = {each.var: each.end for each in path if isinstance(each, For)}
+    outer = [each for each in place.around if isinstance(each, Stage)]
+    extents |= {axis.var: axis.begin + axis.extent for each in outer for axis in each.axes}
+    facts, shape = Facts(extents), shapes_of(kernel)[name]
+    if isinstance(parent, Guard):
+        raise Refused("SM1031", what, "it is computed under a condition")
+    box = touched(target, name, facts, shape=shape)
+    assert box is not None
+    cache = unique_name(f"{name}_{scope.replace('.', '_')}", buffer_names(kernel) | stage_names(kernel))
+    alloc = Alloc(cache, _dtype_of(kernel, name), shape, "" if scope == "global" else scope)
+    spans = _sized(box, shape, facts)
+    back = _Copy(kernel, name, alloc, tuple(path), number + 1, place.scope, spans, True, facts)
+    second = back.stage(into_cache=False)
+    written = back.inserted(second, unique_name(cache, {*stage_names(kernel), cache}))
+    changed = back.redirected(written, [target], loads=True, stores=True)
+    place = stage_place(changed, stage, what)  # the tree has changed on the way
+    path = [*([place.scope] if place.scope else []), *place.loops]
+    around = place.around[-1].body if place.around else changed.body
+    number = next(n for n, stmt in enumerate(around.stmts) if stmt is place.stmt)
+    first = _Copy(changed, name, alloc, tuple(path), number, place.scope, spans, True, facts)
+    made = insert_at(changed, path, number, first.stage(into_cache=True), place.scope, None)
+    return made, cache, unique_name(cache, {*stage_names(kernel), cache})
 
 
 def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kernel:
@@ -112,8 +159,8 @@ def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kern
     """
     what = f"set_scope of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, writes(stage_of(place)), "writes", what)
-    _check_scope(scope, what)
+    name = chosen(buffer, writes(stage_of(place)), "writes", what)
+    check_memory(scope, what)
     return _with_alloc(kernel, name, what, scope="" if scope == "global" else scope)
 
 
@@ -128,7 +175,7 @@ def storage_align(
     """
     what = f"storage_align of {stage}"
     place = stage_place(kernel, stage, what)
-    name = _chosen(buffer, writes(stage_of(place)), "writes", what)
+    name = chosen(buffer, writes(stage_of(place)), "writes", what)
     shape = shapes_of(kernel)[name]
     if not -len(shape) <= axis < len(shape):
         raise Refused("SM1034", what, f"{name} has {len(shape)} dimensions, not a dimension {axis}")
@@ -190,7 +237,7 @@ class _Copy:
             if last:
                 number, piece = len(body.stmts), Block((_child(body, writer)[1],))
             else:
-                loops, number, child = _meeting(body, writer, users)
+                loops, number, child = meeting(body, writer, users)
                 path, piece = [*path, *loops], Block((child,))
         facts = Facts(
             {axis.var: axis.begin + axis.extent for stage in outer for axis in stage.axes}
@@ -222,9 +269,9 @@ class _Copy:
             axes.append(Axis(values.symbol(f"v{dim}"), size, value, AxisKind.SPATIAL, label=f"v{dim}"))
             place = low + loop.var
             if not self.facts.at_most(high, shape[dim] - 1):
-                where.append(Lt(place, shape[dim]))
+                where.append(comparison(Lt, place, shape[dim]))
             if not self.facts.nonnegative(low):
-                where.append(Ge(place, ZERO))
+                where.append(comparison(Ge, place, ZERO))
         near = tuple(axis.var for axis in axes)
         far = near if self.whole else tuple(low + axis.var for (low, _), axis in zip(self.box, axes))
         source, target = (self.buffer, far), (self.name, near)
@@ -232,41 +279,21 @@ class _Copy:
             source, target = target, source
         value = values()
         body = Block((Let(value, self.alloc.dtype, "load", source), Store(*target, value)))
-        nest: Stmt = Stage(self.name, tuple(axes), body, where=tuple(where))
+        nest: Stmt = Stage(self.name, tuple(axes), body, where=conjunction(where))
         for loop in reversed(loops):
             nest = replace(loop, body=Block((nest,)))
         return nest
 
-    def inserted(self, nest: Stmt) -> Kernel:
-        """The kernel with the copy in its place, and its memory at the start of the scope."""
-
-        def visit(block: Block, path: tuple[For | Stage, ...]) -> Block:
-            stmts = list(block.stmts)
-            if not path:
-                stmts.insert(self.number, nest)
-                return Block(tuple(stmts))
-            for number, stmt in enumerate(stmts):
-                if stmt is path[0]:
-                    assert isinstance(stmt, (For, Stage))
-                    stmts[number] = replace(stmt, body=visit(stmt.body, path[1:]))
-                elif place_inside(stmt, path[0]):
-                    stmts[number] = with_blocks(stmt, lambda inner: visit(inner, path))
-            return Block(tuple(stmts))
-
-        def place_inside(stmt: Stmt, wanted: Stmt) -> bool:
-            return any(each is wanted for each in walk(Block((stmt,))))
-
-        body = visit(self.kernel.body, self.path)
-        if self.scope is None:
-            return with_body(self.kernel, _with_allocs(body, self.alloc))
-        name = self.scope.name
-
-        def put(stmt: Stmt) -> Sequence[Stmt] | None:
-            if isinstance(stmt, Stage) and stmt.name == name:
-                return (replace(stmt, body=_with_allocs(stmt.body, self.alloc)),)
-            return None
-
-        return with_body(self.kernel, rewritten(body, put))
+    def inserted(self, nest: Stmt, name: str = "") -> Kernel:
+        """The kernel with the copy in its place, under another name where one is given, and its memory at
+        the start of the scope.
+        """
+        if name:
+            block = Block((nest,))
+            (nest,) = rewritten(
+                block, lambda stmt: (replace(stmt, name=name),) if isinstance(stmt, Stage) else None
+            ).stmts
+        return insert_at(self.kernel, self.path, self.number, nest, self.scope, self.alloc)
 
     def redirected(self, kernel: Kernel, users: Sequence[Stage], *, loads: bool, stores: bool) -> Kernel:
         """The kernel with the accesses of some blocks going to the copy."""
@@ -292,6 +319,44 @@ class _Copy:
         return with_body(kernel, rewritten(kernel.body, visit))
 
 
+def insert_at(
+    kernel: Kernel,
+    path: Sequence[For | Stage],
+    number: int,
+    nest: Stmt,
+    scope: Stage | None,
+    alloc: Alloc | None,
+) -> Kernel:
+    """The kernel with a nest before some statement inside of ``path``, and memory at the start of a scope."""
+
+    def visit(block: Block, path: Sequence[For | Stage]) -> Block:
+        stmts = list(block.stmts)
+        if not path:
+            stmts.insert(number, nest)
+            return Block(tuple(stmts))
+        for place, stmt in enumerate(stmts):
+            if stmt is path[0]:
+                assert isinstance(stmt, (For, Stage))
+                stmts[place] = replace(stmt, body=visit(stmt.body, path[1:]))
+            elif any(each is path[0] for each in walk(Block((stmt,)))):
+                stmts[place] = with_blocks(stmt, lambda inner: visit(inner, path))
+        return Block(tuple(stmts))
+
+    body = visit(kernel.body, path)
+    if alloc is None:
+        return with_body(kernel, body)
+    if scope is None:
+        return with_body(kernel, _with_allocs(body, alloc))
+    name = scope.name
+
+    def put(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Stage) and stmt.name == name:
+            return (replace(stmt, body=_with_allocs(stmt.body, alloc)),)
+        return None
+
+    return with_body(kernel, rewritten(body, put))
+
+
 def _with_allocs(body: Block, alloc: Alloc) -> Block:
     """The block with one more piece of memory behind those at its start."""
     first = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), len(body.stmts))
@@ -306,7 +371,7 @@ def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
     raise KeyError(stage.name)
 
 
-def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
+def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[For | Stage], int, Stmt]:
     """Where the ways to a writer and to the first of its users part: the loops around, before which
     statement, and the statement that the writer is in.
     """
@@ -315,7 +380,7 @@ def _meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[
     number, child = _child(block, writer)
     other, _ = _child(block, first)
     if number == other and not isinstance(child, Stage):
-        loops, place, piece = _meeting(child.body, writer, [first])  # type: ignore[union-attr]
+        loops, place, piece = meeting(child.body, writer, [first])  # type: ignore[union-attr]
         return ([child, *loops] if isinstance(child, For) else loops), place, piece
     return [], other, child
 
@@ -337,7 +402,7 @@ def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...
 # -- what is asked for ---------------------------------------------------------------------------------------
 
 
-def _chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
+def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
     listed = ", ".join(names) or "nothing"
     if isinstance(buffer, str):
         if buffer not in names:
@@ -350,7 +415,7 @@ def _chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> st
     return names[buffer]
 
 
-def _check_scope(scope: str, what: str) -> None:
+def check_memory(scope: str, what: str) -> None:
     if not scope.startswith(SCOPES):
         raise Refused("SM1032", what, f"there is no memory {scope!r}", "global, shared or local")
 

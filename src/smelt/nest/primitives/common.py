@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import sympy
 from sympy import Expr, Symbol
@@ -20,7 +21,7 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 MOST_LINES = 24
 """Lines of a nest that an error shows."""
 
-Mark = Symbol | str | None
+Mark: TypeAlias = Symbol | str | None
 """What a line of an excerpt is marked for: the loop over a variable, or the stage of a name."""
 
 
@@ -86,7 +87,7 @@ def _holds(stmt: Stmt, mark: Mark) -> bool:
 
 
 def _lines(stmt: Stmt, mark: Mark, depth: int) -> Iterable[str]:
-    text, inner = "", ()
+    text, inner = "", tuple[Block, ...]()
     if isinstance(stmt, For):
         begin = "" if stmt.begin == 0 else f"{python_text(stmt.begin)}, "
         kind = "range" if stmt.kind is LoopKind.SERIAL else stmt.kind.value

@@ -70,7 +70,7 @@ def home(block: Block, alloc: Alloc) -> list[For | Guard]:
             loops.append(child)
         path.append(child)
         block = child.body
-        if _covered(block, alloc, Facts().plus(loops), {}):
+        if covered(block, alloc, Facts().plus(loops), {}):
             found = list(path)
 
 
@@ -88,7 +88,7 @@ def _touches(stmt: Stmt, buffer: str) -> bool:
 # -- does a turn write what it reads? ------------------------------------------------------------------------
 
 
-def _covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> bool:
+def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> bool:
     """Whether every turn of a block reads only elements of a buffer that it has written before. ``inner``:
     the loops around the block, inside of the place in question, and where they begin.
     """
@@ -99,9 +99,9 @@ def _covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Ex
             continue
         if not _reads_covered(stmt, buffer, facts, have):
             if isinstance(stmt, For):
-                if not _covered(stmt.body, alloc, facts.plus([stmt]), {**inner, stmt.var: stmt.begin}):
+                if not covered(stmt.body, alloc, facts.plus([stmt]), {**inner, stmt.var: stmt.begin}):
                     return False
-            elif not isinstance(stmt, Guard) or not _covered(stmt.body, alloc, facts, inner):
+            elif not isinstance(stmt, Guard) or not covered(stmt.body, alloc, facts, inner):
                 return False
         have += _written(stmt, alloc, facts, inner)
     return True

@@ -13,9 +13,16 @@ from torch.utils._sympy.functions import Mod
 
 from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.copies import Values, copied
-from smelt.nest.primitives.places import conditions_on_axes, implied, may_load_only, shapes_of
+from smelt.nest.primitives.places import (
+    comparison,
+    conditions_on_axes,
+    conjunction,
+    implied,
+    may_load_only,
+    shapes_of,
+)
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
-from smelt.nest.regions import Facts, Interval, found_accesses
+from smelt.nest.regions import Facts, Interval, found_accesses, interval
 from smelt.nest.scopes import (
     Place,
     consumers,
@@ -34,7 +41,7 @@ from smelt.nest.scopes import (
 from smelt.nest.tree import map_condition, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic import simplify
-from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
+from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
 
 ZERO = sympy.Integer(0)
 
@@ -143,7 +150,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     values = {axis.var: axis.value for axis in maker.axes}
     for each in conditions:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
-    new = replace(maker, where=tuple(dict.fromkeys(where)), body=body, init=init)
+    new = replace(maker, where=conjunction(where), body=body, init=init)
     changed = renamed_stage(with_body(kernel, without(kernel.body, target)), maker, new)
     drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
     return with_body(changed, rewritten(changed.body, drop))
@@ -320,7 +327,7 @@ def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list
     found: list[Boolean] = []
     for axis in target.axes:
         expr = symbols[axis.var]
-        for condition in (Ge(expr, axis.begin), Lt(expr, axis.begin + axis.extent)):
+        for condition in (comparison(Ge, expr, axis.begin), comparison(Lt, expr, axis.begin + axis.extent)):
             if condition != sympy.true and not implied(condition, limits, facts):
                 found.append(map_condition(condition, lambda each: expand(replaced(each, values))))
     return found
@@ -342,80 +349,75 @@ def inverted(
     >>> inverted((FloorDiv(i, 16), Mod(i, 16)), (p, q), {i: sympy.Integer(64)})
     {i: 16*p + q}
     """
-    known = [(expand(expr), value) for expr, value in zip(index, at, strict=True)]
+    known = [(simplify(expand(expr), extents), value) for expr, value in zip(index, at, strict=True)]
     found: dict[Symbol, Expr] = {}
     while known:
-        known = _joined(known)
-        rest = []
-        for expr, value in known:
-            part = _digits(expr, value, extents)
-            if part is None:
-                rest.append((expr, value))
-                continue
-            for var, made in part.items():
-                if var in found and found[var] != made:
-                    return f"{var} is in two of its dimensions"
-                found[var] = made
-        if len(rest) == len(known):
-            return f"{rest[0][0]} is no sum of digits"
-        known = [(expr, value) for expr, value in rest if not symbols_in(expr).issubset(found)]
+        before = known
+        known = []
+        for expr, value in _joined(before, extents):
+            parts = _digits(expr, value, extents)
+            for part, made in parts.items():
+                if not isinstance(part, Symbol):
+                    known.append((part, made))
+                elif found.setdefault(part, made) != made:
+                    return f"{part} is in two of its dimensions"
+        known = [(expr, value) for expr, value in known if not symbols_in(expr) <= found.keys()]
+        if known and set(known) == set(before):
+            return f"{known[0][0]} is no sum of digits"
     return found
 
 
 Known = list[tuple[Expr, Expr]]
 
 
-def _joined(known: Known) -> Known:
+def _joined(known: Known, extents: Mapping[Symbol, Expr]) -> Known:
     """``y + x // f`` and ``x % f`` become ``f * y + x``."""
     for number, (expr, value) in enumerate(known):
         if not isinstance(expr, Mod):
             continue
         base, modulus = expr.args
+        wanted = simplify(divided(base, modulus), extents)
         for other, (quotient, above) in enumerate(known):
-            wanted = divided(base, modulus)
-            if other != number and wanted in sympy.Add.make_args(quotient):
-                rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
+            rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
+            if other == number:
+                continue
+            if wanted in sympy.Add.make_args(quotient):
                 whole = expand((quotient - wanted) * modulus + base)
-                return _joined([*rest, (whole, expand(above * modulus + value))])
-            if (
-                other != number
-                and isinstance(quotient, Mod)
-                and quotient.args[0] == wanted
-                and modulus.is_Integer
-            ):
-                rest = [pair for place, pair in enumerate(known) if place not in (number, other)]
-                return _joined(
-                    [*rest, (Mod(base, quotient.args[1] * modulus), expand(above * modulus + value))]
-                )
+                return _joined([*rest, (whole, expand(above * modulus + value))], extents)
+            if isinstance(quotient, Mod) and quotient.args[0] == wanted and modulus.is_Integer:
+                whole = Mod(base, quotient.args[1] * modulus)
+                return _joined([*rest, (whole, expand(above * modulus + value))], extents)
     return known
 
 
-def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Symbol, Expr] | None:
-    """The axes of a sum in which each is a digit, from its value."""
-    axes = symbols_in(expr) & extents.keys()
-    parts: list[tuple[Expr, Symbol]] = []
-    rest = expr
-    for var in axes:
-        coefficient, rest = linear(rest, var)
-        if not coefficient.is_number and not symbols_in(coefficient).isdisjoint(extents):
-            return None
-        parts.append((coefficient, var))
-    if not symbols_in(rest).isdisjoint(extents):
-        return None
-    value = expand(value - rest)
+def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Expr, Expr]:
+    """What is added up in a sum in which everything is a digit, from its value; the sum itself where that is
+    not so.
+    """
+    limits = {var: (ZERO, size - 1) for var, size in extents.items()}
+    parts: list[tuple[Expr, Expr, Expr]] = []
+    rest: list[Expr] = []
+    for term in sympy.Add.make_args(expr):
+        if symbols_in(term).isdisjoint(extents):
+            rest.append(term)
+            continue
+        coefficient, part = term.as_coeff_Mul()
+        span = interval(part, limits, Facts(extents))
+        if span is None or span[0] != 0 or not coefficient.is_Integer:
+            return {expr: value}
+        parts.append((coefficient, part, expand(span[1] + 1)))
+    value = expand(value - sympy.Add(*rest))
     if len(parts) == 1 and abs(parts[0][0]) == 1:
-        ((coefficient, var),) = parts
-        return {var: expand(value * coefficient)}
-    if not all(coefficient.is_Integer and coefficient > 0 for coefficient, _ in parts):
-        return None
-    parts.sort(key=lambda part: -int(part[0]))
-    for (above, _), (below, var) in pairwise(parts):
-        if expand(below * extents[var]) != above:
-            return None
-    if parts and parts[-1][0] != 1:
-        return None
-    found: dict[Symbol, Expr] = {}
-    for number, (coefficient, var) in enumerate(parts):
+        ((coefficient, part, _),) = parts
+        return {part: expand(value * coefficient)}
+    parts.sort(key=lambda each: -int(each[0]))
+    if not parts or parts[-1][0] != 1:
+        return {expr: value} if not rest else {expand(expr - sympy.Add(*rest)): value}
+    for (above, _, _), (below, _, size) in pairwise(parts):
+        if expand(below * size) != above:
+            return {expand(expr - sympy.Add(*rest)): value}
+    found: dict[Expr, Expr] = {}
+    for number, (coefficient, part, size) in enumerate(parts):
         made = divided(value, coefficient)
-        found[var] = remainder(made, extents[var]) if number else made
+        found[part] = remainder(made, size) if number else made
     return found

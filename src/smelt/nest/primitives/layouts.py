@@ -32,7 +32,7 @@ from smelt.nest.primitives.places import shapes_of
 from smelt.nest.primitives.refusals import Refused, named, stage_of, stage_place
 from smelt.nest.regions import Facts, interval
 from smelt.nest.scopes import Place, members, scope_body, stage_names, unique_name, writes
-from smelt.nest.tree import loops, rewritten, stages, substitute, walk, with_blocks, with_body
+from smelt.nest.tree import loops, map_exprs, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic import contiguous_strides, loop_var, simplify
 from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
@@ -337,7 +337,12 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
         axes.append(Axis(values.symbol(f"v{dim}"), size, loop.var, found.pop(), label=f"v{dim}"))
     at = dict(zip(change.new, [axis.var for axis in axes]))
     old = {axis.var: replaced(change.back[var], at) for axis, var in zip(target.axes, change.old)}
-    body, init = substitute(target.body, old), target.init and substitute(target.init, old)
+    extents = {axis.var: axis.extent for axis in axes}
+
+    def placed(block: Block) -> Block:
+        return map_exprs(block, lambda expr: simplify(expand(replaced(expr, old)), extents))
+
+    body, init = placed(target.body), None if target.init is None else placed(target.init)
     nest: Stmt = replace(target, axes=tuple(axes), body=body, init=init)
     for loop in reversed(fresh):
         nest = replace(loop, body=Block((nest,)))
@@ -364,7 +369,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     limits = {axis.var: axis.begin + axis.extent for axis in target.axes}
     own = set(limits)
     stored = buffer in writes(target)
-    found = _indices(target, buffer, limits)
+    found = indices_of(target, buffer, limits)
     if len(found) != 1:
         why = f"it uses {buffer} at {len(found)} places" if found else f"it does not use {buffer}"
         raise Refused("SM1031", what, why)
@@ -415,7 +420,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     return _beside(kernel, place, new, copy, alloc, after=stored), name
 
 
-def _indices(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:
+def indices_of(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:
     """The indices at which a block uses a buffer."""
     found = set()
     for stmt in walk(Block((stage,))):

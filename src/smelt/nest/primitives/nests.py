@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import sympy
 from sympy import Expr, Symbol
@@ -40,7 +41,7 @@ from smelt.records import replace
 from smelt.symbolic import same, simplify
 from smelt.symbolic.affine import as_integer, divided, expand, remainder, replaced, symbols_in, total
 
-Factor = int | Expr | None
+Factor: TypeAlias = int | Expr | None
 
 
 # -- split and fuse ------------------------------------------------------------------------------------------

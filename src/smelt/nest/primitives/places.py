@@ -299,7 +299,8 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     """The stage with its axes at the new place, and the loops around it there."""
     stage = move.stage
     facts = Facts().plus(move.around)
-    spans = _needed(move, facts)
+    loose: set[Symbol] = set()
+    spans = _needed(move, facts, loose)
     conditions = conditions_on_axes(stage)
     if isinstance(conditions, str):
         raise Refused("SM1026", move.what, conditions)
@@ -308,7 +309,7 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     axes: list[Axis] = []
     where: list[Boolean] = []
     for axis in stage.axes:
-        low, count, limits = _clamped(spans.get(axis.var), axis, facts)
+        low, count, limits = _clamped(spans.get(axis.var), axis, facts, axis.var in loose)
         value = low
         if preserve or count != 1:
             loop = For(fresh(f"ax{len(loops)}"), ZERO, count, Block(), label=f"ax{len(loops)}")
@@ -316,31 +317,34 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
             value = low + loop.var
         axes.append(replace(axis, value=value))
         end = axis.begin + axis.extent
-        where += [Ge(value, axis.begin)] if limits[0] else []
-        where += [Lt(value, end)] if limits[1] else []
+        where += [comparison(Ge, value, axis.begin)] if limits[0] else []
+        where += [comparison(Lt, value, end)] if limits[1] else []
     values = {axis.var: axis.value for axis in axes}
     where += [map_condition(each, lambda expr: replaced(expr, values)) for each in conditions]
-    where = [each for each in dict.fromkeys(where) if each != sympy.true]
-    return replace(stage, axes=tuple(axes), where=tuple(where)), loops
+    return replace(stage, axes=tuple(axes), where=conjunction(where)), loops
 
 
-def _clamped(span: Interval | None, axis: Axis, facts: Facts) -> tuple[Expr, Expr, tuple[bool, bool]]:
+def _clamped(
+    span: Interval | None, axis: Axis, facts: Facts, loose: bool
+) -> tuple[Expr, Expr, tuple[bool, bool]]:
     """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
-    above the axis's first and below its last one.
+    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
         return axis.begin, axis.extent, (False, False)
     span = intersection(span, whole, facts)
     count = extent(span, facts)
-    if facts.at_most(axis.extent, count) or count.has(sympy.oo):
+    if span == whole or (loose and facts.at_most(axis.extent, count)):
         return axis.begin, axis.extent, (False, False)
     low, last = span[0], span[0] + count - 1
     return low, count, (not facts.at_most(whole[0], low), not facts.at_most(last, whole[1]))
 
 
-def _needed(move: _Move, facts: Facts) -> Spans:
-    """For each axis the values that a turn of the loop needs; axes that need all are left out."""
+def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
+    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
+    those of which some depend on other axes.
+    """
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
     others = found_accesses(move.loop.body)
@@ -362,7 +366,7 @@ def _needed(move: _Move, facts: Facts) -> Spans:
         for access in own:
             if access.buffer == buffer and access.is_store is not move.back:
                 used.append(access)
-                found = _solution(access, outside, limits, facts)
+                found = _solution(access, outside, limits, facts, loose)
                 result = found if result is None else _either(result, found, facts)
     if move.back and result and all(each.masked for each in used):
         _check_reached(move, used, limits, shapes)
@@ -411,7 +415,9 @@ def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval]
     )
 
 
-def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts) -> Spans:
+def _solution(
+    access: Access, box: Box, limits: Mapping[Symbol, Interval], facts: Facts, loose: set[Symbol]
+) -> Spans:
     """For which values of the axes an access of the stage meets a box."""
     result: Spans = {}
     if access.whole:
@@ -422,6 +428,8 @@ def _solution(access: Access, box: Box, limits: Mapping[Symbol, Interval], facts
         if span is None or ends is None:
             continue
         for var, found in solved(ends[0], ends[1], span, limits, facts).items():
+            if len(symbols_in(ends[0]) & limits.keys()) > 1:
+                loose.add(var)
             have = result.get(var)
             result[var] = found if have is None else _closer(have, found, facts)
     return result
@@ -449,6 +457,18 @@ def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
 # -- conditions ----------------------------------------------------------------------------------------------
 
 
+def comparison(kind: type[Relational], left: Expr, right: Expr) -> Boolean:
+    """A comparison with what varies on its left and numbers on its right."""
+    number, rest = expand(left).as_coeff_Add()
+    return kind(rest, right - number)
+
+
+def conjunction(conditions: Sequence[Boolean]) -> tuple[Boolean, ...]:
+    """The conditions of a stage, each once, in an order of their own."""
+    found = sympy.And(*conditions)
+    return () if found == sympy.true else sympy.And.make_args(found)
+
+
 def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
     """The conditions of a stage said of its axes, without those that the ranges of the axes imply; or why
     that cannot be.
@@ -465,7 +485,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
         loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
         if not symbols_in(gap).isdisjoint(loops - own):
             return f"its condition {condition} cannot be said of its axes"
-        said = condition.func(gap, ZERO)
+        said = comparison(condition.func, gap, ZERO)
         if not implied(said, limits, Facts()):
             found.append(said)
     return found

@@ -1,0 +1,565 @@
+"""Scripts of relax functions read back: ``@R.function def main(…)`` → `Function`. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr as Size
+from sympy import Symbol
+
+from smelt.relax.infer import infer
+from smelt.relax.operators import COMPOSED, OPERATORS, AtenOperator, op, overload_of
+from smelt.relax.types import (
+    FuncStructInfo,
+    ObjectStructInfo,
+    PrimStructInfo,
+    RelaxError,
+    ShapeStructInfo,
+    StructInfo,
+    TensorStructInfo,
+    TupleStructInfo,
+    dtype_name,
+    size_of,
+)
+from smelt.relax.values import (
+    BindingBlock,
+    Call,
+    Constant,
+    DataflowBlock,
+    DataflowVar,
+    Expr,
+    ExternFunc,
+    Function,
+    MatchCast,
+    PrimValue,
+    SeqExpr,
+    ShapeExpr,
+    StringImm,
+    Tuple,
+    TupleGetItem,
+    Var,
+    VarBinding,
+    call_tir,
+    const,
+)
+from smelt.script.module import GlobalVar
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+_ANY = ("R.Object", "R.Any", "R.PackedFunc")
+
+
+def function_of(
+    node: ast.FunctionDef,
+    module: str = "Module",
+    functions: Mapping[str, Any] | None = None,
+    constants: Sequence[Any] = (),
+    values: Mapping[str, Any] | None = None,
+) -> Function:
+    """The function of a definition.
+
+    ``module``: what the module is called inside of it; ``functions``: those that came before it;
+    ``constants``: what ``metadata["relax.expr.Constant"][n]`` means; ``values``: numbers and the like that
+    the text may name.
+
+    Raises:
+        RelaxError: SM1309, with the line and column, and what is wrong there.
+
+    >>> text = 'def main(x: R.Tensor((2, 3), dtype="float32")):\\n    return R.add(x, x)'
+    >>> print(function_of(ast.parse(text).body[0]).ret_struct_info)
+    R.Tensor((2, 3), dtype="float32")
+    """
+    return _Parser(module, functions or {}, constants, values or {}).function(node)
+
+
+class _Parser:
+    def __init__(
+        self, module: str, functions: Mapping[str, Any], constants: Sequence[Any], values: Mapping[str, Any]
+    ) -> None:
+        self.modules, self.functions, self.constants = {module, "cls"}, functions, constants
+        self.values = dict(values)
+        self.vars: dict[str, Any] = {}
+        self.sizes: dict[str, Symbol] = {}
+        self.attrs: dict[str, Any] = {}
+        self.blocks: list[BindingBlock] = []
+        self.outputs: set[str] = set()
+        self.count = 0
+        self.known: dict[int, Constant] = {}
+
+    # -- functions and statements ----------------------------------------------------------------------------
+
+    def function(self, node: ast.FunctionDef) -> Function:
+        private, pure = False, True
+        for mark in node.decorator_list:
+            for keyword in getattr(mark, "keywords", ()):
+                private |= keyword.arg == "private" and self._literal(keyword.value) is True
+                pure &= not (keyword.arg == "pure" and self._literal(keyword.value) is False)
+        params = []
+        for each in node.args.args:
+            if each.annotation is None:
+                raise self._error(
+                    each, f"parameter {each.arg} has no annotation", f"write {each.arg}: R.Tensor(…)"
+                )
+            params.append(Var(each.arg, self.info(each.annotation)))
+            self.vars[each.arg] = params[-1]
+        if not private:
+            self.attrs["global_symbol"] = node.name
+        result = None
+        for stmt in node.body:
+            if result is not None:
+                raise self._error(stmt, "a statement after return", "return once, at the end")
+            result = self._statement(stmt)
+        if result is None:
+            raise self._error(node, f"function {node.name} returns nothing", "end it with return")
+        value = self._leaf(result, node)
+        body = SeqExpr([block for block in self.blocks if block.bindings], value)
+        returns = None if node.returns is None else self.info(node.returns)
+        inferred = body.body.struct_info
+        if returns is not None and not returns.is_base_of(inferred):
+            inferred = returns
+        return Function(params, body, inferred, pure, self.attrs)
+
+    def _statement(self, stmt: ast.stmt) -> Any:
+        """Handles a statement; gives what a return returns."""
+        if isinstance(stmt, ast.Return):
+            if stmt.value is None:
+                raise self._error(stmt, "a return of nothing", "return a variable")
+            return self.value(stmt.value)
+        if isinstance(stmt, ast.With):
+            self._dataflow(stmt)
+        elif isinstance(stmt, ast.AnnAssign):
+            if stmt.value is None:
+                raise self._error(stmt, "a variable without value", "bind it")
+            self._assign(stmt.target, stmt.value, self.info(stmt.annotation))
+        elif isinstance(stmt, ast.Assign):
+            if len(stmt.targets) != 1:
+                raise self._error(stmt, "two variables for one value", "bind one after the other")
+            self._assign(stmt.targets[0], stmt.value, None)
+        elif isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
+            pass  # a docstring
+        elif isinstance(stmt, ast.Expr) and self._name(stmt.value) == "R.func_attr":
+            self.attrs.update(self._literal(stmt.value.args[0]))  # type: ignore[attr-defined]
+        elif isinstance(stmt, ast.Expr) and self._name(stmt.value) == "R.func_ret_struct_info":
+            pass
+        elif not isinstance(stmt, ast.Pass):
+            what = f"a {type(stmt).__name__.lower()} statement"
+            raise self._error(stmt, f"{what} in a relax function", "bind variables, and return one")
+        return None
+
+    def _dataflow(self, stmt: ast.With) -> None:
+        if self._name(stmt.items[0].context_expr) != "R.dataflow":
+            raise self._error(stmt, "a with that is no R.dataflow()", "write: with R.dataflow():")
+        outputs: set[str] = set()
+        for each in stmt.body:
+            if isinstance(each, ast.Expr) and self._name(each.value) == "R.output":
+                outputs |= {arg.id for arg in each.value.args if isinstance(arg, ast.Name)}  # type: ignore[attr-defined]
+        block = DataflowBlock()
+        self.blocks.append(block)
+        self.outputs = outputs
+        for each in stmt.body:
+            if isinstance(each, ast.Expr) and self._name(each.value) == "R.output":
+                continue
+            if isinstance(each, ast.Return):
+                raise self._error(each, "a return in a dataflow block", "return after it")
+            self._statement(each)
+        missing = outputs - {binding.var.name_hint for binding in block.bindings}
+        if missing:
+            raise self._error(
+                stmt, f"R.output of {sorted(missing)[0]}, which the block does not bind", "bind it"
+            )
+        self.blocks.append(BindingBlock())
+        self.outputs = set()
+        self.vars = {name: value for name, value in self.vars.items() if not isinstance(value, DataflowVar)}
+
+    @property
+    def _block(self) -> BindingBlock:
+        if not self.blocks:
+            self.blocks.append(BindingBlock())
+        return self.blocks[-1]
+
+    def _assign(self, target: ast.expr, node: ast.expr, info: StructInfo | None) -> None:
+        if not isinstance(target, ast.Name):
+            raise self._error(target, "only variables can be bound", "take elements by x[0]")
+        name = target.id
+        if isinstance(node, ast.Name) and node.id in self.modules:
+            self.modules.add(name)
+            return
+        if self._name(node) in ("T.int64", "T.var", "T.int32") and not _arguments(node):
+            self.sizes.setdefault(name, _variable(name))
+            return
+        if self._name(node) == "R.match_cast":
+            assert isinstance(node, ast.Call)
+            value, cast = self._leaf(self.value(node.args[0]), node), self.info(node.args[1])
+            self._bind(name, MatchCast(self._var(name, cast), value, cast))
+            return
+        value = self.value(node)
+        if isinstance(value, Size):
+            value = PrimValue(value)
+        value = self._normal(value, node)
+        found = self._inferred(value, node)
+        if info is not None and not found.is_base_of(info) and not info.is_base_of(found):
+            raise self._error(node, f"{name} is {found}, not {info}", "mend the annotation")
+        if info is not None and found.is_base_of(info):
+            found = info
+        self._bind(name, VarBinding(self._var(name, found), value))
+
+    def _var(self, name: str, info: StructInfo) -> Var:
+        inside = isinstance(self._block, DataflowBlock) and name not in self.outputs
+        return DataflowVar(name, info) if inside else Var(name, info)
+
+    def _bind(self, name: str, binding: Any) -> None:
+        self._block.bindings.append(binding)
+        self.vars[name] = binding.var
+
+    def _inferred(self, value: Any, node: ast.AST) -> StructInfo:
+        try:
+            if value.struct_info_ is None:
+                value.struct_info_ = infer(value, self.functions)
+            found: StructInfo = value.struct_info
+            return found
+        except RelaxError as error:
+            if error.code == "SM1309":
+                raise
+            raise self._error(node, str(error.what), error.why or error.remedy) from error
+
+    def _normal(self, value: Any, node: ast.AST) -> Any:
+        """The value with calls inside of it bound to variables of their own."""
+        if isinstance(value, Call):
+            args = [self._leaf(each, node) for each in value.args]
+            return Call(value.op, args, value.attrs, value.sinfo_args)
+        if isinstance(value, Tuple):
+            return Tuple([self._leaf(each, node) for each in value.fields])
+        return value
+
+    def _leaf(self, value: Any, node: ast.AST) -> Any:
+        value = self._normal(value, node)
+        if not isinstance(value, Call) and not (isinstance(value, TupleGetItem)):
+            return value
+        name = f"{'lv' if isinstance(self._block, DataflowBlock) else 'gv'}_{self.count}"
+        self.count += 1
+        var = self._var(name, self._inferred(value, node))
+        self._block.bindings.append(VarBinding(var, value))
+        return var
+
+    # -- expressions -----------------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Any:
+        """An expression; plain numbers, texts and lists are themselves."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._variable(node)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            found = [self.value(each) for each in node.elts]
+            if isinstance(node, ast.Tuple):
+                return Tuple([PrimValue(each) if isinstance(each, Size) else each for each in found])
+            return found
+        if isinstance(node, ast.Dict):
+            return self._literal(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.value(node.operand)
+        if isinstance(node, ast.BinOp):
+            return self._binary(node, node.op, node.left, node.right)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._binary(node, node.ops[0], node.left, node.comparators[0])
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        raise self._error(
+            node, f"a {type(node).__name__.lower()} in a relax function", "write calls and variables"
+        )
+
+    def _variable(self, node: ast.Name) -> Any:
+        if node.id in self.vars:
+            return self.vars[node.id]
+        if node.id in self.sizes:
+            return self.sizes[node.id]
+        if node.id in self.values:
+            return self.values[node.id]
+        if node.id in self.functions:
+            return GlobalVar(node.id)
+        raise self._error(node, f"{node.id} is not bound here", _near(node.id, [*self.vars, *self.sizes]))
+
+    def _binary(self, node: ast.expr, sign: Any, left: ast.expr, right: ast.expr) -> Any:
+        if type(sign) not in _ARITHMETIC:
+            raise self._error(node, f"{type(sign).__name__} is no operator of relax", "call R.… by its name")
+        found = _ARITHMETIC[type(sign)](self.value(left), self.value(right))
+        return size_of(found) if isinstance(found, Size) else found
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        inner = node.value
+        if isinstance(inner, ast.Subscript) and self._name(inner.value) == "metadata":
+            number = self._literal(node.slice)
+            if not number < len(self.constants):
+                raise self._error(
+                    node, f"constant {number} is not in the text", "give constants=[…] beside the text"
+                )
+            if number not in self.known:
+                self.known[number] = const(self.constants[number])
+            return self.known[number]
+        value = self.value(inner)
+        index = self._literal(node.slice)
+        if isinstance(value, (list, tuple)):
+            return value[index]
+        return TupleGetItem(self._leaf(value, node), index)
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        path = self._name(node)
+        head, _, rest = path.partition(".")
+        if head in self.modules and rest and "." not in rest:
+            return GlobalVar(rest)
+        if path.startswith("R."):
+            return self._operator(path.removeprefix("R."), node)
+        raise self._error(node, f"{path} is not known", "write R.…, cls.… or a variable")
+
+    def _operator(self, short: str, node: ast.AST) -> Any:
+        if short in OPERATORS:
+            return OPERATORS[short]
+        if short in COMPOSED:
+            return COMPOSED[short]
+        try:
+            if short.startswith("aten.") or short.count(".") >= 2:
+                return AtenOperator(overload_of(short))
+            found: Any = op
+            for part in short.split("."):
+                found = getattr(found, part)
+            return found
+        except RelaxError as error:
+            raise self._error(node, error.what, error.remedy) from error
+
+    def _call(self, node: ast.Call) -> Any:
+        name = self._name(node.func)
+        make = _CALLS.get(name)
+        if make is not None:
+            return make(self, node)
+        if name.startswith("T."):
+            return self._number(name, node)
+        called = self.value(node.func)
+        args = [self.value(each) for each in node.args]
+        attrs = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
+        infos = attrs.pop("sinfo_args", ()) or attrs.pop("ty_args", ())
+        try:
+            if isinstance(called, (GlobalVar, Var)):
+                return Call(called, args, attrs, infos if isinstance(infos, (list, tuple)) else [infos])
+            return called(*args, **attrs)
+        except (RelaxError, TypeError) as error:
+            raise self._error(
+                node, getattr(error, "what", str(error)), getattr(error, "remedy", None)
+            ) from error
+
+    def _number(self, name: str, node: ast.Call) -> Any:
+        args = [self.value(each) for each in node.args]
+        if name in ("T.min", "T.max") and len(args) == 2:
+            from torch.utils._sympy.functions import Max, Min
+
+            return (Max if name == "T.max" else Min)(*args)
+        if len(args) == 1 and isinstance(getattr(torch, name.removeprefix("T."), None), torch.dtype):
+            return args[0]
+        raise self._error(
+            node, f"{name} of {len(args)} arguments in a relax function", "write numbers and variables"
+        )
+
+    def _literal(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Dict):
+            return {
+                self._literal(k): self._literal(v) for k, v in zip(node.keys, node.values) if k is not None
+            }
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self._literal(each) for each in node.elts]
+        value = self.value(node)
+        return value.value if isinstance(value, (PrimValue, StringImm)) else value
+
+    # -- what is known of values -----------------------------------------------------------------------------
+
+    def info(self, node: ast.expr) -> StructInfo:
+        """An annotation: ``R.Tensor((2, "n"), dtype="float32")``."""
+        name = self._name(node.func if isinstance(node, ast.Call) else node)
+        args, named = _arguments(node), _keywords(node)
+        if name in _ANY:
+            return ObjectStructInfo()
+        if name == "R.Tensor":
+            return self._tensor(node, args, named)
+        if name == "R.Shape":
+            if "ndim" in named:
+                return ShapeStructInfo(None, self._literal(named["ndim"]))
+            return ShapeStructInfo(self._sizes(args[0]) if args else None)
+        if name == "R.Tuple":
+            fields = args[0].elts if len(args) == 1 and isinstance(args[0], (ast.List, ast.Tuple)) else args
+            return TupleStructInfo([self.info(each) for each in fields])
+        if name == "R.Prim":
+            if "value" in named:
+                return PrimStructInfo("int64", self._size(named["value"]))
+            return PrimStructInfo(self._literal(args[0]) if args else "int64")
+        if name == "R.Callable":
+            params = [self.info(each) for each in getattr(args[0], "elts", ())] if args else []
+            return FuncStructInfo(params, self.info(args[1]) if len(args) > 1 else ObjectStructInfo())
+        if name.startswith("T.") and isinstance(getattr(torch, name[2:], None), torch.dtype):
+            return PrimStructInfo(name[2:])
+        raise self._error(node, f"{name or 'this'} is no annotation", "write R.Tensor(shape, dtype)")
+
+    def _tensor(self, node: ast.expr, args: list[ast.expr], named: dict[str, ast.expr]) -> StructInfo:
+        unknown = named.keys() - {"shape", "dtype", "ndim", "vdevice"}
+        if unknown:
+            raise self._error(node, f"R.Tensor has no argument {sorted(unknown)[0]}", "shape, dtype and ndim")
+        shape = named.get("shape", args[0] if args else None)
+        dtype = named.get("dtype", args[1] if len(args) > 1 else None)
+        if isinstance(shape, ast.Constant) and isinstance(shape.value, str):
+            shape, dtype = None, shape
+        ndim = self._literal(named["ndim"]) if "ndim" in named else -1
+        if not isinstance(ndim, int) or ndim < -1:
+            raise self._error(node, f"ndim={ndim!r}", "ndim is a number of dimensions, or -1")
+        name = None if dtype is None else dtype_name(self._literal(dtype))
+        if shape is None or (isinstance(shape, ast.Constant) and shape.value is None):
+            return TensorStructInfo(None, name, ndim=ndim)
+        sizes = self._sizes(shape)
+        if ndim not in (-1, len(sizes)):
+            raise self._error(node, f"ndim={ndim} with a shape of {len(sizes)} dimensions", "leave ndim out")
+        return TensorStructInfo(sizes, name)
+
+    def _sizes(self, node: ast.expr) -> list[Any]:
+        if not isinstance(node, (ast.Tuple, ast.List)):
+            raise self._error(node, "a shape is a tuple or a list", "write (2, 3)")
+        return [self._size(each) for each in node.elts]
+
+    def _size(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                inner = ast.parse(node.value, mode="eval").body
+            except SyntaxError as error:
+                what = f"{node.value!r} is no size"
+                raise self._error(node, what, 'write "n", or an expression of such') from error
+            for each in ast.walk(inner):
+                if isinstance(each, ast.Name) and each.id != "T":
+                    self.sizes.setdefault(each.id, _variable(each.id))
+            ast.copy_location(inner, node)
+            return self.value(inner)
+        value = self.value(node)
+        return value.value if isinstance(value, PrimValue) else value
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _name(self, node: ast.AST) -> str:
+        """A dotted name; "" where it is none. Of a call, that of what is called."""
+        if isinstance(node, ast.Call):
+            return self._name(node.func)
+        if isinstance(node, ast.Name):
+            return node.id
+        if isinstance(node, ast.Attribute):
+            head = self._name(node.value)
+            return f"{head}.{node.attr}" if head else ""
+        return ""
+
+    def _error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
+        line, column = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        return ScriptError("SM1309", what, where=f"line {line}, column {column + 1}", remedy=remedy)
+
+
+class ScriptError(RelaxError):
+    """A script of relax that says nothing that can be meant."""
+
+
+def _arguments(node: ast.expr) -> list[ast.expr]:
+    return list(node.args) if isinstance(node, ast.Call) else []
+
+
+def _keywords(node: ast.expr) -> dict[str, ast.expr]:
+    return {each.arg: each.value for each in node.keywords if each.arg} if isinstance(node, ast.Call) else {}
+
+
+def _variable(name: str) -> Symbol:
+    return Symbol(name, integer=True, nonnegative=True)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else "bind it first"
+
+
+def _call_tir(parser: _Parser, node: ast.Call) -> Any:
+    named = _keywords(node)
+    args = list(node.args)
+    func = parser.value(args[0])
+    if not isinstance(func, GlobalVar):
+        raise parser._error(args[0], "call_tir calls a function of the module", "write cls.name")
+    out = named.get("out_sinfo", named.get("out_ty", args[2] if len(args) > 2 else None))
+    if out is None:
+        raise parser._error(
+            node, "call_tir without out_sinfo", 'add out_sinfo=R.Tensor((2, 3), dtype="float32")'
+        )
+    infos = (
+        [parser.info(each) for each in out.elts]
+        if isinstance(out, (ast.List, ast.Tuple))
+        else parser.info(out)
+    )
+    more = parser.value(named["tir_vars"]) if "tir_vars" in named else None
+    values = parser.value(args[1])
+    return call_tir(func, parser._leaf(values, node), infos, more)
+
+
+def _const(parser: _Parser, node: ast.Call) -> Any:
+    args = [parser._literal(each) for each in node.args]
+    dtype = _keywords(node).get("dtype")
+    return const(args[0], args[1] if len(args) > 1 else None if dtype is None else parser._literal(dtype))
+
+
+def _dtype(parser: _Parser, node: ast.Call) -> Any:
+    return getattr(torch, parser._literal(node.args[0]))
+
+
+_TORCH = {str(each): each for each in (torch.strided, torch.contiguous_format, torch.preserve_format)}
+
+
+def _text(parser: _Parser, node: ast.Call) -> Any:
+    value = parser._literal(node.args[0])
+    if value in _TORCH:
+        return _TORCH[value]
+    return torch.device("cpu") if value == "cpu" else StringImm(value)
+
+
+_CALLS: dict[str, Callable[[_Parser, ast.Call], Any]] = {
+    "R.call_tir": _call_tir,
+    "R.const": _const,
+    "R.shape": lambda parser, node: ShapeExpr(parser._sizes(node.args[0])),
+    "R.prim_value": lambda parser, node: PrimValue(parser._literal(node.args[0])),
+    "R.str": _text,
+    "R.dtype": _dtype,
+    "R.tuple": lambda parser, node: Tuple([parser.value(each) for each in node.args]),
+    "R.ExternFunc": lambda parser, node: ExternFunc(parser._literal(node.args[0])),
+    "R.call_packed": lambda parser, node: _packed(parser, node),
+    "R.call_pure_packed": lambda parser, node: _packed(parser, node),
+    "R.call_dps_packed": lambda parser, node: _packed(parser, node),
+    "float": lambda parser, node: float(parser._literal(node.args[0])),
+}
+
+
+def _packed(parser: _Parser, node: ast.Call) -> Any:
+    name, *args = node.args
+    named = _keywords(node)
+    infos = named.get("sinfo_args", named.get("ty_args"))
+    listed = infos.elts if isinstance(infos, (ast.Tuple, ast.List)) else [infos] if infos is not None else []
+    function = ExternFunc(parser._literal(name))
+    return Call(function, [parser.value(each) for each in args], {}, [parser.info(each) for each in listed])
+
+
+__all__ = ["Constant", "Expr", "ScriptError", "function_of"]

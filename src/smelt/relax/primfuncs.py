@@ -1,0 +1,87 @@
+"""PrimFuncs as relax has them: names of their buffers, equality, calls on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr as Size
+from sympy import Integer, Symbol
+
+from smelt.nest.ir import Alloc, Block, Kernel, Let, Param, Stage, Stmt, Store
+from smelt.nest.tree import map_exprs, rewritten, walk, with_blocks
+from smelt.records import replace
+from smelt.relax.evaluate import Evaluator
+from smelt.relax.types import RelaxError, StructInfo
+from smelt.script.module import PrimFunc
+from smelt.symbolic import contiguous_strides
+from smelt.te.operators import as_torch
+
+
+def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator) -> Any:
+    """What a PrimFunc makes of tensors: new ones. Numbers are the sizes that no tensor tells.
+
+    These, and a function of no tensors, get one tensor more, without elements, whose dimensions they are.
+    """
+    kernel = func.kernel
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    numbers = [each for each in args if not isinstance(each, torch.Tensor)]
+    wanted = unbound_sizes(kernel)
+    if len(numbers) != len(wanted):
+        what = f"{func.name} is called with {len(numbers)} numbers"
+        names = ", ".join(map(str, wanted)) or "none"
+        raise RelaxError("SM1306", what, why=f"the sizes that no tensor tells: {names}")
+    if numbers or not tensors:
+        shape = (Integer(0), *wanted)
+        kernel = replace(
+            kernel, params=(Param("sizes", torch.bool, shape, contiguous_strides(shape)), *kernel.params)
+        )
+        tensors = [torch.zeros([0, *numbers], dtype=torch.bool), *tensors]
+    return as_torch(kernel)(*tensors)
+
+
+def unbound_sizes(kernel: Kernel) -> list[Symbol]:
+    """The sizes that no dimension of a tensor that is read tells."""
+    alone = {size for each in kernel.params if not each.written for size in each.shape}
+    return [size for size in kernel.sizes if size not in alone]
+
+
+def same_function(a: PrimFunc, b: PrimFunc) -> bool:
+    """Whether two PrimFuncs are the same but for names of buffers."""
+    return a.private == b.private and a.attrs == b.attrs and _numbered(a.kernel) == _numbered(b.kernel)
+
+
+def _numbered(kernel: Kernel) -> Kernel:
+    names = [each.name for each in kernel.params]
+    names += [each.buffer for each in walk(kernel.body) if isinstance(each, Alloc)]
+    return replace(renamed(kernel, {name: f"%{number}" for number, name in enumerate(names)}, {}), name="")
+
+
+def renamed(kernel: Kernel, names: Mapping[str, str], sizes: Mapping[Any, Any]) -> Kernel:
+    """The kernel with other names of buffers, and of sizes."""
+
+    def stmt(each: Stmt) -> list[Stmt] | None:
+        if isinstance(each, Let) and each.op == "load" and each.args[0] in names:
+            return [replace(each, args=(names[each.args[0]], *each.args[1:]))]
+        if isinstance(each, Store) and each.buffer in names:
+            return [replace(each, buffer=names[each.buffer])]
+        if isinstance(each, Alloc) and each.buffer in names:
+            return [replace(each, buffer=names[each.buffer])]
+        if isinstance(each, Stage) and each.name in names:
+            inner = with_blocks(each, lambda block: rewritten(block, stmt))
+            return [replace(inner, name=names[each.name])]
+        return None
+
+    def size(expr: Size) -> Size:
+        return expr.xreplace(dict(sizes)) if sizes else expr
+
+    def param(each: Param) -> Param:
+        shape, strides = tuple(map(size, each.shape)), tuple(map(size, each.strides))
+        return replace(each, name=names.get(each.name, each.name), shape=shape, strides=strides)
+
+    body: Block = rewritten(kernel.body, stmt)
+    if sizes:
+        body = map_exprs(body, size)
+    found = tuple(sorted((size(each) for each in kernel.sizes), key=str))
+    return replace(kernel, params=tuple(map(param, kernel.params)), body=body, sizes=found)  # type: ignore[arg-type]

@@ -1,0 +1,266 @@
+"""What a te program promises: every index is proved inside of its tensor, every axis has its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sympy import Expr, Integer, Mul, Symbol
+
+from smelt.symbolic import FloorDiv, Mod, simplify
+from smelt.symbolic.affine import expand, linear, replaced, symbols_in
+from smelt.symbolic.bounds import bounds, is_nonnegative
+from smelt.te.errors import refuse
+from smelt.te.index import Idx, Unknown, as_index
+from smelt.te.reductions import Reduced
+from smelt.te.value import Choice, Elementwise, Found, Load, Value
+
+if TYPE_CHECKING:
+    from smelt.te.tensor import ComputeOp, Tensor
+
+Facts = tuple[Expr, ...]
+"""Expressions that are known not to be negative."""
+
+ONE = Integer(1)
+
+
+def computed(op: ComputeOp) -> tuple[Tensor, ...]:
+    """The tensors that an operation reads, in order, after its bodies are found to be in order.
+
+    Raises:
+        SmeltError: SM1101, SM1105.
+    """
+    extents: dict[Symbol, Expr] = {axis.symbol: axis.extent for axis in op.axis}
+    checker = _Checker(op.name, extents)
+    for body in op.body:
+        if isinstance(body, Reduced):
+            checker.reduced(body)
+        else:
+            checker.value(body, ())
+    return tuple(checker.tensors.values())
+
+
+def one_reduction(name: str, bodies: Sequence[Value]) -> None:
+    """Refuses outputs that are not those of one reduction, where there is one."""
+    groups = {id(body.of) if isinstance(body, Reduced) else None for body in bodies}
+    if len(groups) > 1:
+        what = f"{name}: its outputs are not those of one reduction"
+        refuse("SM1105", what, remedy="te.compute one tensor for each")
+
+
+class _Checker:
+    def __init__(self, name: str, extents: dict[Symbol, Expr]) -> None:
+        self.name, self.extents = name, extents
+        self.tensors: dict[int, Tensor] = {}
+        self.seen: set[tuple[int, Facts]] = set()
+
+    def reduced(self, body: Reduced) -> None:
+        axes = body.of.axes
+        if len({axis.symbol for axis in axes}) != len(axes):
+            refuse("SM1105", f"{self.name}: an axis is reduced over twice")
+        for value in body.of.initial:
+            self.value(value, ())
+        self.extents.update({axis.symbol: axis.extent for axis in axes})
+        facts: Facts = ()
+        if body.of.where is not None:
+            self.value(body.of.where, ())
+            facts = known_of(body.of.where, True, self.extents)
+        for value in body.of.values:
+            self.value(value, facts)
+
+    def value(self, value: Value, facts: Facts) -> None:
+        if (id(value), facts) in self.seen:
+            return
+        self.seen.add((id(value), facts))
+        if isinstance(value, Reduced):
+            what = f"{self.name}: a reduction inside of an expression"
+            refuse("SM1105", what, remedy="te.compute it as a tensor of its own, and read that")
+        if isinstance(value, Idx):
+            self.index(value.expr)
+        elif isinstance(value, Load):
+            self.load(value, facts)
+        if isinstance(value, Choice) and value.lazy:
+            condition, then, other = value.parts
+            self.value(condition, facts)
+            self.value(then, (*facts, *known_of(condition, True, self.extents)))
+            self.value(other, (*facts, *known_of(condition, False, self.extents)))
+        else:
+            for part in value.parts:
+                self.value(part, facts)
+
+    def index(self, expr: Expr) -> None:
+        for symbol in symbols_in(expr):
+            if isinstance(symbol, Found):  # where it is looked up, it is checked
+                self.extents.setdefault(symbol, symbol.lookup.size)
+            if isinstance(symbol, Unknown) and not symbol.is_size and symbol not in self.extents:
+                what = f"{self.name}: {symbol.label} is used where nothing goes through it"
+                refuse(
+                    "SM1105", what, remedy=f"te.sum(value, axis={symbol.label}), or another reduction over it"
+                )
+
+    def load(self, load: Load, facts: Facts) -> None:
+        self.tensors.setdefault(id(load.tensor), load.tensor)
+        for dim, (at, size) in enumerate(zip(load.index, load.tensor.sizes)):
+            self.index(at)
+            if any(extent == 0 for extent in self.extents.values()):
+                continue
+            self.inside(load, dim, at, size, facts)
+
+    def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts) -> None:
+        """Refuses an index that is not shown to be in ``[0, size)``."""
+        below = shown(at, self.extents, facts)
+        above = shown(expand(size - 1 - at), self.extents, facts)
+        if below and above:
+            return
+        name = load.tensor.name
+        low, high = bounds(at, self.extents)
+        if not above:
+            known = high is not None and high.is_Integer and size.is_Integer
+            what = (
+                f"index reaches {high}, {name} has {size}" if known else f"nothing shows that {at} < {size}"
+            )
+        else:
+            known = low is not None and low.is_Integer
+            what = f"index begins at {low}, {name} at 0" if known else f"nothing shows that {at} >= 0"
+        where = f" (dimension {dim})" if len(load.index) > 1 else ""
+        remedy = "te.if_then_else(condition, value, other) where only some indices are inside"
+        refuse("SM1101", f"{self.name}: {load}: {what}{where}", remedy=remedy)
+
+
+# -- what conditions say -------------------------------------------------------------------------------------
+
+
+def known_of(condition: Value, holds: bool, extents: Mapping[Symbol, Expr]) -> Facts:
+    """What is known not to be negative where a condition holds, or does not."""
+    if not isinstance(condition, Elementwise):
+        return ()
+    parts, op = condition.parts, condition.op
+    if op == "logical_not" or (op == "bitwise_not" and condition.kind is torch.bool):
+        return known_of(parts[0], not holds, extents)
+    if op in _JOINED[holds] and condition.kind is torch.bool:
+        return tuple(fact for part in parts for fact in known_of(part, holds, extents))
+    if len(parts) != 2:
+        return ()
+    a, b = as_index(parts[0]), as_index(parts[1])
+    if a is None or b is None:
+        return ()
+    op = op if holds else _OPPOSITE.get(op, op)
+    difference = expand(a - b)
+    if op == "ne":
+        return tuple(
+            expand(side - 1) for side in (difference, -difference) if is_nonnegative(side, dict(extents))
+        )
+    return tuple(expand(fact) for fact in _FACTS.get(op, lambda d: ())(difference))
+
+
+_JOINED = {True: ("logical_and", "bitwise_and"), False: ("logical_or", "bitwise_or")}
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+_FACTS: dict[str, Any] = {
+    "lt": lambda d: (-d - 1,),
+    "le": lambda d: (-d,),
+    "gt": lambda d: (d - 1,),
+    "ge": lambda d: (d,),
+    "eq": lambda d: (d, -d),
+}
+
+
+def shown(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts) -> bool:
+    """Whether ``expr`` is shown not to be negative, from the extents of axes and what conditions say.
+
+    >>> i, n = Symbol("i", integer=True, nonnegative=True), Symbol("n", integer=True, nonnegative=True)
+    >>> shown(n - 1 - Mod(i, n), {i: 3 * n}, ()), shown(n - 1 - i, {i: 3 * n}, ()), shown(n - i, {}, (n - i,))
+    (True, False, True)
+    """
+    sizes = _positive(extents.values())
+    if sizes:  # an axis has elements, or there is nothing to show
+        expr, facts = replaced(expr, sizes), tuple(replaced(fact, sizes) for fact in facts)
+        extents = {symbol: replaced(extent, sizes) for symbol, extent in extents.items()}
+    if _never_negative(expr, extents):
+        return True
+    if not facts:
+        return False
+    if _by_sums(expr, extents, facts, 3):
+        return True
+    values, ranges = _narrowed(extents, facts)
+    if any(extent.is_nonpositive for extent in ranges.values()):
+        return True  # nothing is taken there
+    return _by_sums(replaced(expr, values), ranges, tuple(replaced(f, values) for f in facts), 2)
+
+
+def _positive(extents: Iterable[Expr]) -> dict[Symbol, Expr]:
+    """The sizes that are at least 1 where extents are, as symbols that say so."""
+    return {
+        factor: Symbol(factor.name, integer=True, positive=True)
+        for extent in extents
+        for factor in Mul.make_args(extent)
+        if isinstance(factor, Symbol) and not factor.is_positive
+    }
+
+
+def _never_negative(expr: Expr, extents: Mapping[Symbol, Expr]) -> bool:
+    if is_nonnegative(expr, extents):
+        return True
+    low, _ = bounds(expr, extents)
+    return low is not None and not low.is_Integer and is_nonnegative(simplify(low, {}), {})
+
+
+def _by_sums(expr: Expr, extents: Mapping[Symbol, Expr], facts: Facts, depth: int) -> bool:
+    """``expr`` is not negative if ``expr - n*fact`` is not, for a fact and a positive number n."""
+    if _never_negative(expr, extents):
+        return True
+    if depth == 0:
+        return False
+    for fact in facts:
+        for times in _multiples(expr, fact):
+            rest = expand(expr - times * fact)
+            if _by_sums(rest, extents, tuple(other for other in facts if other != fact), depth - 1):
+                return True
+    return False
+
+
+def _multiples(expr: Expr, fact: Expr) -> set[Expr]:
+    found = set()
+    for symbol in symbols_in(expr) & symbols_in(fact):
+        (a, _), (b, _) = linear(expr, symbol), linear(fact, symbol)
+        if a.is_Integer and b.is_Integer and a * b > 0 and a % b == 0:
+            found.add(a / b)
+    atoms = (FloorDiv, Mod)
+    if not found and symbols_in(expr) & symbols_in(fact) and (expr.has(*atoms) or fact.has(*atoms)):
+        found.add(ONE)
+    return found
+
+
+def _narrowed(extents: Mapping[Symbol, Expr], facts: Facts) -> tuple[dict[Symbol, Expr], dict[Symbol, Expr]]:
+    """The axes with ranges as facts about single ones leave them: ``i >= 2`` makes i ``i + 2``."""
+    values: dict[Symbol, Expr] = {}
+    ranges = dict(extents)
+    for symbol in extents:
+        ends: list[Expr] = [ranges[symbol]]
+        for fact in facts:
+            step, rest = linear(fact, symbol)
+            if symbols_in(rest) & set(extents):
+                continue
+            if step == 1 and not is_nonnegative(rest, {}):  # symbol >= -rest
+                low = expand(-rest)
+                if values.get(symbol) is None and (is_nonnegative(low, {})):
+                    values[symbol] = symbol + low
+            elif step == -1:  # symbol <= rest
+                ends.append(rest + 1)
+        end = _least(ends)
+        low = values[symbol] - symbol if symbol in values else Integer(0)
+        ranges[symbol] = expand(end - low)
+    return values, ranges
+
+
+def _least(ends: Sequence[Expr]) -> Expr:
+    numbers = [end for end in ends if end.is_Integer]
+    if len(numbers) == len(ends):
+        return min(numbers)
+    for end in ends[1:]:
+        if is_nonnegative(expand(ends[0] - end), {}):
+            return end
+    return ends[0]
+
+
+__all__ = ["computed", "known_of", "one_reduction", "shown"]

@@ -1,0 +1,243 @@
+"""From tensors to a function of loops: `create_prim_func`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
+from smelt.nest.ir import Alloc, Kernel
+from smelt.nest.stages import Names, identity, staged
+from smelt.nest.tree import with_body
+from smelt.ops import ops
+from smelt.records import replace
+from smelt.script.module import PrimFunc
+from smelt.symbolic import contiguous_strides, free_symbols, loop_var
+from smelt.symbolic.affine import replaced
+from smelt.te.errors import refuse
+from smelt.te.explicit import Explicit, nest_of
+from smelt.te.index import Unknown
+from smelt.te.reductions import Combined, Reduced
+from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from smelt.te.value import Place, Value
+
+
+def create_prim_func(
+    ops: Sequence[Tensor] | Tensor, index_dtype_override: str | None = None, *, name: str = "main"
+) -> PrimFunc:
+    """The function of loops whose parameters are ``ops``, in order: it fills those that are computed.
+
+    What they are computed of, and is no parameter, is memory inside. ``index_dtype_override`` changes
+    nothing: indices are as wide as they must be.
+
+    >>> from smelt import te
+    >>> A = te.placeholder((4, 3), name="A")
+    >>> B = te.compute((3, 4), lambda i, j: A[j, i] + 1.0, name="B")
+    >>> [param.name for param in te.create_prim_func([A, B]).kernel.params]
+    ['A', 'B']
+
+    Raises:
+        SmeltError: SM1106, an argument is no tensor, or given twice; a placeholder is read and not given.
+    """
+    tensors = [ops] if isinstance(ops, Tensor) else list(ops)
+    return _Maker(tensors).function(name)
+
+
+def in_order(tensors: Sequence[Tensor]) -> list[Operation]:
+    """The operations that tensors are made by, each after those whose tensors it reads."""
+    order: dict[int, Operation] = {}
+    open_: list[tuple[Operation, bool]] = [(tensor.op, False) for tensor in reversed(tensors)]
+    while open_:
+        op, done = open_.pop()
+        if id(op) in order:
+            continue
+        if done:
+            order[id(op)] = op
+        else:
+            open_.append((op, True))
+            open_ += [(each.op, False) for each in reversed(op.input_tensors)]
+    return list(order.values())
+
+
+class _Pool:
+    """Names that are not given twice."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def __call__(self, label: str) -> str:
+        label = "".join(c if c.isalnum() or c == "_" else "_" for c in label) or "v"
+        name, number = label, 0
+        while name in self.used:
+            number += 1
+            name = f"{label}_{number}"
+        self.used.add(name)
+        return name
+
+
+class _Maker:
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                refuse("SM1106", f"{tensor!r} is no tensor", remedy="give placeholders and computed tensors")
+        if len({id(tensor) for tensor in tensors}) != len(tensors):
+            refuse("SM1106", "a tensor is given twice")
+        self.tensors = tensors
+        self.order = in_order(tensors)
+        self.names: dict[int, str] = {}
+        self.symbols: dict[Symbol, Expr] = {}
+        self.special: dict[str, Explicit] = {}
+        self.graph = Graph()
+        self.labels: dict[str, Names] = {}
+
+    def function(self, name: str) -> PrimFunc:
+        self._name()
+        for op in self.order:
+            for tensor in op.outputs:
+                self._buffer(tensor)
+            if isinstance(op, ComputeOp):
+                self._compute(op)
+        params = [self.names[id(tensor)] for tensor in self.tensors]
+        outputs = [tensor for tensor in self.tensors if isinstance(tensor.op, ComputeOp)]
+        for tensor in outputs:
+            buffer = self.graph.buffers[self.names[id(tensor)]]
+            self.graph.outputs.append(StridedView(buffer.name, buffer.shape, buffer.strides, Expr()))
+        kernel = staged(self.graph, name, params, self.labels)
+        if self.special:
+            kernel = self._with_special(kernel)
+        attrs: dict[str, Any] = {"tir.noalias": True}
+        for op in self.order:
+            free = op.attrs.get("layout_free_placeholders", ())
+            found = [number for number, each in enumerate(self.tensors) if any(each is one for one in free)]
+            if found:
+                attrs["layout_free_buffers"] = [*attrs.get("layout_free_buffers", []), *found]
+        return PrimFunc(kernel, dict(sorted(attrs.items())))
+
+    def _name(self) -> None:
+        given = {id(tensor) for tensor in self.tensors}
+        pool = _Pool()
+        shapes: list[Expr] = []
+        for tensor in self.tensors:
+            self.names[id(tensor)] = pool(tensor.name)
+            shapes += tensor.sizes
+        for op in self.order:
+            for tensor in op.outputs:
+                if id(tensor) not in given:
+                    if isinstance(op, PlaceholderOp):
+                        what = f"{tensor.name} is read, and is no parameter"
+                        refuse("SM1106", what, remedy=f"create_prim_func([{tensor.name}, …])")
+                    self.names[id(tensor)] = pool(tensor.name)
+        known = free_symbols(shapes)
+        for op in self.order:
+            for symbol in _sizes_of(op):
+                if symbol not in known:
+                    what = f"the size {symbol.label} is in the shape of no parameter"
+                    refuse("SM1106", what, remedy="give a tensor that has it")
+        for expr in shapes:
+            for symbol in sorted(free_symbols([expr]), key=lambda s: s.name):
+                if isinstance(symbol, Unknown) and symbol not in self.symbols:
+                    self.symbols[symbol] = loop_var(pool(symbol.label))
+
+    def _buffer(self, tensor: Tensor) -> None:
+        name = self.names[id(tensor)]
+        shape = tuple(replaced(size, self.symbols) for size in tensor.sizes)
+        self.graph.buffers[name] = Buffer(name, tensor.kind, shape, contiguous_strides(shape))
+        if isinstance(tensor.op, PlaceholderOp):
+            self.graph.inputs.append(name)
+
+    def _place(self, symbols: Mapping[Symbol, Expr]) -> Place:
+        return Place({**self.symbols, **symbols}, lambda tensor: self.names[id(tensor)])
+
+    def _compute(self, op: ComputeOp) -> None:
+        labels = Names(tuple(a.name for a in op.axis), tuple(a.name for a in op.reduce_axis))
+        outs = [self.names[id(tensor)] for tensor in op.outputs]
+        axes = [axis.symbol for axis in op.axis]
+        shape = self.graph.buffers[outs[0]].shape
+        first = op.body[0]
+        if isinstance(first, Reduced) and not (first.of.is_plain and len(outs) == 1):
+            reduced = tuple(replaced(axis.extent, self.symbols) for axis in first.axes)
+            variables = [axis.symbol for axis in first.axes]
+
+            def place(index: Index, at: Index) -> Place:
+                return self._place({**dict(zip(axes, index)), **dict(zip(variables, at))})
+
+            self.special[outs[0]] = Explicit(op.name, outs, first.of, shape, reduced, place, labels)
+            return
+        for out, body in zip(outs, op.body):
+            self.labels[out] = labels
+            loop = (
+                self._reduction(op, body.of, shape)
+                if isinstance(body, Reduced)
+                else self._pointwise(op, body, shape)
+            )
+            self.graph.nodes.append(Node((out,), loop, Origin(f"te.{op.name}")))
+
+    def _pointwise(self, op: ComputeOp, body: Value, shape: tuple[Expr, ...]) -> Pointwise:
+        axes = [axis.symbol for axis in op.axis]
+        return Pointwise(shape, body.kind, lambda index: body.run(self._place(dict(zip(axes, index)))))
+
+    def _reduction(self, op: ComputeOp, of: Combined, shape: tuple[Expr, ...]) -> Reduction:
+        assert of.kind is not None
+        symbols = [axis.symbol for axis in (*op.axis, *of.axes)]
+        (value,) = of.values
+        nothing = identity(of.kind, value.kind)
+        where = of.where
+
+        def inner(index: Index, at: Index) -> Any:
+            place = self._place(dict(zip(symbols, (*index, *at))))
+            if where is None:
+                return value.run(place)
+            return ops.masked(where.run(place), lambda: value.run(place.inside()), nothing)
+
+        extents = tuple(replaced(axis.extent, self.symbols) for axis in of.axes)
+        return Reduction(of.kind, shape, extents, value.kind, inner)
+
+    def _with_special(self, kernel: Kernel) -> Kernel:
+        """The kernel with the stages that no loop function says, in their places."""
+        written = {out for each in self.special.values() for out in each.outs}
+        params = tuple(replace(p, written=True) if p.name in written else p for p in kernel.params)
+        given = {p.name for p in params}
+        stmts = list(kernel.body.stmts)
+        nests = iter([s for s in stmts if not isinstance(s, Alloc)])
+        allocs = [s for s in stmts if isinstance(s, Alloc)]
+        inside = [
+            self.graph.buffers[out] for out in sorted(written - given, key=list(self.graph.buffers).index)
+        ]
+        allocs += [Alloc(b.name, b.dtype, b.shape) for b in inside]
+        found = []
+        kernel = replace(kernel, params=params)
+        for op in self.order:
+            if not isinstance(op, ComputeOp):
+                continue
+            out = self.names[id(op.outputs[0])]
+            if out in self.special:
+                nest = nest_of(self.special[out], kernel, self.graph)
+                kernel = with_body(kernel, replace(kernel.body, stmts=(*kernel.body.stmts, nest)))
+                found.append(nest)
+            else:
+                found += [next(nests) for _ in op.outputs]
+        return with_body(kernel, replace(kernel.body, stmts=(*allocs, *found)))
+
+
+def _sizes_of(op: Operation) -> set[Unknown]:
+    """The sizes that an operation needs."""
+    exprs = [size for tensor in op.outputs for size in tensor.sizes]
+    exprs += [axis.extent for axis in op.reduce_axis] + [axis.begin for axis in op.reduce_axis]
+    found = {s for s in free_symbols(exprs) if isinstance(s, Unknown)}
+    open_, seen = list(op.body), set()
+    while open_:
+        value = open_.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        exprs = [
+            e for e in (getattr(value, "expr", None), *getattr(value, "index", ())) if isinstance(e, Expr)
+        ]
+        found |= {s for s in free_symbols(exprs) if isinstance(s, Unknown) and s.is_size}
+        open_ += value.parts
+    return found
+
+
+__all__ = ["create_prim_func", "in_order"]

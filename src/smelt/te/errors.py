@@ -1,0 +1,30 @@
+"""Errors of tensor expressions name the line of the program that made them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from smelt.errors import SmeltError
+
+_OURS = str(Path(__file__).parents[1])
+
+
+def users_line() -> str | None:
+    """The innermost line that is not smelt's own (``file.py:12 in f``)."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS):
+            return f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def refuse(code: str, what: str, *, why: str | None = None, remedy: str | None = None) -> NoReturn:
+    """Raise a SmeltError at the user's line."""
+    raise SmeltError(code, what, where=users_line(), why=why, remedy=remedy)
+
+
+__all__ = ["refuse", "users_line"]

@@ -1,0 +1,21 @@
+"""Tags that people give to computations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from smelt.te.tensor import SCOPES
+
+ELEMWISE, BROADCAST, INJECTIVE = "elemwise", "broadcast", "injective"
+COMM_REDUCE, COMM_REDUCE_IDX = "comm_reduce", "comm_reduce_idx"
+
+
+@contextmanager
+def tag_scope(tag: str) -> Iterator[None]:
+    """Computations made inside are tagged; it decorates functions as well."""
+    SCOPES.append(tag)
+    try:
+        yield
+    finally:
+        SCOPES.pop()

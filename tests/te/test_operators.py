@@ -1,0 +1,125 @@
+"""Functions of loops as operators of PyTorch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+import smelt
+from smelt.nest.ir import Kernel, LoopKind
+from smelt.ops import ops
+from smelt.script.module import PrimFunc
+from smelt.te.operators import as_torch, operator, signature
+from tests.nest.by_hand import run_as
+from tests.nest.staging import Program, loops_of
+from tests.te.test_building import N, accumulating, affine, product
+
+
+def two_results() -> Kernel:
+    program = Program(A=(N, 3))
+    program.reduce("S", (N,), (3,), lambda i, k: ops.load("A", [i, k]))
+    program.compute("B", (N, 3), lambda i, j: ops.sub(ops.load("A", [i, j]), ops.load("S", [i])))
+    return program.kernel("S", "B")
+
+
+def scheduled(kernel: Kernel, stage: str) -> PrimFunc:
+    return PrimFunc(run_as(kernel, loops_of(kernel, stage)[0], LoopKind.PARALLEL))
+
+
+def test_an_operator() -> None:
+    x = torch.randn(7)
+    op = operator("smelt_tests::affine", PrimFunc(affine()))
+    assert torch.equal(op(x), x * 2 + 1) and torch.equal(torch.ops.smelt_tests.affine(x), x * 2 + 1)
+    torch.library.opcheck(torch.ops.smelt_tests.affine.default, (x,))
+    for size in (0, 1, 5):
+        assert torch.equal(op(x[:size]), x[:size] * 2 + 1)
+
+
+def test_it_fuses_and_with_a_schedule_it_does_not() -> None:
+    op = operator("smelt_tests::fused", PrimFunc(affine()))
+    x = torch.randn(40)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return op(x * 2) + 1
+
+    found = []
+    for schedule in (None, scheduled(affine(), "B"), None):
+        op.schedule = schedule
+        smelt.reset()
+        assert torch.equal(smelt.compile(model)(x), x * 2 * 2 + 1 + 1)
+        report = smelt.reports()[-1]
+        assert not report.fallbacks
+        found.append((report.kernels, "main" in report.kernel_names))
+    assert found[0] == found[2] == (1, False)
+    assert found[1] == (found[1][0], True) and found[1][0] > 1
+
+
+def test_sizes_while_compiled() -> None:
+    x = torch.randn(40)
+    for op in (as_torch(affine()), as_torch(scheduled(affine(), "B"))):
+        smelt.reset()
+        compiled = smelt.compile(partial(lambda op, x: op(x[1:]) + 1, op), dynamic=True)
+        for size in (40, 17, 3, 2, 1):
+            assert torch.equal(compiled(x[:size]), x[1:size] * 2 + 1 + 1)
+
+
+def test_views_as_operands() -> None:
+    a, b = torch.randn(20, 24), torch.randn(40, 20)
+    for op in (as_torch(product()), as_torch(scheduled(product(), "C"))):
+        smelt.reset()
+        found = smelt.compile(partial(lambda op, a, b: op(a.t(), b.t()).t() * 2, op))(a, b)
+        torch.testing.assert_close(found, torch.relu(a.t() @ b.t()).t() * 2)
+        assert not smelt.reports()[-1].fallbacks
+
+
+def test_a_product_has_smelts_kernel() -> None:
+    op = as_torch(product())
+    a, b = torch.randn(24, 20), torch.randn(20, 40)
+    smelt.reset()
+    torch.testing.assert_close(smelt.compile(lambda a, b: op(a, b) * 2)(a, b), torch.relu(a @ b) * 2)
+    report = smelt.reports()[-1]
+    assert report.kernels == 1 and not report.externs  # with its epilogue
+
+
+def test_results() -> None:
+    op = operator("smelt_tests::two", PrimFunc(two_results()))
+    x = torch.randn(4, 3)
+    assert signature(op.kernel).results == (1, 2)
+    for call in (op, smelt.compile(lambda x: op(x))):
+        total, rest = call(x)
+        torch.testing.assert_close(total, x.sum(1))
+        torch.testing.assert_close(rest, x - x.sum(1, keepdim=True))
+    torch.library.opcheck(torch.ops.smelt_tests.two.default, (x,))
+
+
+def test_what_is_read_and_written_is_an_argument_and_a_result() -> None:
+    """The operator changes nothing that it is given."""
+    op = operator("smelt_tests::accumulate", PrimFunc(accumulating()))
+    x, y = torch.randn(5), torch.randn(5)
+    before = y.clone()
+    assert torch.equal(op(x, y), x + y) and torch.equal(y, before)
+    torch.library.opcheck(torch.ops.smelt_tests.accumulate.default, (x, y))
+    found = smelt.compile(lambda x, y: op(x, y * 1) + y)(x, y)
+    torch.testing.assert_close(found, x + 2 * y)
+
+
+def test_equal_functions_are_one_operator() -> None:
+    assert as_torch(affine()) is as_torch(PrimFunc(affine()))
+    assert as_torch(affine()) is not as_torch(accumulating())
+
+
+def test_refusals() -> None:
+    op = operator("smelt_tests::refusing", PrimFunc(affine()))
+    with pytest.raises(smelt.SmeltError, match="SM1042: there is an operator smelt_tests::refusing already"):
+        operator("smelt_tests::refusing", PrimFunc(affine()))
+    with pytest.raises(smelt.SmeltError, match="SM1042: 'refusing' is no name of an operator"):
+        operator("refusing", PrimFunc(affine()))
+    with pytest.raises(smelt.SmeltError, match="SM1041: the schedule is not one of main"):
+        op.schedule = PrimFunc(product())
+    assert op.schedule is None and torch.equal(op(torch.ones(2)), torch.tensor([3.0, 3.0]))
+    with pytest.raises(smelt.SmeltError, match=r"SM1041: .* is the operator of all who have this function"):
+        as_torch(affine()).schedule = scheduled(affine(), "B")
+    with pytest.raises(smelt.SmeltError, match="SM1044: A has 1 dimensions, given are 2"):
+        op(torch.ones(2, 2))
