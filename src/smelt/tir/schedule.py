@@ -10,7 +10,7 @@ from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
 
 
-class Schedule(LoopMoves, PlaceMoves):  # type: ignore[misc, override]
+class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     """Functions, and what is done to their loops, step by step.
 
     Every step is checked before it is done: what would change results is refused, with the reason

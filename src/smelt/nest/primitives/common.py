@@ -87,8 +87,7 @@ def _holds(stmt: Stmt, mark: Mark) -> bool:
 
 
 def _lines(stmt: Stmt, mark: Mark, depth: int) -> Iterable[str]:
-    text = ""
-    inner: tuple[Block, ...] = ()
+    text, inner = "", tuple[Block, ...]()
     if isinstance(stmt, For):
         begin = "" if stmt.begin == 0 else f"{python_text(stmt.begin)}, "
         kind = "range" if stmt.kind is LoopKind.SERIAL else stmt.kind.value

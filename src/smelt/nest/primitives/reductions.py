@@ -280,23 +280,31 @@ def _sum_of(kernel: Kernel, stage: Stage, var: Symbol) -> tuple[Store, Let]:
         why = f"{stage.name} is no reduction: it has no init"
     elif stage.where:
         why = f"{stage.name} runs only where {python_text(stage.where[0])}"
-    elif not isinstance(store, Store) or store.mode not in KINDS:
+    elif not isinstance(store, Store) or store.mode is None or store.mode not in KINDS:
         why = f"{stage.name} does not add, multiply, or take the larger or the smaller"
     elif not all(isinstance(step, (Let, Masked)) for step in steps):
         why = f"{stage.name} stores more than one value"
     else:
-        dtype, _ = _buffer_of(kernel, store.buffer)
-        first, *others = stage.init.stmts
-        if not isinstance(first, Let) or first.op != "constant" or len(others) != 1:
-            why = f"{stage.name} does not begin with a number"
-        elif not isinstance(others[0], Store) or others[0].index != store.index:
+        first = _begins(stage, store)
+        start = identity(KINDS[store.mode], _buffer_of(kernel, store.buffer)[0])
+        if first is None:
             why = f"{stage.name} does not begin where it goes on"
-        elif others[0].buffer != store.buffer or first.args[0] != identity(KINDS[store.mode], dtype):
-            why = f"{stage.name} does not begin with {identity(KINDS[store.mode], dtype)}"
+        elif first.args[0] != start:
+            why = f"{stage.name} does not begin with {start}"
         else:
             return store, first
     remedy = "split into factors that divide the extent" if stage.where else None
     raise refused(kernel, "rfactor", var, why, code="SM1007", remedy=remedy)
+
+
+def _begins(stage: Stage, store: Store) -> Let | None:
+    """The constant that the init of a stage stores where its body does; None where it does not."""
+    if stage.init is None or len(stage.init.stmts) != 2:
+        return None
+    first, begun = stage.init.stmts
+    if not isinstance(first, Let) or first.op != "constant" or not isinstance(begun, Store):
+        return None
+    return first if (begun.buffer, begun.index) == (store.buffer, store.index) else None
 
 
 def _not_parted(kernel: Kernel, stage: Stage, store: Store, around: Sequence[For], loop: For) -> str | None:
