@@ -1,16 +1,31 @@
-"""Whether the turns of a loop depend on one another: the legality test of the primitives."""
+"""Whether the turns of a loop depend on one another: the legality test of the primitives.
+
+Plain loops are looked at by flat index. Loops of stages are by dimension: two turns of a loop touch different
+elements if each digit of the loop's number (a fused loop has several) can be read from some dimension of the
+index, whatever the loops inside do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sympy
 from sympy import Expr, Symbol
-from torch.utils._sympy.functions import Min
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
+from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
-from smelt.nest.ir import Accumulate, Advance, Alloc, Carry, For, SortRow, Update
-from smelt.nest.tree import accesses, indirect_symbols, loops, trip_count, walk
-from smelt.symbolic.affine import expand, linear
+from smelt.nest.ir import Accumulate, Advance, Alloc, AxisKind, Carry, For, SortRow, Stage, Update
+from smelt.nest.regions import Access, Facts, Interval, found_accesses, interval
+from smelt.nest.scopes import members
+from smelt.nest.tree import accesses, indirect_symbols, loops, named, stages, trip_count, walk
+from smelt.symbolic import loop_var, same, simplify
+from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
+from smelt.symbolic.text import python_text
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+Spans = dict[Symbol, Interval]
 
 
 def carried_updates(loop: For) -> list[Update]:
@@ -27,12 +42,15 @@ def carried_state(loop: For) -> list[Advance]:
     return [stmt for stmt in within if isinstance(stmt, Advance) and stmt.carry not in inside]
 
 
-def conflict(loop: For) -> str | None:
+def conflict(loop: For, private: Collection[str] = ()) -> str | None:
     """Why two turns of the loop may touch the same element, one of them writing; None where they cannot.
 
-    Expects flattened accesses. Conservative: what it cannot show to be safe counts as a conflict.
-    Accumulators are not looked at (`carried_updates`), a state that is handed on is.
+    Expects flattened accesses, or stages. Conservative: what it cannot show to be safe counts as a conflict.
+    Accumulators are not looked at (`carried_updates`), a state that is handed on is. ``private``: the memory
+    that each turn has for itself.
     """
+    if stages(loop.body):
+        return reduced_over(loop) or overlap(loop, private)
     handed = carried_state(loop)
     if handed:
         return f"every turn of {loop.var} hands {handed[0].carry} on to the next"
@@ -153,3 +171,247 @@ def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indi
         larger = sorted(str(c) for c in coefficients.values() if not _at_least(own, c))
         seen.add((own, expand(rest), tuple(larger)))
     return len(seen) == 1
+
+
+# -- loops of stages -----------------------------------------------------------------------------------------
+
+
+def reduced_over(loop: For) -> str | None:
+    """Why the turns of a loop all add to one element; None where no stage reduces over it."""
+    for stage in members(loop.body):
+        for axis in stage.axes:
+            if axis.kind is AxisKind.REDUCE and axis.value.has(loop.var):
+                return f"{named(loop)} is reduced over: its turns add to {_written(stage)}"
+    return None
+
+
+def _written(stage: Stage) -> str:
+    """What a stage stores to, in the user's words."""
+    labels = {axis.var: loop_var(axis.label or axis.var.name) for axis in stage.axes}
+    for access in found_accesses(stage):
+        if access.is_store:
+            index = ", ".join(python_text(replaced(expr, labels)) for expr in access.own)
+            return f"{access.buffer}[{index}]"
+    return stage.name
+
+
+def commutes(loop: For) -> str | None:
+    """Why the turns of a loop of stages cannot run in another order; None where they can.
+
+    Besides turns that are independent, turns of a reduction may change places, and those of a stage that
+    computes each element from its index alone: an element that is computed twice gets one value.
+    """
+    members_of = members(loop.body)
+    users: dict[str, list[Stage]] = {}
+    for stage in members_of:
+        for axis in stage.axes:
+            if axis.kind is AxisKind.OPAQUE:
+                return f"of the axis {axis.label or axis.var} of {stage.name} nothing is known"
+        for buffer in {access.buffer for access in found_accesses(stage)}:
+            users.setdefault(buffer, []).append(stage)
+    excused = set()
+    for buffer, found in users.items():
+        if len(found) == 1 and (_adds_up(found[0], loop) or _says_its_index(found[0], buffer)):
+            excused.add(buffer)
+    return overlap(loop, excused)
+
+
+def _adds_up(stage: Stage, loop: For) -> bool:
+    """Whether a loop changes only what a stage is summing, not where the sum goes."""
+    over = [axis for axis in stage.axes if axis.value.has(loop.var)]
+    if not all(axis.kind is AxisKind.REDUCE for axis in over):
+        return False
+    stores = [access for access in found_accesses(stage) if access.is_store]
+    reduced = {axis.var for axis in stage.axes if axis.kind is AxisKind.REDUCE}
+    if any(not reduced.isdisjoint(symbols_in(expr)) for access in stores for expr in access.own):
+        return False
+    modes = {access.mode for access in stores} - {None}
+    loads = {access.buffer for access in found_accesses(stage) if not access.is_store}
+    return len(modes) == 1 and loads.isdisjoint(access.buffer for access in stores)
+
+
+def _says_its_index(stage: Stage, buffer: str) -> bool:
+    """Whether a stage gives an element of a buffer one value, however often it is computed."""
+    if stage.init is not None or any(isinstance(stmt, (For, Stage)) for stmt in walk(stage.body)):
+        return False
+    if any(axis.kind is not AxisKind.SPATIAL for axis in stage.axes):
+        return False
+    found = [access for access in found_accesses(stage) if access.buffer == buffer]
+    if not all(access.is_store for access in found):
+        return True
+    if len(found) > 1:
+        return False
+    moving = {axis.var for axis in stage.axes if axis.extent != 1}
+    return all(access.is_store and access.mode is None and moving <= set(access.own) for access in found)
+
+
+def overlap(loop: For, private: Collection[str] = ()) -> str | None:
+    """Why two turns of a loop of stages may touch the same element, one of them writing; None where they
+    cannot. Buffers of ``private`` are not looked at.
+    """
+    own = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)} | set(private)
+    touched: dict[str, list[Access]] = {}
+    for access in found_accesses(loop.body):
+        if access.buffer not in own:
+            touched.setdefault(access.buffer, []).append(access)
+    for buffer, found in touched.items():
+        found = list({(each.index, each.is_store, each.loops): each for each in found}.values())
+        for number, one in enumerate(found):
+            for other in found[number:]:
+                if (one.is_store or other.is_store) and not apart(one, other, loop):
+                    what = "write" if one.is_store and other.is_store else "write and read"
+                    return f"two turns of {named(loop)} may {what} the same element of {buffer}"
+    return None
+
+
+def apart(one: Access, other: Access, loop: For) -> bool:
+    """Whether two turns of the loop never touch the same element by these accesses."""
+    if one.whole or other.whole or len(one.index) != len(other.index):
+        return False
+    digits = _digits([*one.index, *other.index], loop)
+    if digits is None:
+        return False
+    number = total(times(var, weight) for var, (weight, _) in digits.items())
+    extents = {var: extent for var, (_, extent) in digits.items()}
+    sides = []
+    for access in (one, other):
+        spans = _spans(access, loop, number, extents)
+        if spans is None:
+            return False
+        known = {**extents, **{var: high + 1 for var, (low, high) in spans.items() if low == 0}}
+        index = [simplify(expand(replaced(expr, {loop.var: number})), known) for expr in access.index]
+        sides.append((index, spans))
+    (left, spans), (right, others) = sides
+    return all(
+        any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
+        for digit in extents
+    )
+
+
+def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
+    """Between which values each loop around an access goes, whatever the loops around it do."""
+    spans: Spans = {digit: (ZERO, extent - 1) for digit, extent in extents.items()}
+    for var, (low, high) in access.loops:
+        low, high = (replaced(bound, {loop.var: number}) for bound in (low, high))
+        least, most = interval(low, spans, Facts()), interval(high, spans, Facts())
+        if least is None or most is None:
+            return None
+        spans[var] = (least[0], most[1])
+    return spans
+
+
+def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]] | None:
+    """The digits of a loop's number that expressions speak of, the lowest first: what each counts for, and
+    how many values it has. None where they are no digits of one number.
+
+    f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
+    """
+    cuts: set[Expr] = set()
+    for expr in exprs:
+        for part in sympy.preorder_traversal(expr):
+            if isinstance(part, (FloorDiv, Mod)) and part.has(loop.var):
+                cuts |= _cuts(part, loop.var)
+    ordered: list[Expr] = [ONE]
+    for cut in sorted(cuts - {ONE}, key=lambda cut: (len(cut.free_symbols), sympy.default_sort_key(cut))):
+        if not _divides(ordered[-1], cut):
+            return None
+        ordered.append(cut)
+    turns = expand(loop.end - loop.begin)
+    if loop.begin != 0 and len(ordered) > 1:
+        return None
+    found: dict[Symbol, tuple[Expr, Expr]] = {}
+    for place, cut in enumerate(ordered):
+        following = ordered[place + 1] if place + 1 < len(ordered) else None
+        extent = divided(turns + cut - 1, cut) if following is None else sympy.cancel(following / cut)
+        found[loop_var(f"_digit{place}")] = (cut, extent)
+    return found
+
+
+def _cuts(part: Expr, var: Symbol) -> set[Expr]:
+    """Where a quotient or a remainder of a loop's number cuts it."""
+    inner, divisor = part.args
+    below: Expr = ONE
+    while inner != var and isinstance(inner, (FloorDiv, Mod)):
+        below = below * inner.args[1] if isinstance(inner, FloorDiv) else below
+        inner = inner.args[0]
+    step = linear(inner, var)[0]
+    if inner != var and (step != 1 or not divisor.is_Integer):
+        return set()
+    return {expand(below * divisor)}
+
+
+def _divides(one: Expr, other: Expr) -> bool:
+    ratio = sympy.cancel(other / one)
+    return bool(ratio.is_integer) and (not ratio.is_Integer or int(ratio) > 0)
+
+
+def _says(
+    digit: Symbol, digits: Mapping[Symbol, Expr], one: Expr, spans: Spans, other: Expr, others: Spans
+) -> bool:
+    """Whether two index expressions of one dimension are equal only where they have the digit in common."""
+    found, that = _coefficients(one, spans), _coefficients(other, others)
+    if found is None or that is None:
+        return False
+    own = found[0].pop(digit, ZERO)
+    if own == 0 or not same(own, that[0].pop(digit, ZERO)) or not _at_least(own, ONE):
+        return False
+    low = high = expand(found[1] - that[1])
+    steps: list[Expr] = []
+    for (coefficients, _), ranges, sign in ((found, spans, 1), (that, others, -1)):
+        for variable, step in coefficients.items():
+            if _at_least(step, own * digits[digit]):
+                steps.append(step)
+                continue
+            ends = [step * each * sign for each in ranges[variable]]
+            first, last = ends if _at_least(ends[1], ends[0]) else ends[::-1]
+            low, high = expand(low + first), expand(high + last)
+    if not _at_least(own, high + 1) or not _at_least(own, 1 - low):
+        return False
+    if not steps:
+        return True
+    whole = sympy.gcd_list(steps) if all(step.is_Integer for step in steps) else steps[0]
+    if not all(_divides(whole, step) for step in steps):
+        return False
+    reach = own * (digits[digit] - 1) + 1
+    return _at_least(whole, expand(reach + high)) and _at_least(whole, expand(reach - low))
+
+
+def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
+    """Why it is not plain in which turns of loops a stage computes which of its elements; None where it is.
+
+    Values of axes are sums of digits of loops, the smallest of which counts for 1 (TVM: quasi-affine), and a
+    condition bounds one of them.
+    """
+    for axis in stage.axes:
+        name = f"{axis.label or axis.var} = {python_text(axis.value)}"
+        if axis.kind is AxisKind.OPAQUE:
+            return f"of the axis {axis.label or axis.var} of {stage.name} nothing is known"
+        if not _is_sum_of_digits(axis.value):
+            return f"{name} of {stage.name} is no sum of digits of loops"
+        steps = [linear(axis.value, var)[0] for var in symbols_in(axis.value) & set(moving)]
+        numbers = [abs(int(step)) for step in steps if step.is_Integer and step != 0]
+        if numbers and len(numbers) == len(steps) and min(numbers) > 1:
+            return f"{name} of {stage.name} leaves out values between"
+    for condition in stage.where:
+        if not any(_bounds(condition, axis.value, moving) for axis in stage.axes):
+            return f"the condition {python_text(condition)} of {stage.name} is no bound of one axis"
+    return None
+
+
+def _is_sum_of_digits(expr: Expr) -> bool:
+    for term in sympy.Add.make_args(expand(expr)):
+        factors = [each for each in sympy.Mul.make_args(term) if not each.is_number]
+        loops_in = [each for each in factors if isinstance(each, (FloorDiv, Mod)) or each.is_Symbol]
+        if len(loops_in) < len(factors) or len(set(factors)) < len(factors):
+            return False
+        for each in loops_in:
+            if isinstance(each, (FloorDiv, Mod)) and not _is_sum_of_digits(each.args[0]):
+                return False
+    return True
+
+
+def _bounds(condition: Boolean, value: Expr, moving: Collection[Symbol]) -> bool:
+    if not isinstance(condition, Relational):
+        return False
+    gap = expand(condition.lhs - condition.rhs)
+    return any(symbols_in(expand(gap - sign * value)).isdisjoint(moving) for sign in (1, -1))

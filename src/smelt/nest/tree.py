@@ -227,6 +227,11 @@ def with_body(kernel: Kernel, body: Block) -> Kernel:
     return replace(kernel, body=body)
 
 
+def named(loop: For) -> str:
+    """What a person calls a loop."""
+    return loop.label or loop.var.name
+
+
 def trip_count(loop: For) -> Expr:
     """How often the body runs (for a vector loop: how many elements it covers)."""
     return expand(difference(loop.end, loop.begin))

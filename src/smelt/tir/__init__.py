@@ -1,9 +1,23 @@
-"""Functions of loops, modules of them, and schedules."""
+"""Functions of loops and their schedules: `PrimFunc`, `IRModule`, `Schedule`, as TVM's ``tir`` has them."""
 
-from smelt.nest.primitives import ScheduleError
-from smelt.script.module import IRModule, PrimFunc
+from smelt.script.module import GlobalVar, IRModule, PrimFunc
+from smelt.tir.errors import ScheduleError
 from smelt.tir.intrinsics import TensorIntrin
+from smelt.tir.references import BlockRV, ExprRV, LoopRV, SBlockRV
 from smelt.tir.schedule import Schedule
-from smelt.tir.trace import Trace
+from smelt.tir.trace import Instruction, Trace
 
-__all__ = ["IRModule", "PrimFunc", "Schedule", "ScheduleError", "TensorIntrin", "Trace"]
+__all__ = [
+    "BlockRV",
+    "ExprRV",
+    "GlobalVar",
+    "IRModule",
+    "Instruction",
+    "LoopRV",
+    "PrimFunc",
+    "SBlockRV",
+    "Schedule",
+    "ScheduleError",
+    "TensorIntrin",
+    "Trace",
+]

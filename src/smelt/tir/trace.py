@@ -1,228 +1,298 @@
-"""What was done to a program, as steps that can be read, kept and done again."""
+"""The record of a schedule: it prints as Python text, goes into JSON and back, and runs again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from smelt.errors import SmeltError
+from smelt.nest.primitives.common import ScheduleError
 from smelt.records import dataclass, field
+from smelt.tir.references import BlockRV, ExprRV, LoopRV, Reference
+
+DecisionProvider = Callable[["Instruction", Sequence[Any], Mapping[str, Any], Any], Any]
 
 
-class Reference:
-    """What a schedule hands out for a loop or a block: it stays the same thing through later steps."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One call of a method of a schedule: its arguments, and the references that came back."""
 
-    __slots__ = ("label",)
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.label})"
-
-
-class BlockRV(Reference):
-    """A block of a program."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    kind: str
+    args: tuple[Any, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Reference, ...] = ()
+    several: bool = False
 
 
-class LoopRV(Reference):
-    """A loop of a program."""
-
-    __slots__ = ("var",)
-
-    def __init__(self, var: Any, label: str) -> None:
-        super().__init__(label)
-        self.var = var
-
-
-class ExprRV(Reference):
-    """A number that was drawn."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: int, label: str) -> None:
-        super().__init__(label)
-        self.value = value
-
-    def __int__(self) -> int:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """``results = schedule.method(**arguments)``; ``many``: a list of them, even where there is one."""
-
-    method: str
-    arguments: Mapping[str, Any]
-    results: tuple[Reference, ...] = ()
-    many: bool = False
-    decision: Any = None
-
-
-@dataclass(slots=True)
 class Trace:
-    """The steps of a schedule, in order. Its text is a Python program."""
+    """What was done to a schedule, in order, and what was drawn on the way.
 
-    steps: list[Step] = field(default_factory=list)
+    ``str(trace)`` is a Python function that does it again; so does ``trace.apply_to_schedule``.
+    """
 
-    @property
-    def insts(self) -> list[Step]:
-        return list(self.steps)
+    def __init__(
+        self, insts: Sequence[Instruction] = (), decisions: Mapping[Instruction, Any] | None = None
+    ) -> None:
+        self.insts = list(insts)
+        self.decisions: dict[Instruction, Any] = dict(decisions or {})
 
-    def append(self, step: Step) -> None:
-        self.steps.append(step)
+    def get_decision(self, inst: Instruction) -> Any:
+        return self.decisions.get(inst)
+
+    def append(self, inst: Instruction, decision: Any = None) -> None:
+        self.insts.append(inst)
+        if decision is not None:
+            self.decisions[inst] = decision
+
+    def pop(self) -> Instruction | None:
+        """Take the last step away."""
+        if not self.insts:
+            return None
+        self.decisions.pop(self.insts[-1], None)
+        return self.insts.pop()
+
+    def copy(self) -> Trace:
+        return Trace(self.insts, self.decisions)
+
+    def with_decision(self, inst: Instruction, decision: Any, remove_postproc: bool = False) -> Trace:
+        """The trace in which something else was drawn."""
+        kept = self._kept(remove_postproc)
+        known = {each: value for each, value in self.decisions.items() if each in kept}
+        return Trace(kept, {**known, inst: decision})
+
+    def _kept(self, remove_postproc: bool) -> list[Instruction]:
+        for number, inst in enumerate(self.insts):
+            if remove_postproc and inst.kind == "enter_postproc":
+                return self.insts[:number]
+        return list(self.insts)
+
+    def simplified(self, remove_postproc: bool) -> Trace:
+        """Without steps that only looked something up that nothing used."""
+        kept: list[Instruction] = []
+        used: set[int] = set()
+        for inst in reversed(self._kept(remove_postproc)):
+            if inst.kind in LOOKUPS and used.isdisjoint(map(id, inst.outputs)):
+                continue
+            used |= {id(each) for each in _references((inst.args, dict(inst.given)))}
+            kept.append(inst)
+        kept.reverse()
+        return Trace(kept, {each: value for each, value in self.decisions.items() if each in kept})
+
+    # -- running it again --------------------------------------------------------------------------------
 
     def apply_to_schedule(
-        self, sch: Any, remove_postproc: bool = False, decision_provider: Any = None
+        self, sch: Any, remove_postproc: bool = False, decision_provider: DecisionProvider | None = None
     ) -> None:
-        """Do all steps again, on another schedule."""
-        del remove_postproc, decision_provider
-        known: dict[int, Reference] = {}
-        for step in self.steps:
-            arguments = {key: _moved(value, known) for key, value in step.arguments.items()}
-            if step.decision is not None:
-                arguments["decision"] = step.decision
-            made = _done(sch, step.method, arguments)
-            results = [made] if isinstance(made, Reference) else list(made or ())
-            for old, new in zip(step.results, results):
-                known[id(old)] = new
+        """Do to a schedule what was done to the one that this is the trace of.
 
-    def as_python(self) -> list[str]:
-        """One line for each step."""
+        Raises:
+            ScheduleError: a step cannot be done to this one.
+        """
+        meant: dict[int, Any] = {}
+        for inst in self._kept(remove_postproc):
+            args = _mapped(inst.args, meant)
+            given = _mapped(dict(inst.given), meant)
+            decision = self.decisions.get(inst)
+            if decision_provider is not None and inst.kind in SAMPLES:
+                decision = decision_provider(inst, args, given, decision)
+            if decision is not None:
+                given["decision"] = decision
+            _run(sch, inst.kind, args, given, inst.outputs, meant)
+
+    # -- text --------------------------------------------------------------------------------------------
+
+    def as_python(self, remove_postproc: bool = False) -> list[str]:
+        """The steps as lines of Python, on a schedule called ``sch``."""
         names = _Names()
-        return [_line(step, names) for step in self.steps]
+        return [self._line(inst, names, self.decisions.get(inst)) for inst in self._kept(remove_postproc)]
+
+    @staticmethod
+    def _line(inst: Instruction, names: _Names, decision: Any) -> str:
+        given = dict(inst.given)
+        if decision is not None:
+            given["decision"] = decision
+        shown = [names.text(arg) for arg in inst.args]
+        shown += [f"{key}={names.text(value)}" for key, value in given.items()]
+        made = ", ".join(names.new(each) for each in inst.outputs)
+        if inst.several and len(inst.outputs) == 1:
+            made += ","
+        return f"{f'{made} = ' if made else ''}sch.{inst.kind}({', '.join(shown)})"
 
     def program(self, name: str = "schedule") -> str:
-        """A Python function of the schedule that does it all."""
+        """A Python function of a schedule that does it all again."""
         lines = self.as_python() or ["pass"]
         return "\n".join([f"def {name}(sch):", *(f"    {line}" for line in lines)]) + "\n"
 
     def __str__(self) -> str:
-        return "# from smelt import tir\n" + self.program("apply_trace").replace(
-            "(sch):", "(sch: tir.Schedule) -> None:"
-        )
+        lines = self.as_python() or ["pass"]
+        head = ["# from smelt import tir", "def apply_trace(sch: tir.Schedule) -> None:"]
+        return "\n".join([*head, *("  " + line for line in lines)])
 
-    def show(self, **options: Any) -> None:
-        """Print the program."""
-        del options
+    def show(self, **ignored: Any) -> None:
+        """Print the text."""
+        del ignored
         print(self)
 
-    def as_json(self) -> str:
-        """The steps as JSON text; `from_json` reads it."""
-        names = _Names()
-        return json.dumps([_as_data(step, names) for step in self.steps])
+    # -- JSON --------------------------------------------------------------------------------------------
+
+    def as_json(self, remove_postproc: bool = False) -> list[Any]:
+        """Steps and decisions as what JSON can hold; references are names after a ``$``.
+
+        Raises:
+            ScheduleError: SM1009, an argument that JSON cannot hold.
+        """
+        names, steps, decisions = _Names(), [], []
+        for number, inst in enumerate(self._kept(remove_postproc)):
+            args = [names.plain(arg) for arg in inst.args]
+            given = {key: names.plain(value) for key, value in inst.given.items()}
+            made = [names.new(each) for each in inst.outputs]
+            steps.append([inst.kind, args, given, made])
+            if inst in self.decisions:
+                decisions.append([number, self.decisions[inst]])
+        try:
+            found: list[Any] = json.loads(json.dumps([steps, decisions]))
+        except TypeError as error:
+            why = f"JSON cannot hold it: {error}"
+            raise ScheduleError("trace.as_json()", why, code="SM1009", remedy="as_python()") from error
+        return found
 
     @staticmethod
-    def apply_json_to_schedule(text: str, sch: Any) -> None:
-        """Do the steps of a JSON text on a schedule."""
+    def apply_json_to_schedule(json_obj: Any, sch: Any) -> None:
+        """Do to a schedule what the JSON of `as_json` says.
+
+        Raises:
+            ScheduleError: SM1009, it is no trace; or a step cannot be done.
+        """
+        try:
+            steps, decided = json.loads(json_obj) if isinstance(json_obj, str) else json_obj
+            decisions = dict(decided)
+            parsed = [(str(kind), list(args), dict(given), list(made)) for kind, args, given, made in steps]
+        except (TypeError, ValueError) as error:
+            raise ScheduleError("apply_json_to_schedule", "this is no trace", code="SM1009") from error
         known: dict[str, Any] = {}
-        for each in json.loads(text):
-            arguments = {key: _from_data(value, known) for key, value in each["arguments"].items()}
-            made = _done(sch, each["method"], arguments)
-            results = [made] if isinstance(made, Reference) else list(made or ())
-            known.update(zip(each["results"], results))
+        for number, (kind, args, given, made) in enumerate(parsed):
+            if number in decisions:
+                given["decision"] = decisions[number]
+            found = _call(sch, kind, _named(args, known), _named(given, known))
+            results = found if isinstance(found, (list, tuple)) else [found]
+            known.update(zip(made, results))
 
-    def __len__(self) -> int:
-        return len(self.steps)
 
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.steps)
+LOOKUPS = {
+    "get_block",
+    "get_loops",
+    "get_child_blocks",
+    "get_producers",
+    "get_consumers",
+    "get_output_blocks",
+}
+SAMPLES = {
+    "sample_categorical",
+    "sample_perfect_tile",
+    "sample_partitioned_tile",
+    "sample_compute_location",
+}
+
+
+def _run(
+    sch: Any,
+    kind: str,
+    args: Sequence[Any],
+    given: Mapping[str, Any],
+    outputs: Sequence[Reference],
+    meant: dict[int, Any],
+) -> None:
+    found = _call(sch, kind, args, given)
+    results = list(found) if isinstance(found, (list, tuple)) else [found] if outputs else []
+    if len(results) != len(outputs):
+        why = f"it gives {len(results)} references, the trace has {len(outputs)}"
+        raise ScheduleError(f"apply_to_schedule: {kind}", why, code="SM1009")
+    meant.update({id(old): new for old, new in zip(outputs, results)})
+
+
+def _call(sch: Any, kind: str, args: Sequence[Any], given: Mapping[str, Any]) -> Any:
+    method = None if kind.startswith("_") else getattr(type(sch), kind, None)
+    if method is None:
+        raise ScheduleError("apply_to_schedule", f"a schedule has no method {kind}", code="SM1009")
+    return method(sch, *args, **given)
+
+
+def _references(value: Any) -> list[Reference]:
+    if isinstance(value, Reference):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [found for each in value for found in _references(each)]
+    if isinstance(value, dict):
+        return [found for each in value.values() for found in _references(each)]
+    return []
+
+
+def _mapped(value: Any, meant: Mapping[int, Any]) -> Any:
+    """An argument with the references of the other schedule."""
+    if isinstance(value, Reference):
+        if id(value) not in meant:
+            raise ScheduleError("apply_to_schedule", f"no step before made {value!r}", code="SM1009")
+        return meant[id(value)]
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(each, meant) for each in value)
+    if isinstance(value, dict):
+        return {key: _mapped(each, meant) for key, each in value.items()}
+    return value
+
+
+def _named(value: Any, known: Mapping[str, Any]) -> Any:
+    """An argument of JSON with references for names."""
+    if isinstance(value, str) and value.startswith("$"):
+        return known.get(value[1:], value) if value[1:] in known else value[1:]
+    if isinstance(value, list):
+        return [_named(each, known) for each in value]
+    if isinstance(value, dict):
+        return {key: _named(each, known) for key, each in value.items()}
+    return value
 
 
 class _Names:
-    """A name for each reference, made of what it is called."""
+    """Python names for references: what they are of, where that is free."""
 
     def __init__(self) -> None:
-        self.found: dict[int, str] = {}
-        self.taken = {"sch"}
+        self.names: dict[int, str] = {}
+        self.used = {"sch"}
 
-    def __call__(self, reference: Reference) -> str:
-        if id(reference) not in self.found:
-            label = "".join(c if c.isalnum() else "_" for c in reference.label) or "x"
-            label = label if label.isidentifier() else f"x{label}"
-            name, number = label, 0
-            while name in self.taken:
-                number += 1
-                name = f"{label}_{number}"
-            self.taken.add(name)
-            self.found[id(reference)] = name
-        return self.found[id(reference)]
+    def new(self, reference: Reference) -> str:
+        name = re.sub(r"\W", "_", reference.hint)
+        if not name or name[0].isdigit() or keyword.iskeyword(name):
+            name = f"{reference.prefix}{len(self.names)}"
+        base, number = name, 0
+        while name in self.used:
+            number += 1
+            name = f"{base}_{number}"
+        self.used.add(name)
+        self.names[id(reference)] = name
+        return name
 
-
-_PLAIN = {"name", "block", "loop", "factors", "target", "block_or_loop", "ann_key", "ann_val"}
-_STAR = {"fuse": "loops", "reorder": "ordered_loops"}
-
-
-def _done(sch: Any, method: str, arguments: dict[str, Any]) -> Any:
-    """Call a method; what it takes one after another comes so."""
-    several = arguments.pop(_STAR[method]) if method in _STAR else ()
-    return getattr(sch, method)(*several, **arguments)
-
-
-def _line(step: Step, names: _Names) -> str:
-    star = _STAR.get(step.method)
-    parts = []
-    for number, (key, value) in enumerate(step.arguments.items()):
-        if key == star:
-            parts += [_text(each, names) for each in value]
-        elif number == 0 or key == "loop":
-            parts.append(_text(value, names))
-        else:
-            parts.append(f"{key}={_text(value, names)}")
-    if step.decision is not None:
-        parts.append(f"decision={step.decision!r}")
-    call = f"sch.{step.method}({', '.join(parts)})"
-    if not step.results:
-        return call
-    made = ", ".join(names(each) for each in step.results)
-    return f"{made}{',' if step.many and len(step.results) == 1 else ''} = {call}"
-
-
-def _text(value: Any, names: _Names) -> str:
-    if isinstance(value, Reference):
-        return names(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_text(each, names) for each in value)}]"
-    return repr(value)
-
-
-def _moved(value: Any, known: Mapping[int, Reference]) -> Any:
-    if isinstance(value, Reference):
-        return known.get(id(value), value)
-    if isinstance(value, (list, tuple)):
-        return [_moved(each, known) for each in value]
-    return value
-
-
-def _as_data(step: Step, names: _Names) -> dict[str, Any]:
-    def data(value: Any) -> Any:
+    def text(self, value: Any) -> str:
         if isinstance(value, Reference):
-            return {"reference": names(value)}
+            return self.names.get(id(value)) or self.new(value)
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.text, value))}]"
+        if isinstance(value, tuple):
+            return f"({', '.join(map(self.text, value))}{',' if len(value) == 1 else ''})"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{key!r}: {self.text(each)}' for key, each in value.items())}}}"
+        return repr(value)
+
+    def plain(self, value: Any) -> Any:
+        if isinstance(value, Reference):
+            return f"${self.text(value)}"
+        if isinstance(value, str):
+            return f"${value}" if value.startswith("$") else value
         if isinstance(value, (list, tuple)):
-            return [data(each) for each in value]
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        raise SmeltError("SM1010", f"a trace with {type(value).__name__} {value} has no JSON text")
-
-    arguments = {key: data(value) for key, value in step.arguments.items()}
-    if step.decision is not None:
-        arguments["decision"] = data(step.decision)
-    return {"method": step.method, "arguments": arguments, "results": [names(each) for each in step.results]}
+            return [self.plain(each) for each in value]
+        if isinstance(value, dict):
+            return {key: self.plain(each) for key, each in value.items()}
+        return value
 
 
-def _from_data(value: Any, known: Mapping[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return known[value["reference"]]
-    if isinstance(value, list):
-        return [_from_data(each, known) for each in value]
-    return value
-
-
-__all__ = ["BlockRV", "ExprRV", "LoopRV", "Reference", "Step", "Trace"]
+__all__ = ["BlockRV", "ExprRV", "Instruction", "LoopRV", "Trace"]

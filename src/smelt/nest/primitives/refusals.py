@@ -6,6 +6,7 @@ from smelt.errors import SmeltError
 from smelt.nest.ir import For, Kernel, Stage
 from smelt.nest.primitives import ScheduleError
 from smelt.nest.scopes import Place, place_of, place_of_stage
+from smelt.nest.tree import named as named
 
 
 class Refused(ScheduleError):  # noqa: N818
@@ -13,11 +14,6 @@ class Refused(ScheduleError):  # noqa: N818
 
     def __init__(self, code: str, what: str, why: str, remedy: str | None = None) -> None:
         SmeltError.__init__(self, code, f"{what}: {why}", remedy=remedy)
-
-
-def named(loop: For) -> str:
-    """What a person calls a loop."""
-    return loop.label or loop.var.name
 
 
 def stage_place(kernel: Kernel, name: str, what: str) -> Place:

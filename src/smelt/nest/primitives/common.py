@@ -1,0 +1,177 @@
+"""What all primitives share: how they refuse, and how they find what they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import sympy
+from sympy import Expr, Symbol
+
+from smelt.errors import SmeltError
+from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
+from smelt.nest.scopes import Place, place_of, place_of_stage
+from smelt.nest.tree import loops, map_exprs, named, replace_loop, stages, with_body
+from smelt.records import replace
+from smelt.symbolic import loop_var
+from smelt.symbolic.text import python_text
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+MOST_LINES = 24
+"""Lines of a nest that an error shows."""
+
+Mark: TypeAlias = Symbol | str | None
+"""What a line of an excerpt is marked for: the loop over a variable, or the stage of a name."""
+
+
+class ScheduleError(SmeltError):
+    """A primitive was asked for something that would change results, or that makes no sense.
+
+    The first line says what was asked for, of which stage, and why it cannot be; then come the remedy and the
+    nest, with the loop or stage that is in the way marked.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        why: str,
+        *,
+        code: str = "SM1003",
+        remedy: str | None = None,
+        kernel: Kernel | None = None,
+        mark: Mark = None,
+    ) -> None:
+        super().__init__(code, f"{what}: {why}", remedy=remedy)
+        self.why = why
+        self.excerpt = "" if kernel is None else excerpt(kernel, mark)
+        if self.excerpt:
+            self.args = (f"{self}\n{self.excerpt}",)
+
+
+def refused(
+    kernel: Kernel, method: str, mark: Mark, why: str, *, code: str = "SM1003", remedy: str | None = None
+) -> ScheduleError:
+    """The error of a method that was asked for a loop or a stage, in the user's words."""
+    return ScheduleError(asked(kernel, method, mark), why, code=code, remedy=remedy, kernel=kernel, mark=mark)
+
+
+def asked(kernel: Kernel, method: str, mark: Mark) -> str:
+    """``parallel(k) of matmul``: a method, the loop or stage that it was given, and the stage concerned."""
+    if not isinstance(mark, Symbol):
+        return f"{method} of {mark}" if mark else method
+    place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == mark)
+    if place is None:
+        return f"{method}({mark})"
+    inside = stages(Block((place.stmt,)))
+    return f"{method}({label_of(kernel, mark)})" + (f" of {inside[0].name}" if inside else "")
+
+
+def excerpt(kernel: Kernel, mark: Mark) -> str:
+    """The loops and stages of the nest that holds what is marked, one a line; ``>`` stands before that."""
+    nest = next((stmt for stmt in kernel.body.stmts if _holds(stmt, mark)), None)
+    if nest is None:
+        return ""
+    lines = list(_lines(nest, mark, 0))
+    at = next((n for n, line in enumerate(lines) if line.startswith(">")), 0)
+    first = max(0, min(at - MOST_LINES // 2, len(lines) - MOST_LINES))
+    return "\n".join(lines[first : first + MOST_LINES])
+
+
+def _holds(stmt: Stmt, mark: Mark) -> bool:
+    block = Block((stmt,))
+    found = (
+        [loop.var for loop in loops(block)] if isinstance(mark, Symbol) else [s.name for s in stages(block)]
+    )
+    return mark in found
+
+
+def _lines(stmt: Stmt, mark: Mark, depth: int) -> Iterable[str]:
+    text, inner = "", tuple[Block, ...]()
+    if isinstance(stmt, For):
+        begin = "" if stmt.begin == 0 else f"{python_text(stmt.begin)}, "
+        kind = "range" if stmt.kind is LoopKind.SERIAL else stmt.kind.value
+        text, inner = f"for {named(stmt)} in {kind}({begin}{python_text(stmt.end)}):", (stmt.body,)
+    elif isinstance(stmt, Stage):
+        text, inner = f"stage {stmt.name}", (stmt.body,)
+    elif isinstance(stmt, Guard):
+        text, inner = f"if {python_text(stmt.condition)}:", (stmt.body,)
+    if not text:
+        return
+    here = mark is not None and mark in (getattr(stmt, "var", None), getattr(stmt, "name", None))
+    line = f"{'> ' if here else '  '}{'  ' * depth}{text}"
+    yield f"{line}  ← here" if here else line
+    for block in inner:
+        for each in block.stmts:
+            yield from _lines(each, mark, depth + 1)
+
+
+def label_of(kernel: Kernel, var: Symbol) -> str:
+    """What a person calls the loop over a variable."""
+    return next((named(loop) for loop in loops(kernel.body) if loop.var == var), var.name)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed("ijk"), listed("i")
+    ('i, j and k', 'i')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
+    """A loop and where it is.
+
+    Raises:
+        ScheduleError: SM1002, there is none over that variable.
+    """
+    place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == var)
+    if place is None:
+        raise ScheduleError(f"{method}({var})", "there is no such loop", code="SM1002")
+    assert isinstance(place.stmt, For)
+    return place.stmt, place
+
+
+def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
+    """A stage and where it is.
+
+    Raises:
+        ScheduleError: SM1002, there is none of that name.
+    """
+    place = place_of_stage(kernel, name)
+    if place is None:
+        raise ScheduleError(f"{method} of {name}", "there is no such stage", code="SM1002")
+    assert isinstance(place.stmt, Stage)
+    return place.stmt, place
+
+
+def fresh_var(kernel: Kernel) -> Symbol:
+    """A loop variable that the kernel does not use yet."""
+    used = {loop.var.name for loop in loops(kernel.body)}
+    number = len(used)
+    while f"i{number}" in used:
+        number += 1
+    return loop_var(f"i{number}")
+
+
+def inner_loop(loop: For) -> For | None:
+    """The loop that is the whole body of ``loop``, where the two are perfectly nested."""
+    return loop.body.stmts[0] if len(loop.body.stmts) == 1 and isinstance(loop.body.stmts[0], For) else None
+
+
+def exprs_of(block: Block) -> list[Expr]:
+    """Every index expression of a block."""
+    found: list[Expr] = []
+
+    def keep(expr: Expr) -> Expr:
+        found.append(expr)
+        return expr
+
+    map_exprs(block, keep)
+    return found
+
+
+def with_kind(kernel: Kernel, var: Symbol, kind: LoopKind) -> Kernel:
+    return with_body(kernel, replace_loop(kernel.body, var, lambda loop: (replace(loop, kind=kind),)))

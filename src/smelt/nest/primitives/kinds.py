@@ -1,0 +1,374 @@
+"""Primitives that say how a loop runs: on threads, in lanes, unrolled, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sympy import Expr, Symbol
+
+from smelt.nest.dependence import carried_updates, conflict, reduced_over
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    AxisKind,
+    Block,
+    Carry,
+    For,
+    Kernel,
+    Let,
+    LoopKind,
+    Masked,
+    Prefetch,
+    SortRow,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+)
+from smelt.nest.primitives.common import ScheduleError, exprs_of, loop_place, refused, stage_place
+from smelt.nest.primitives.compact import compact
+from smelt.nest.scopes import members, place_of
+from smelt.nest.stages import dissolve
+from smelt.nest.tree import (
+    find,
+    local_buffers,
+    loops,
+    named,
+    replace_loop,
+    rewritten,
+    stages,
+    substitute,
+    trip_count,
+    walk,
+    with_body,
+)
+from smelt.records import replace
+
+MOST_JAMMED = 64
+"""Turns that may run side by side: no machine has more registers."""
+
+MOST_UNROLLED = 256
+
+THREADS = (
+    *(f"{kind}.{way}" for kind in ("blockIdx", "threadIdx", "vthread") for way in "xyz"),
+    "vthread",
+)
+
+
+def parallelize(kernel: Kernel, var: Symbol) -> Kernel:
+    """Run the turns of a loop on a thread team.
+
+    for i0: A   →   parallel for i0: A
+
+    Raises:
+        ScheduleError: SM1005, turns write what others read or write, or add to one accumulator; SM1006, the
+            loop is reduced over.
+    """
+    loop, _ = loop_place(kernel, var, "parallel")
+    why = not_parallel(loop, _own(kernel, loop))
+    if why is not None:
+        raise _dependent(kernel, "parallel", loop, why)
+    return _set(kernel, loop, kind=LoopKind.PARALLEL)
+
+
+def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None:
+    """Why a loop's turns cannot run at the same time; None where they can. ``private``: the memory that each
+    turn has for itself.
+    """
+    carried = carried_updates(loop)
+    if carried:
+        return f"turns of {named(loop)} add to the accumulator {carried[0].acc}"
+    return conflict(loop, private)
+
+
+def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1) -> Kernel:
+    """Compute ``lanes`` turns of a loop at once; loops inside it run with all lanes in step. How many, where
+    that is 1, is left to the target.
+
+    for i0 in n: A   →   vector(16) for i0 in n: A
+
+    Raises:
+        ScheduleError: SM1005, turns depend on each other other than through accumulators, an inner bound
+            depends on the loop, or an inner loop is parallel or vector already; SM1006, a stage reduces over
+            the loop.
+    """
+    loop, _ = loop_place(kernel, var, "vectorize")
+    why = not_vector(loop, _own(kernel, loop))
+    if why is not None:
+        raise _dependent(kernel, "vectorize", loop, why)
+    return _set(kernel, loop, kind=LoopKind.VECTOR, step=lanes)
+
+
+def _own(kernel: Kernel, loop: For) -> frozenset[str]:
+    """The memory that each turn of a loop can have for itself: it reads only what it has written."""
+    if not stages(loop.body):
+        return frozenset()
+    inside = find(compact(dissolve(kernel)).body, loop.var)
+    return frozenset(local_buffers(inside.body))
+
+
+def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:
+    """The loop with other fields. That the turns of stages are independent has been shown then."""
+    shown = bool(stages(loop.body))
+    made = replace(loop, **fields, independent=loop.independent or shown)
+    return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: (made,)))
+
+
+def _dependent(kernel: Kernel, method: str, loop: For, why: str) -> ScheduleError:
+    """The error of turns that cannot run at the same time, with what else there is to do."""
+    if reduced_over(loop) is None:
+        return refused(kernel, method, loop.var, why, code="SM1005")
+    (stage,) = [each for each in members(loop.body) if _reduces(each, loop)][:1]
+    others = _others(kernel, stage)
+    free = f", or {method} one of {', '.join(others)}" if others else ""
+    remedy = f"rfactor({named(loop)}) first{free}"
+    return refused(kernel, method, loop.var, why, code="SM1006", remedy=remedy)
+
+
+def _reduces(stage: Stage, loop: For) -> bool:
+    return any(axis.kind is AxisKind.REDUCE and axis.value.has(loop.var) for axis in stage.axes)
+
+
+def _others(kernel: Kernel, stage: Stage) -> list[str]:
+    """The loops around a stage that it does not reduce over."""
+    place = place_of(kernel.body, lambda stmt: stmt is stage)
+    return [] if place is None else [named(each) for each in place.loops if not _reduces(stage, each)]
+
+
+def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
+    """Why a loop's turns cannot be lanes of one vector; None where they can. ``private``: as for
+    `not_parallel`.
+    """
+    for inner in loops(loop.body):
+        if inner.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
+            return f"the loop over {named(inner)} inside is {inner.kind.value}"
+        if inner.begin.has(loop.var) or inner.end.has(loop.var):
+            return f"the bounds of {named(inner)} depend on {named(loop)}"
+    if any(isinstance(stmt, Alloc) for stmt in walk(loop.body)):
+        return "the loop holds scratch memory of its own"
+    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
+        return "the loop sorts rows"
+    if any(update.merge for update in carried_updates(loop)):
+        return "the loop merges accumulators"
+    return conflict(loop, private)
+
+
+def unroll(kernel: Kernel, var: Symbol) -> Kernel:
+    """Print the turns of a loop one after another (its extent must be a small number).
+
+    for i0 in 4: A   →   unroll for i0 in 4: A
+
+    Raises:
+        ScheduleError: SM1008, the extent is no number, or too large.
+    """
+    loop, _ = loop_place(kernel, var, "unroll")
+    turns = trip_count(loop)
+    if not turns.is_Integer or int(turns) > MOST_UNROLLED:
+        raise refused(kernel, "unroll", var, f"{turns} turns", code="SM1008", remedy="split the loop first")
+    made = replace(loop, kind=LoopKind.UNROLL, thread=None)
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
+
+
+def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
+    """Say which index of a GPU's threads the turns of a loop are.
+
+    for i: A   →   for i on blockIdx.x: A
+
+    The threads of a block (``threadIdx``) may add to one element: a reduction between threads.
+
+    Raises:
+        ScheduleError: SM1008, no such index; SM1005 and SM1006 as `parallelize`.
+    """
+    loop, _ = loop_place(kernel, var, "bind")
+    if thread not in THREADS:
+        why = f"there is no thread index {thread!r}"
+        raise refused(kernel, "bind", var, why, code="SM1008", remedy=f"one of {', '.join(THREADS)}")
+    between = thread.startswith(("threadIdx", "vthread"))
+    why_not = None if between and reduced_over(loop) is not None else not_parallel(loop, _own(kernel, loop))
+    if why_not is not None:
+        raise _dependent(kernel, "bind", loop, why_not)
+    made = replace(loop, kind=LoopKind.SERIAL, thread=thread)
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
+
+
+def annotate(kernel: Kernel, target: Symbol | str, key: str, value: Any) -> Kernel:
+    """Write something beside a loop or a stage; it changes nothing.
+
+    for i: A   →   for i, annotations={key: value}: A
+
+    Raises:
+        ScheduleError: SM1008, there is a note of that name.
+    """
+    notes = dict(_notes(kernel, target, "annotate"))
+    if key in notes:
+        why = f"there is a note {key!r} already: {notes[key]!r}"
+        raise refused(kernel, "annotate", target, why, code="SM1008", remedy=f"unannotate {key!r} first")
+    return _with_notes(kernel, target, {**notes, key: value})
+
+
+def unannotate(kernel: Kernel, target: Symbol | str, key: str) -> Kernel:
+    """Take a note away from a loop or a stage.
+
+    for i, annotations={key: value}: A   →   for i: A
+
+    Raises:
+        ScheduleError: SM1008, there is no note of that name.
+    """
+    notes = dict(_notes(kernel, target, "unannotate"))
+    if key not in notes:
+        raise refused(kernel, "unannotate", target, f"there is no note {key!r}", code="SM1008")
+    del notes[key]
+    return _with_notes(kernel, target, notes)
+
+
+def _notes(kernel: Kernel, target: Symbol | str, method: str) -> tuple[tuple[str, Any], ...]:
+    if isinstance(target, Symbol):
+        return loop_place(kernel, target, method)[0].notes
+    return stage_place(kernel, target, method)[0].notes
+
+
+def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) -> Kernel:
+    def changed(stmt: Stmt) -> list[Stmt] | None:
+        if (isinstance(stmt, For) and stmt.var == target) or (
+            isinstance(stmt, Stage) and stmt.name == target
+        ):
+            return [replace(stmt, notes=tuple(notes.items()))]
+        return None
+
+    return with_body(kernel, rewritten(kernel.body, changed))
+
+
+def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
+    """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
+
+    for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
+
+    What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
+    turn has accumulators of its own. ``stores_last``: every turn computes what it stores before any of them
+    stores, as a tile that is turned in registers wants it; no loops inside then.
+
+    Raises:
+        ScheduleError: more than 64 turns, turns that depend on each other, or inner bounds that vary.
+    """
+    loop = find(kernel.body, var)
+    why = not_jammed(loop) or not_parallel(loop)
+    if why is not None:
+        raise ScheduleError(f"jam({var})", why)
+    body = side_by_side(loop)
+    if stores_last:
+        if any(isinstance(stmt, For) for stmt in body.stmts):
+            raise ScheduleError(
+                f"jam({var})", "there are loops inside, between which stores have their place"
+            )
+        body = Block(tuple(sorted(body.stmts, key=lambda stmt: isinstance(stmt, Store))))
+    return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
+
+
+def not_jammed(loop: For) -> str | None:
+    """Why the turns of a loop cannot run side by side, whether they depend on each other or not; None where
+    they can.
+    """
+    turns = trip_count(loop)
+    if not turns.is_Integer or int(turns) > MOST_JAMMED:
+        return f"{turns} turns"
+    for inner in loops(loop.body):
+        if inner.begin.has(loop.var) or inner.end.has(loop.var):
+            return f"the bounds of {named(inner)} depend on {named(loop)}"
+    for stmt in walk(loop.body):
+        if isinstance(stmt, (Alloc, SortRow)) or (isinstance(stmt, Masked) and loops(stmt.body)):
+            return "the loop holds scratch memory, sorts or masked loops"
+    return None
+
+
+def side_by_side(loop: For) -> Block:
+    """What runs in place of a loop whose turns `jam` runs side by side, and of JAM loops in it."""
+    values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
+    return _jammed(without_jams(loop.body), loop.var, values, set())
+
+
+def without_jams(block: Block) -> Block:
+    """The block, with what runs in place of its JAM loops.
+
+    >>> import torch
+    >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
+    >>> load = Let("v", torch.float32, "load", ("x", (4 * i + k,)))
+    >>> inner = For(k, sympy.Integer(0), n, Block((load,)))
+    >>> loop = For(i, sympy.Integer(0), sympy.Integer(2), Block((inner,)), LoopKind.JAM)
+    >>> [(stmt.name, stmt.args[1]) for stmt in walk(without_jams(Block((loop,)))) if isinstance(stmt, Let)]
+    [('v_0', (k,)), ('v_1', (k + 4,))]
+    """
+    if not any(isinstance(stmt, For) for stmt in block.stmts):
+        return block
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, For) and stmt.kind is LoopKind.JAM:
+            stmts += side_by_side(stmt).stmts
+        elif isinstance(stmt, For):
+            stmts.append(replace(stmt, body=without_jams(stmt.body)))
+        else:
+            stmts.append(stmt)
+    return Block(tuple(stmts))
+
+
+def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:
+    """``varying``: the names that differ from turn to turn; they get a number behind them.
+
+    Between inner loops, what all turns share comes first, then one turn after the other: few values live at
+    the same time.
+    """
+    stmts: list[Stmt] = []
+    together: list[Stmt] = []
+
+    def flush() -> None:
+        for turn, value in enumerate(values):
+            names = {name: f"{name}_{turn}" for name in varying}
+            stmts.extend(_renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
+        together.clear()
+
+    for stmt in block.stmts:
+        if isinstance(stmt, For):
+            flush()
+            stmts.append(replace(stmt, body=_jammed(stmt.body, var, values, varying)))
+        elif _same_in_all(stmt, var, varying):
+            stmts.append(stmt)
+        else:
+            made = (Let, Carry, Accumulate, Masked)
+            varying.update(each.name for each in walk(Block((stmt,))) if isinstance(each, made))
+            together.append(stmt)
+    flush()
+    return Block(tuple(stmts))
+
+
+def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
+    """Whether a statement does the same in all turns: gives one value, prefetches one element."""
+    if isinstance(stmt, Let):
+        if stmt.op == "read" or stmt.index is not None:
+            return False
+        if any(isinstance(arg, str) and arg in varying for arg in stmt.args):
+            return False
+    elif not isinstance(stmt, Prefetch):
+        return False
+    return not any(expr.has(var) for expr in exprs_of(Block((stmt,))))
+
+
+def _renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+    """The statement with other names for values, carries and accumulators."""
+    if isinstance(stmt, Let):
+        args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in stmt.args)
+        return replace(stmt, name=names.get(stmt.name, stmt.name), args=args)
+    if isinstance(stmt, Store):
+        return replace(stmt, value=names.get(stmt.value, stmt.value))
+    if isinstance(stmt, Masked):
+        body = Block(tuple(_renamed(inner, names) for inner in stmt.body.stmts))
+        mask, result = (names.get(each, each) for each in (stmt.mask, stmt.result))
+        return replace(stmt, name=names[stmt.name], mask=mask, body=body, result=result)
+    if isinstance(stmt, (Carry, Accumulate)):
+        return replace(stmt, name=names[stmt.name])
+    if isinstance(stmt, Advance):
+        return replace(stmt, carry=names.get(stmt.carry, stmt.carry), value=names.get(stmt.value, stmt.value))
+    if isinstance(stmt, Prefetch):
+        return stmt
+    assert isinstance(stmt, Update)
+    return replace(stmt, acc=names.get(stmt.acc, stmt.acc), value=names.get(stmt.value, stmt.value))

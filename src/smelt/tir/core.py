@@ -1,0 +1,376 @@
+"""The heart of a schedule: functions, what references mean, and the record of what was done.
+
+The methods that people call are in `smelt.tir.loops` and `smelt.tir.places`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sympy import Expr, Symbol
+
+from smelt.nest.ir import For, Kernel, Stage
+from smelt.nest.primitives.common import ScheduleError
+from smelt.nest.scopes import consumers, members, place_of, place_of_stage, producers, writes
+from smelt.nest.tree import blocks_of, loops, named, stages, walk
+from smelt.records import dataclass, replace
+from smelt.script.module import GlobalVar, IRModule, PrimFunc
+from smelt.tir.check import check_step
+from smelt.tir.errors import unknown
+from smelt.tir.references import BlockRV, BlockView, ExprRV, LoopRV, LoopView, Reference
+from smelt.tir.trace import Instruction, Trace
+
+ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a reference stands for: a function, and in it a loop's variable or a stage's name; or a number."""
+
+    function: str
+    what: Symbol | str | int
+    label: str
+
+
+class Core:
+    """Functions under schedule, references to what is in them, and the trace."""
+
+    def __init__(self, mod: PrimFunc | IRModule, check: bool, seed: int | None) -> None:
+        if isinstance(mod, PrimFunc):
+            mod = IRModule({"main": mod})
+        self._functions: dict[str, Any] = {var.name_hint: function for var, function in mod.items()}
+        self._attrs = dict(mod.attrs)
+        self._check = check
+        self._meanings: dict[Reference, _Meaning] = {}
+        self._gone: dict[Reference, str] = {}
+        self._random = random.Random(seed)
+        self._trace = Trace()
+        self._working_on: str | None = None
+        ours = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
+        if "main" in ours or len(ours) == 1:
+            self._working_on = "main" if "main" in ours else ours[0]
+
+    # -- functions ---------------------------------------------------------------------------------------
+
+    @property
+    def mod(self) -> IRModule:
+        """The module as it is at the moment."""
+        return IRModule(self._functions, self._attrs)
+
+    @property
+    def func(self) -> PrimFunc:
+        """The function that is worked on, as it is at the moment."""
+        found: PrimFunc = self._functions[self._name()]
+        return found
+
+    @property
+    def func_working_on(self) -> GlobalVar | None:
+        return None if self._working_on is None else GlobalVar(self._working_on)
+
+    @property
+    def trace(self) -> Trace:
+        """What was done so far."""
+        return self._trace
+
+    @property
+    def state(self) -> Core:
+        return self
+
+    def work_on(self, func_name: str) -> None:
+        """Choose the function in which stages are looked for.
+
+        Raises:
+            ScheduleError: SM1001, there is no such function.
+        """
+        names = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
+        if func_name not in names:
+            raise unknown("function", func_name, names)
+        self._working_on = func_name
+        self._record("work_on", {"func_name": func_name})
+
+    def _name(self) -> str:
+        if self._working_on is None:
+            names = ", ".join(self._functions)
+            raise ValueError(
+                f"the schedule does not know which function to be working on; work_on one of {names}"
+            )
+        return self._working_on
+
+    @property
+    def _kernel(self) -> Kernel:  # type: ignore[override]
+        return self.func.kernel
+
+    def _begin(self, *references: Any) -> Kernel:
+        """The kernel of the function that references are of; that one is worked on from here."""
+        for reference in references:
+            meaning = self._meanings.get(reference) if isinstance(reference, Reference) else None
+            if meaning is not None and isinstance(meaning.what, (str, Symbol)):
+                self._working_on = meaning.function
+        return self._kernel
+
+    # -- references --------------------------------------------------------------------------------------
+
+    def _meaning(self, reference: Any, kind: type[Reference]) -> _Meaning:
+        wanted = {BlockRV: "block", LoopRV: "loop", ExprRV: "number"}[kind]  # type: ignore[index]
+        if not isinstance(reference, kind):
+            given = type(reference).__name__
+            raise ScheduleError(f"{reference!r}", f"a {wanted} is wanted, this is {given}", code="SM1011")
+        if reference in self._gone:
+            why = f"the {wanted} {reference.hint} is gone: {self._gone[reference]}"
+            raise ScheduleError(
+                f"{reference!r}", why, code="SM1002", remedy="get it again, or take what came back"
+            )
+        meaning = self._meanings.get(reference)
+        if meaning is None:
+            raise IndexError(f"{reference!r} is no {wanted} of this schedule")
+        return meaning
+
+    def _stage_name(self, block: BlockRV | str) -> str:
+        """The name of the stage that a reference or a name is of."""
+        if isinstance(block, str):
+            return self._known(block)
+        meaning = self._meaning(block, BlockRV)
+        self._working_on = meaning.function
+        assert isinstance(meaning.what, str)
+        return meaning.what
+
+    def _known(self, name: str) -> str:
+        names = [stage.name for stage in stages(self._kernel.body)]
+        if name != ROOT and name not in names:
+            raise unknown("block", name, dict.fromkeys(names))
+        if names.count(name) > 1:
+            why = f"there are {names.count(name)} blocks of that name"
+            raise ScheduleError(
+                f"get_block({name!r})", why, code="SM1001", remedy="get_child_blocks of a loop"
+            )
+        return name
+
+    def _loop_var(self, loop: LoopRV) -> Symbol:
+        """The variable of the loop that a reference is of."""
+        meaning = self._meaning(loop, LoopRV)
+        self._working_on = meaning.function
+        assert isinstance(meaning.what, Symbol)
+        return meaning.what
+
+    def _target(self, target: Reference | str) -> Symbol | str:
+        """A loop's variable or a stage's name, whichever a reference is of."""
+        return self._loop_var(target) if isinstance(target, LoopRV) else self._stage_name(target)  # type: ignore[arg-type]
+
+    def _number(self, value: Any) -> Any:
+        """A number, an expression or None, also where it was drawn."""
+        if isinstance(value, ExprRV):
+            return self._meaning(value, ExprRV).what
+        if value is None or isinstance(value, Expr):
+            return value
+        if hasattr(value, "expr") and isinstance(value.expr, Expr):
+            return value.expr
+        try:
+            return int(value)
+        except (TypeError, ValueError) as error:
+            raise ScheduleError(f"{value!r}", "a number is wanted", code="SM1011") from error
+
+    def _new(self, what: Symbol | str | int, label: str) -> Any:
+        kind = LoopRV if isinstance(what, Symbol) else BlockRV if isinstance(what, str) else ExprRV
+        reference = kind(label)
+        self._meanings[reference] = _Meaning(self._working_on or "", what, label)
+        return reference
+
+    def _refer(self, made: Sequence[Symbol | str]) -> list[Any]:
+        labels = {loop.var: named(loop) for loop in loops(self._kernel.body)}
+        return [self._new(each, labels[each] if isinstance(each, Symbol) else each) for each in made]
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        kernel: Kernel,
+        method: str,
+        given: Mapping[str, Any],
+        made: Sequence[Symbol | str] = (),
+        *,
+        spread: str = "",
+        several: bool = False,
+        renamed: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Let a kernel take the place of the one before, record the call, and refer to what was ``made``.
+
+        ``spread``: the argument that is given as ``*loops``; ``several``: a list comes back; ``renamed``:
+        stages that have other names now.
+        """
+        before = self.func
+        if self._check:
+            check_step(method, before.kernel, kernel)
+        self._functions[self._name()] = replace(before, kernel=kernel)
+        for old, new in (renamed or {}).items():
+            for reference, meaning in self._meanings.items():
+                if meaning.what == old and meaning.function == self._working_on:
+                    self._meanings[reference] = replace(meaning, what=new)
+        references = self._refer(made)
+        self._record(method, given, references, spread=spread, several=several)
+        self._forget(method)
+        return references
+
+    def _forget(self, method: str) -> None:
+        """References to what is not there any more say so from now on."""
+        kernel = self._kernel
+        there: set[Any] = {loop.var for loop in loops(kernel.body)}
+        there |= {stage.name for stage in stages(kernel.body)} | {ROOT}
+        for reference, meaning in list(self._meanings.items()):
+            here = meaning.function == self._working_on and not isinstance(reference, ExprRV)
+            if here and meaning.what not in there:
+                del self._meanings[reference]
+                self._gone[reference] = f"{method} took it away"
+
+    def _record(
+        self,
+        method: str,
+        given: Mapping[str, Any],
+        outputs: Sequence[Reference] = (),
+        *,
+        spread: str = "",
+        several: bool = False,
+        decision: Any = None,
+    ) -> None:
+        """What a call was, without arguments that are what they are by default."""
+        usual = {
+            name: each.default for name, each in inspect.signature(getattr(self, method)).parameters.items()
+        }
+        args: list[Any] = list(given[spread]) if spread else []
+        options: dict[str, Any] = {}
+        for number, (name, value) in enumerate(given.items()):
+            if name == spread:
+                continue
+            if not spread and number == 0:
+                args.append(value)
+            elif name not in usual or not (usual[name] is value or usual[name] == value):
+                options[name] = list(value) if isinstance(value, tuple) and name == "factors" else value
+        several = several or len(outputs) > 1
+        self._trace.append(Instruction(method, tuple(args), options, tuple(outputs), several), decision)
+
+    # -- looking things up -------------------------------------------------------------------------------
+
+    def get_block(self, name: str, func_name: str | None = None) -> BlockRV:
+        """The stage of a name.
+
+        Raises:
+            ScheduleError: SM1001, there is none, or more than one.
+        """
+        if func_name is not None:
+            if not isinstance(self._functions.get(func_name), PrimFunc):
+                raise unknown("function", func_name, self._functions)
+            self._working_on = func_name
+        elif self._working_on is None:
+            self._name()
+        made = self._new(self._known(name), name)
+        several = sum(isinstance(each, PrimFunc) for each in self._functions.values()) > 1
+        given = {"name": name, "func_name": self._working_on if several else None}
+        self._record("get_block", given, [made])
+        return made  # type: ignore[no-any-return]
+
+    def get_sblock(self, name: str, func_name: str | None = None) -> BlockRV:
+        """`get_block`, by its newer name."""
+        return self.get_block(name, func_name)
+
+    def get_loops(self, block: BlockRV | str) -> list[LoopRV]:
+        """The loops around a stage within its scope, the outermost first."""
+        name = self._stage_name(block)
+        place = place_of_stage(self._kernel, name)
+        found = [] if place is None else [loop.var for loop in place.loops]
+        made = self._refer(found)
+        self._record("get_loops", {"block": block}, made, several=True)
+        return made
+
+    def get_child_blocks(self, block_or_loop: BlockRV | LoopRV | str) -> list[BlockRV]:
+        """The stages that lie in a stage or a loop, without those inside of them."""
+        target = self._target(block_or_loop)
+        if target == ROOT:
+            found = members(self._kernel.body)
+        else:
+            place = place_of(
+                self._kernel.body,
+                lambda stmt: (
+                    (isinstance(stmt, For) and stmt.var == target)
+                    or (isinstance(stmt, Stage) and stmt.name == target)
+                ),
+            )
+            assert place is not None
+            found = [stage for block in blocks_of(place.stmt) for stage in members(block)]
+        return self._stages("get_child_blocks", {"block_or_loop": block_or_loop}, found)
+
+    def get_producers(self, block: BlockRV | str) -> list[BlockRV]:
+        """The stages of the same scope that write what a stage reads."""
+        place = place_of_stage(self._kernel, self._stage_name(block))
+        return self._stages(
+            "get_producers", {"block": block}, producers(self._kernel, place) if place else []
+        )
+
+    def get_consumers(self, block: BlockRV | str) -> list[BlockRV]:
+        """The stages of the same scope that read what a stage writes."""
+        place = place_of_stage(self._kernel, self._stage_name(block))
+        return self._stages(
+            "get_consumers", {"block": block}, consumers(self._kernel, place) if place else []
+        )
+
+    def get_output_blocks(self, scope_block: BlockRV | str = ROOT) -> list[BlockRV]:
+        """The stages in a stage that write parameters of the function, also those inside of them."""
+        name = self._stage_name(scope_block)
+        place = None if name == ROOT else place_of_stage(self._kernel, name)
+        body = self._kernel.body if place is None else place.stmt.body  # type: ignore[union-attr]
+        outputs = {param.name for param in self._kernel.params}
+        found = [
+            stmt for stmt in walk(body) if isinstance(stmt, Stage) and not outputs.isdisjoint(writes(stmt))
+        ]
+        return self._stages("get_output_blocks", {"scope_block": scope_block}, found)
+
+    def _stages(self, method: str, given: Mapping[str, Any], found: Sequence[Stage]) -> list[BlockRV]:
+        made = self._refer([stage.name for stage in found])
+        self._record(method, given, made, several=True)
+        return made
+
+    def get(self, reference: Reference) -> Any:
+        """What a reference is of at the moment: a `BlockView`, a `LoopView`, or a number."""
+        if isinstance(reference, ExprRV):
+            return self._meaning(reference, ExprRV).what
+        if isinstance(reference, LoopRV):
+            meaning = self._meaning(reference, LoopRV)
+        else:
+            meaning = self._meaning(reference, BlockRV)
+        body = self._functions[meaning.function].kernel.body
+        if meaning.what == ROOT:
+            return BlockView(Stage(ROOT, (), body))
+        for stmt in walk(body):
+            if isinstance(stmt, For) and stmt.var == meaning.what:
+                return LoopView(stmt)
+            if isinstance(stmt, Stage) and stmt.name == meaning.what:
+                return BlockView(stmt)
+        raise IndexError(f"{reference!r} is gone")
+
+    def get_sref(self, reference: Reference | BlockView | LoopView) -> Any:
+        """`get`, by TVM's name."""
+        return self.get(reference) if isinstance(reference, Reference) else reference
+
+    def remove_rv(self, rand_var: Reference) -> None:
+        """Forget a reference."""
+        if self._meanings.pop(rand_var, None) is None:
+            raise IndexError(f"{rand_var!r} is no reference of this schedule")
+
+    def copy(self) -> Any:
+        """The same schedule once more; references mean the same in both."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._functions, made._meanings = dict(self._functions), dict(self._meanings)
+        made._gone, made._trace = dict(self._gone), self._trace.copy()
+        made._random = random.Random()
+        made._random.setstate(self._random.getstate())
+        return made
+
+    def seed(self, seed: int) -> None:
+        """Begin the draws of ``sample_…`` again from a number; -1 for none in particular."""
+        self._random = random.Random(None if seed == -1 else seed)
+
+    def fork_seed(self) -> int:
+        """A seed for another schedule."""
+        return self._random.randint(1, 2**31 - 1)

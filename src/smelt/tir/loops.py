@@ -1,0 +1,216 @@
+"""The methods of `smelt.tir.Schedule` that change loops and reductions: each resolves what it is given, calls
+one primitive of `smelt.nest.primitives`, and records what was done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from smelt.nest.primitives import kinds, nests, reductions
+from smelt.nest.primitives.common import ScheduleError
+from smelt.tir.core import Core
+from smelt.tir.references import BlockRV, ExprRV, LoopRV
+
+Factor = Any
+"""A number, an expression of sizes, a reference to a number that was drawn, or None."""
+
+
+class LoopMoves(Core):
+    """How many loops there are, in which order, and how they run. A part of `smelt.tir.Schedule`."""
+
+    # -- loops -------------------------------------------------------------------------------------------
+
+    def split(
+        self,
+        loop: LoopRV,
+        factors: Sequence[Factor],
+        preserve_unit_iters: bool = True,
+        disable_predication: bool = False,
+    ) -> list[LoopRV]:
+        """Make several loops of one (`smelt.nest.primitives.nests.divide`)."""
+        var = self._loop_var(loop)
+        sizes = [self._number(factor) for factor in factors]
+        kernel, made = nests.divide(self._kernel, var, sizes, not disable_predication)
+        given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
+        given["disable_predication"] = disable_predication
+        return self._step(kernel, "split", given, made, several=True)
+
+    def fuse(self, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
+        """Make one loop of perfectly nested ones (`smelt.nest.primitives.nests.fuse`)."""
+        kernel, made = nests.fuse(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        given = {"loops": loops, "preserve_unit_iters": preserve_unit_iters}
+        return self._one(self._step(kernel, "fuse", given, [made], spread="loops"))
+
+    def merge(self, *loops: LoopRV) -> LoopRV:
+        """Make one loop of loops that follow one another (`smelt.nest.primitives.nests.join`)."""
+        kernel, made = nests.join(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        return self._one(self._step(kernel, "merge", {"loops": loops}, [made], spread="loops"))
+
+    def reorder(self, *ordered_loops: LoopRV, parting: bool = False) -> None:
+        """Put loops of a nest into another order (`smelt.nest.primitives.nests.reorder`)."""
+        variables = [self._loop_var(loop) for loop in ordered_loops]
+        kernel = nests.reorder(self._at(*ordered_loops), variables, parting)
+        given = {"ordered_loops": ordered_loops, "parting": parting}
+        self._step(kernel, "reorder", given, spread="ordered_loops")
+
+    def fission(self, loop: LoopRV, after: int = 1) -> tuple[LoopRV, LoopRV]:
+        """Make two loops of one, each with a part of the body (`smelt.nest.primitives.nests.fission`)."""
+        var = self._loop_var(loop)
+        kernel, first, second = nests.fission(self._kernel, var, after)
+        given = {"loop": loop, "after": after}
+        made = self._step(kernel, "fission", given, [first, second], several=True)
+        return made[0], made[1]
+
+    def loop_partition(
+        self, loop: LoopRV, factors: Sequence[Factor], preserve_unit_iters: bool = True
+    ) -> list[LoopRV]:
+        """Make loops that follow one another of one (`smelt.nest.primitives.nests.partition`)."""
+        var = self._loop_var(loop)
+        kernel, made = nests.partition(self._kernel, var, [self._number(factor) for factor in factors])
+        given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
+        return self._step(kernel, "loop_partition", given, made, several=True)
+
+    def add_unit_loop(self, block_or_loop: LoopRV | BlockRV) -> LoopRV:
+        """Put a loop of one turn around (`smelt.nest.primitives.nests.add_unit_loop`)."""
+        target = self._target(block_or_loop)
+        kernel, made = nests.add_unit_loop(self._kernel, target)
+        return self._one(self._step(kernel, "add_unit_loop", {"block_or_loop": block_or_loop}, [made]))
+
+    # -- how they run ------------------------------------------------------------------------------------
+
+    def parallel(self, loop: LoopRV) -> None:
+        """Run the turns on threads (`smelt.nest.primitives.kinds.parallelize`)."""
+        var = self._loop_var(loop)
+        self._step(kinds.parallelize(self._kernel, var), "parallel", {"loop": loop})
+
+    def vectorize(self, loop: LoopRV) -> None:
+        """Run the turns in lanes (`smelt.nest.primitives.kinds.vectorize`)."""
+        var = self._loop_var(loop)
+        self._step(kinds.vectorize(self._kernel, var), "vectorize", {"loop": loop})
+
+    def unroll(self, loop: LoopRV) -> None:
+        """Write the turns out one after the other (`smelt.nest.primitives.kinds.unroll`)."""
+        var = self._loop_var(loop)
+        self._step(kinds.unroll(self._kernel, var), "unroll", {"loop": loop})
+
+    def bind(self, loop: LoopRV, thread_axis: str) -> None:
+        """Give the turns an index of a GPU's threads (`smelt.nest.primitives.kinds.bind`)."""
+        var = self._loop_var(loop)
+        kernel = kinds.bind(self._kernel, var, thread_axis)
+        self._step(kernel, "bind", {"loop": loop, "thread_axis": thread_axis})
+
+    def annotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str, ann_val: Any) -> None:
+        """Write something beside a loop or a stage (`smelt.nest.primitives.kinds.annotate`)."""
+        target = self._target(block_or_loop)
+        value = self._meaning(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
+        kernel = kinds.annotate(self._kernel, target, ann_key, value)
+        given = {"block_or_loop": block_or_loop, "ann_key": ann_key, "ann_val": ann_val}
+        self._step(kernel, "annotate", given)
+
+    def unannotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str) -> None:
+        """Take a note away (`smelt.nest.primitives.kinds.unannotate`)."""
+        target = self._target(block_or_loop)
+        kernel = kinds.unannotate(self._kernel, target, ann_key)
+        self._step(kernel, "unannotate", {"block_or_loop": block_or_loop, "ann_key": ann_key})
+
+    # -- reductions --------------------------------------------------------------------------------------
+
+    def decompose_reduction(self, block: BlockRV | str, loop: LoopRV) -> BlockRV:
+        """Begin a reduction in loops of its own
+        (`smelt.nest.primitives.reductions.decompose_reduction`). The block is the rest from here on.
+        """
+        name, var = self._stage_name(block), self._loop_var(loop)
+        kernel, begun, rest = reductions.decompose_reduction(self._kernel, name, var)
+        given = {"block": block, "loop": loop}
+        made = self._step(kernel, "decompose_reduction", given, [begun], renamed={name: rest})
+        return self._one(made)
+
+    def rfactor(self, loop: LoopRV, factor_axis: int) -> BlockRV:
+        """Part a reduction by a loop (`smelt.nest.primitives.reductions.rfactor`)."""
+        var = self._loop_var(loop)
+        kernel, made = reductions.rfactor(self._kernel, var, factor_axis)
+        return self._one(self._step(kernel, "rfactor", {"loop": loop, "factor_axis": factor_axis}, [made]))
+
+    # -- draws -------------------------------------------------------------------------------------------
+
+    def sample_categorical(
+        self, candidates: Sequence[int], probs: Sequence[float], decision: int | None = None
+    ) -> ExprRV:
+        """Draw one of some numbers; ``decision`` is the place of the one that was drawn.
+
+        Raises:
+            ScheduleError: SM1012, as many chances as numbers are wanted, or there is no such place.
+        """
+        if len(candidates) != len(probs) or not candidates:
+            why = f"{len(candidates)} numbers, {len(probs)} chances"
+            raise ScheduleError("sample_categorical", why, code="SM1012")
+        if decision is None:
+            decision = self._random.choices(range(len(candidates)), list(probs))[0]
+        if not 0 <= decision < len(candidates):
+            why = f"there is no number in the place {decision} of {len(candidates)}"
+            raise ScheduleError("sample_categorical", why, code="SM1012")
+        made = self._new(int(candidates[decision]), "")
+        given = {"candidates": list(candidates), "probs": list(probs)}
+        self._draw("sample_categorical", given, [made], int(decision))
+        return made  # type: ignore[no-any-return]
+
+    def sample_perfect_tile(
+        self,
+        loop: LoopRV,
+        n: int,
+        max_innermost_factor: int = 16,
+        decision: Sequence[int] | None = None,
+    ) -> list[ExprRV]:
+        """Draw ``n`` factors whose product is a loop's extent, the last not above ``max_innermost_factor``
+        where that can be. ``decision``: the factors; where they do not fit, the first makes up for it.
+
+        Raises:
+            ScheduleError: SM1012, the extent is no number, or the decision has other than ``n`` factors.
+        """
+        extent = self.get(loop).extent
+        if not extent.is_Integer or n < 1 or (decision is not None and len(decision) != n):
+            why = f"{n} factors of {extent} are wanted, given is {decision}"
+            raise ScheduleError("sample_perfect_tile", why, code="SM1012")
+        whole = int(extent)
+        if decision is None:
+            decision = self._tile(whole, n, max_innermost_factor)
+        elif math.prod(decision) != whole:
+            rest = math.prod(decision[1:])
+            decision = [-(-whole // rest), *decision[1:]]
+        made = [self._new(int(factor), "") for factor in decision]
+        given = {"loop": loop, "n": n, "max_innermost_factor": max_innermost_factor}
+        self._draw("sample_perfect_tile", given, made, list(decision))
+        return made
+
+    def _tile(self, whole: int, n: int, most: int) -> list[int]:
+        divisors = [d for d in range(1, whole + 1) if whole % d == 0]
+        inner = [d for d in divisors if d <= most] or [1]
+        found = [self._random.choice(inner) if n > 1 else whole]
+        rest = whole // found[0]
+        for place in range(n - 1, 0, -1):
+            factor = rest if place == 1 else self._random.choice([d for d in divisors if rest % d == 0])
+            found.insert(0, factor)
+            rest //= factor
+        return found
+
+    def enter_postproc(self) -> None:
+        """Mark what follows as what is done after the search."""
+        self._record("enter_postproc", {})
+
+    # -- help --------------------------------------------------------------------------------------------
+
+    def _draw(self, method: str, given: dict[str, Any], made: Sequence[ExprRV], decision: Any) -> None:
+        self._record(method, given, made, decision=decision, several=method != "sample_categorical")
+
+    def _at(self, *loops: LoopRV) -> Any:
+        """The kernel that loops are of."""
+        for loop in loops:
+            self._loop_var(loop)
+        return self._kernel
+
+    @staticmethod
+    def _one(made: Sequence[Any]) -> Any:
+        (found,) = made
+        return found

@@ -1,0 +1,115 @@
+"""What a schedule hands out: references to stages, loops and numbers, and what those are at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sympy import Expr
+
+from smelt.nest.ir import For, Stage
+from smelt.nest.tree import named, trip_count
+from smelt.records import dataclass
+from smelt.symbolic.text import python_text
+
+
+class Reference:
+    """Something that a schedule has found or made. It keeps its meaning through later steps, as long as what
+    it refers to is there. ``hint``: what a printed trace calls it.
+    """
+
+    prefix = "v"
+
+    def __init__(self, hint: str = "") -> None:
+        self.hint = hint
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.hint})"
+
+
+class BlockRV(Reference):
+    """A reference to a stage."""
+
+    prefix = "b"
+
+
+class LoopRV(Reference):
+    """A reference to a loop."""
+
+    prefix = "l"
+
+
+class ExprRV(Reference):
+    """A number that a schedule has drawn."""
+
+
+SBlockRV = BlockRV
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A variable as TVM shows it: by what a person calls it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class BlockView:
+    """A stage as it is at the moment."""
+
+    stmt: Stage
+
+    @property
+    def name_hint(self) -> str:
+        return self.stmt.name
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return dict(self.stmt.notes)
+
+    @property
+    def iter_vars(self) -> tuple[Name, ...]:
+        return tuple(Name(axis.label or axis.var.name) for axis in self.stmt.axes)
+
+    def same_as(self, other: Any) -> bool:
+        return getattr(other, "stmt", other) is self.stmt
+
+
+@dataclass(frozen=True, slots=True)
+class LoopView:
+    """A loop as it is at the moment: where it begins, how many turns it has, how it runs."""
+
+    stmt: For
+
+    @property
+    def loop_var(self) -> Name:
+        return Name(named(self.stmt))
+
+    @property
+    def min(self) -> Expr:
+        return self.stmt.begin
+
+    @property
+    def extent(self) -> Expr:
+        return trip_count(self.stmt)
+
+    @property
+    def kind(self) -> str:
+        return self.stmt.kind.value
+
+    @property
+    def thread_binding(self) -> str | None:
+        return self.stmt.thread
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return dict(self.stmt.notes)
+
+    def same_as(self, other: Any) -> bool:
+        return getattr(other, "stmt", other) is self.stmt
+
+    def __str__(self) -> str:
+        return f"for {self.loop_var} in {self.kind}({python_text(self.extent)})"
