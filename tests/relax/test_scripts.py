@@ -7,12 +7,16 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from smelt import relax
+from smelt import relax, script
+from smelt.errors import SmeltError
 from smelt.relax import RelaxError, TensorStructInfo
 from smelt.relax.frontend.torch import from_exported_program
 from smelt.relax.parse import function_of
 from smelt.relax.text import Printer
+from smelt.script import ir as I
+from smelt.script import relax as R
 from tests.relax.cases import CASES
+from tests.relax.test_builder import matmul_relu, tensor
 from tests.relax.test_importers import MODELS
 from tests.relax.test_operators import module_of
 
@@ -67,6 +71,50 @@ def test_what_a_person_writes_is_read() -> None:
     x, w = torch.randn(2, 4), torch.randn(4, 3)
     got = relax.VirtualMachine(relax.build(function))["main"](x, w)
     torch.testing.assert_close(got, torch.relu(x @ w + 1).square().reshape(-1))
+
+
+def test_modules_are_read_as_they_were_printed() -> None:
+    mod = matmul_relu(True)
+    text = mod.script()
+    assert "@R.function" in text
+    assert text.index("def te_matmul") < text.index("def te_relu") < text.index("def main")
+    again = script.from_source(text)
+    assert script.structural_equal(again, mod)
+    a, b = torch.randn(16, 24), torch.randn(24, 8)
+    torch.testing.assert_close(relax.VirtualMachine(relax.build(again))["main"](a, b), torch.relu(a @ b))
+
+
+def test_constants_of_a_text_are_given_beside_it() -> None:
+    x = tensor("x", 2)
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        bb.emit_func_output(bb.emit(relax.op.add(x, relax.const([1.0, 2.0]))))
+    mod = bb.get()
+    values = [torch.tensor([1.0, 2.0])]
+    assert script.structural_equal(relax.from_source(mod.script(), values), mod)
+    assert not script.structural_equal(relax.from_source(mod.script(), [torch.zeros(2)]), mod)
+    with pytest.raises(SmeltError, match=r"SM1309: constant 0 is not in the text[\s\S]*relax.from_source"):
+        script.from_source(mod.script())
+
+
+@I.ir_module
+class Written:
+    """Read from its source, never run."""
+
+    @R.function
+    def main(x: R.Tensor(("n", 4), "float32")):  # noqa: N805
+        cls = Written
+        y = cls.twice(x)
+        return R.nn.relu(y)
+
+    @R.function(private=True)
+    def twice(x: R.Tensor(("n", 4), "float32")):  # noqa: N805
+        return R.add(x, x)
+
+
+def test_a_class_under_ir_module_is_a_module() -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(relax.VirtualMachine(relax.build(Written))["main"](x), torch.relu(x + x))
 
 
 def test_tuples_private_functions_and_attributes() -> None:

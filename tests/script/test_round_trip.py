@@ -10,7 +10,7 @@ from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, LoopKind
 from smelt.nest.tree import rewritten, with_body
 from smelt.records import replace
-from smelt.script import PrimFunc, from_source
+from smelt.script import from_source
 from tests.te.test_random_programs import programs
 
 

@@ -81,6 +81,7 @@ def test_a_product_has_smelts_kernel() -> None:
     torch.testing.assert_close(smelt.compile(lambda a, b: op(a, b) * 2)(a, b), torch.relu(a @ b) * 2)
     report = smelt.reports()[-1]
     assert report.kernels == 1 and not report.externs  # with its epilogue
+    assert report.kernel_names[0].endswith("_tiled")
 
 
 def test_results() -> None:

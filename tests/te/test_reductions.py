@@ -6,7 +6,7 @@ import torch
 from smelt import te
 from smelt.nest.ir import Store
 from smelt.nest.stages import raised
-from smelt.nest.tree import walk
+from smelt.nest.tree import stages, walk
 from tests.te.support import run
 
 torch.manual_seed(0)
@@ -136,3 +136,27 @@ def test_convolution_with_padding_inside():
     a, w = torch.randn(2, 5, 5), torch.randn(3, 2, 3, 3)
     want = torch.nn.functional.conv2d(a[None], w, stride=2, padding=1)[0]
     torch.testing.assert_close(run([A, W, te.compute((3, 3, 3), at)], a, w), want)
+
+
+def test_reducers_that_know_their_place():
+    A, b, k = te.placeholder((3, 3), name="A"), te.placeholder((3,), name="b"), te.reduce_axis((0, 3), "k")
+    a, start = torch.randn(3, 3), torch.randn(3)
+
+    def from_start(i):
+        return te.comm_reducer(lambda x, y: x + y, lambda t: b[i])(A[i, k], axis=k)
+
+    torch.testing.assert_close(run([A, b, te.compute((3,), from_start)], a, start), a.sum(1) + start)
+
+    def scaled(i):
+        return te.comm_reducer(lambda x, y: x + y * b[k], lambda t: te.const(0, t))(A[i, k], axis=k)
+
+    made = te.compute((3,), scaled, name="scaled")
+    assert made.op.input_tensors == (A, b)
+    torch.testing.assert_close(run([A, b, made], a, start), a @ start)
+
+
+def test_stages_of_one_name_are_told_apart():
+    A, k = te.placeholder((3, 4), name="A"), te.reduce_axis((0, 4), "k")
+    both = [te.compute((3,), lambda i: te.argmax((k, A[i, k]), axis=k), name="best") for _ in range(2)]
+    names = [stage.name for stage in stages(te.create_prim_func([A, *both[0], *both[1]]).kernel.body)]
+    assert names == ["best", "best_1"]

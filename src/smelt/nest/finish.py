@@ -32,6 +32,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.primitives.compact import compact
 from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
 from smelt.nest.tree import (
     accesses,
@@ -63,6 +64,11 @@ def finish(kernel: Kernel, lanes: int) -> Kernel:
 def _dissolve(kernel: Kernel, lanes: int) -> Kernel:
     del lanes
     return dissolve(kernel)
+
+
+def _compact(kernel: Kernel, lanes: int) -> Kernel:
+    del lanes
+    return compact(kernel)
 
 
 # -- what reductions begin with ------------------------------------------------------------------------------
@@ -408,6 +414,7 @@ def _hoisted(kernel: Kernel, lanes: int) -> Kernel:
 PASSES: tuple[Callable[[Kernel, int], Kernel], ...] = (
     begin_apart,
     _dissolve,
+    _compact,
     bound_loops,
     sums_in_registers,
     _flat,

@@ -217,7 +217,8 @@ class _Maker:
         mode: str | None,
         value: Callable[[], Any],
     ) -> Block:
-        recorder = Recorder(self.dtypes, extents, origin=node.origin, first=self.count)
+        known = {axis: extent for axis, extent in extents.items() if extent != 1}  # its name stays
+        recorder = Recorder(self.dtypes, known, origin=node.origin, first=self.count)
         result = recorder.run(value)
         stmts = statements(recorder.instructions)
         self.count += len(walk(Block(stmts))) + 1

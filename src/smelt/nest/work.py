@@ -8,7 +8,19 @@ from collections.abc import Mapping
 
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Block, For, Kernel, Let, Masked, SortRow, Store, Update
+from smelt.nest.ir import (
+    AxisKind,
+    Block,
+    For,
+    Guard,
+    Kernel,
+    Let,
+    Masked,
+    SortRow,
+    Stage,
+    Store,
+    Update,
+)
 from smelt.ops import TABLE
 from smelt.records import dataclass
 from smelt.symbolic import numel, size_hint
@@ -64,7 +76,13 @@ class _Counter:
                 trips = self._trips(stmt, last)
                 whole = self._value(stmt.end, dict.fromkeys(last, 0))
                 self.block(stmt.body, times * trips, {**last, stmt.var: max(whole - 1, 0)})
-            elif isinstance(stmt, Masked):
+            elif isinstance(stmt, Stage):
+                if stmt.init is not None:
+                    reduced = (a.extent for a in stmt.axes if a.kind is AxisKind.REDUCE)
+                    once = max(self._value(numel(reduced), last), 1)
+                    self.block(stmt.init, times / once, last)
+                self.block(stmt.body, times, last)
+            elif isinstance(stmt, (Masked, Guard)):
                 self.block(stmt.body, times, last)
             elif isinstance(stmt, Let):
                 if stmt.index is not None:  # at most: it is below the size that it is checked against
@@ -77,6 +95,7 @@ class _Counter:
                     self.operations += TABLE[stmt.op].cost * times
             elif isinstance(stmt, Store):
                 self.stores[stmt.buffer] += times
+                self.operations += times if stmt.mode is not None else 0
             elif isinstance(stmt, Update):
                 self.operations += times
             elif isinstance(stmt, SortRow):

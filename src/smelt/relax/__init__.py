@@ -4,6 +4,7 @@ from smelt.relax import frontend, transform
 from smelt.relax.build import Executable, VirtualMachine, build, program_of
 from smelt.relax.builder import BlockBuilder
 from smelt.relax.operators import op
+from smelt.relax.parse import from_source
 from smelt.relax.types import (
     FuncStructInfo,
     ObjectStructInfo,
@@ -90,6 +91,7 @@ __all__ = [
     "call_tir",
     "const",
     "dtype_name",
+    "from_source",
     "frontend",
     "get_shape_of",
     "op",

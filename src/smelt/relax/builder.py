@@ -12,7 +12,6 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
-from smelt.relax.primfuncs import same_function
 from smelt.relax.types import (
     ObjectStructInfo,
     PrimStructInfo,
@@ -46,6 +45,7 @@ from smelt.relax.values import (
     convert,
     parts_of,
 )
+from smelt.script import structural_hash
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
 
 Leaf = (Var, Constant, ShapeExpr, PrimValue, StringImm, Tuple, GlobalVar)
@@ -128,7 +128,7 @@ class BlockBuilder:
         self._names: dict[str, int] = {}
         self._bound: dict[Var, Any] = {}
         self._placeholders: dict[int, tuple[Any, Var]] = {}
-        self._made: set[str] = set()
+        self._equal: dict[str, GlobalVar] | None = None
 
     @staticmethod
     def current() -> BlockBuilder | None:
@@ -367,9 +367,13 @@ class BlockBuilder:
     def add_func(self, func: Any, func_name: str) -> GlobalVar:
         """Add a function; an equal private one that is there already is used instead."""
         if isinstance(func, PrimFunc):
-            for var, other in self._module.functions.items():
-                if isinstance(other, PrimFunc) and same_function(func, other):
-                    return var
+            if self._equal is None:
+                own = self._module.functions.items()
+                self._equal = {structural_hash(each): var for var, each in own if isinstance(each, PrimFunc)}
+            key = structural_hash(func)
+            if key not in self._equal:
+                self._equal[key] = self._add(func, func_name)
+            return self._equal[key]
         return self._add(func, func_name)
 
     def _add(self, func: Any, name: str) -> GlobalVar:
@@ -387,6 +391,7 @@ class BlockBuilder:
     def update_func(self, gv: GlobalVar, updated_func: Any) -> None:
         """Put another function in the place of one."""
         self._module[gv] = updated_func
+        self._equal = None
 
     def call_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
         """A call of the PrimFunc that a te function makes for these arguments.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ from smelt.relax.values import (
     call_tir,
     const,
 )
+from smelt.script import parse
 from smelt.script.module import GlobalVar
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
@@ -86,6 +88,30 @@ def function_of(
     R.Tensor((2, 3), dtype="float32")
     """
     return _Parser(module, functions or {}, constants, values or {}).function(node)
+
+
+_constants: ContextVar[Sequence[Any]] = ContextVar("constants", default=())
+
+
+def from_source(text: Any, constants: Sequence[Any] = ()) -> Any:
+    """`smelt.script.from_source`, with the tensors that ``metadata["relax.expr.Constant"][n]`` stand for."""
+    token = _constants.set(constants)
+    try:
+        return parse.from_source(text)
+    finally:
+        _constants.reset(token)
+
+
+def _of_script(node: ast.FunctionDef, source: parse.Source, known: Mapping[str, Any]) -> Function:
+    """A function in a script; errors show the line."""
+    try:
+        return function_of(node, "Module", known, _constants.get())
+    except ScriptError as error:
+        assert error.node is not None
+        raise source.error("SM1309", error.what, error.node, why=error.why, remedy=error.remedy) from error
+
+
+parse.FUNCTIONS["function"] = _of_script
 
 
 class _Parser:
@@ -197,7 +223,7 @@ class _Parser:
         if not isinstance(target, ast.Name):
             raise self._error(target, "only variables can be bound", "take elements by x[0]")
         name = target.id
-        if isinstance(node, ast.Name) and node.id in self.modules:
+        if isinstance(node, ast.Name) and self._is_module(node.id, name):
             self.modules.add(name)
             return
         if self._name(node) in ("T.int64", "T.var", "T.int32") and not _arguments(node):
@@ -218,6 +244,12 @@ class _Parser:
         if info is not None and found.is_base_of(info):
             found = info
         self._bind(name, VarBinding(self._var(name, found), value))
+
+    def _is_module(self, name: str, target: str) -> bool:
+        """Whether a name is that of the module: ``cls = Module``."""
+        if name in self.vars or name in self.sizes or name in self.values:
+            return False
+        return name in self.modules or target == "cls" or name[:1].isupper()
 
     def _var(self, name: str, info: StructInfo) -> Var:
         inside = isinstance(self._block, DataflowBlock) and name not in self.outputs
@@ -311,7 +343,7 @@ class _Parser:
             number = self._literal(node.slice)
             if not number < len(self.constants):
                 raise self._error(
-                    node, f"constant {number} is not in the text", "give constants=[…] beside the text"
+                    node, f"constant {number} is not in the text", "relax.from_source(text, constants=[…])"
                 )
             if number not in self.known:
                 self.known[number] = const(self.constants[number])
@@ -325,7 +357,8 @@ class _Parser:
     def _attribute(self, node: ast.Attribute) -> Any:
         path = self._name(node)
         head, _, rest = path.partition(".")
-        if head in self.modules and rest and "." not in rest:
+        called = head in self.modules or (rest in self.functions and head not in self.vars)
+        if called and rest and "." not in rest:
             return GlobalVar(rest)
         if path.startswith("R."):
             return self._operator(path.removeprefix("R."), node)
@@ -470,11 +503,15 @@ class _Parser:
 
     def _error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
         line, column = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-        return ScriptError("SM1309", what, where=f"line {line}, column {column + 1}", remedy=remedy)
+        error = ScriptError("SM1309", what, where=f"line {line}, column {column + 1}", remedy=remedy)
+        error.node = node
+        return error
 
 
 class ScriptError(RelaxError):
-    """A script of relax that says nothing that can be meant."""
+    """A script of relax that says nothing that can be meant. ``node``: where."""
+
+    node: ast.AST | None = None
 
 
 def _arguments(node: ast.expr) -> list[ast.expr]:

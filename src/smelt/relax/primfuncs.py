@@ -1,4 +1,4 @@
-"""PrimFuncs as relax has them: names of their buffers, equality, calls on tensors."""
+"""PrimFuncs as relax has them: names of their buffers, calls on tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sympy import Expr as Size
 from sympy import Integer, Symbol
 
 from smelt.nest.ir import Alloc, Block, Kernel, Let, Param, Stage, Stmt, Store
-from smelt.nest.tree import map_exprs, rewritten, walk, with_blocks
+from smelt.nest.tree import map_exprs, rewritten, with_blocks
 from smelt.records import replace
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.types import RelaxError, StructInfo
@@ -45,17 +45,6 @@ def unbound_sizes(kernel: Kernel) -> list[Symbol]:
     """The sizes that no dimension of a tensor that is read tells."""
     alone = {size for each in kernel.params if not each.written for size in each.shape}
     return [size for size in kernel.sizes if size not in alone]
-
-
-def same_function(a: PrimFunc, b: PrimFunc) -> bool:
-    """Whether two PrimFuncs are the same but for names of buffers."""
-    return a.private == b.private and a.attrs == b.attrs and _numbered(a.kernel) == _numbered(b.kernel)
-
-
-def _numbered(kernel: Kernel) -> Kernel:
-    names = [each.name for each in kernel.params]
-    names += [each.buffer for each in walk(kernel.body) if isinstance(each, Alloc)]
-    return replace(renamed(kernel, {name: f"%{number}" for number, name in enumerate(names)}, {}), name="")
 
 
 def renamed(kernel: Kernel, names: Mapping[str, str], sizes: Mapping[Any, Any]) -> Kernel:

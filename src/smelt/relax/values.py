@@ -6,6 +6,7 @@ A function is a list of bindings, each of which is one node of an FX graph of AT
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from smelt.relax.types import (
     size_of,
     torch_dtype,
 )
-from smelt.script.module import GlobalVar
+from smelt.script.module import GlobalVar, show
 
 
 class Expr:
@@ -466,13 +467,34 @@ class Function(Expr):
     def __hash__(self) -> int:
         return hash((len(self.params), self.is_pure, self.private))
 
+    def script_lines(self, name: str, dialect: str = "tvm") -> list[str]:
+        """The lines of its text, under a name, not indented."""
+        from smelt.relax.text import function_lines
+
+        return function_lines(self, name)
+
+    def canonical_lines(self) -> list[str]:
+        """Lines that are the same for functions that differ in names alone."""
+        from smelt.relax.text import canonical
+
+        text, constants = canonical(self)
+        return [*text.splitlines(), *(f"constant {digest(each)}" for each in constants)]
+
     def script(self, **options: Any) -> str:
         from smelt.relax.text import function_text
 
         return function_text(self, **options)
 
     def show(self, **options: Any) -> None:
-        print(self.script(**options))
+        """Print the text, in colours on a terminal."""
+        show(self.script(**options))
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """What a tensor holds, as sha256 (hex)."""
+    data = tensor.detach().cpu().contiguous()
+    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{data.dtype} {tuple(data.shape)}".encode() + raw).hexdigest()
 
 
 def get_shape_of(expr: Expr) -> Any:

@@ -13,7 +13,8 @@ def diff_lines(before: str, after: str, context: int = 3) -> Iterator[str]:
     """The lines of two scripts that differ (``-`` before, ``+`` after), with some around them; none where
     the scripts are equal.
 
-    >>> print("\\n".join(diff_lines("for i in range(8):\\n    A[i] = 1", "for i in range(4):\\n    A[i] = 1")))
+    >>> before, after = "for i in range(8):\\n    A[i] = 1", "for i in range(4):\\n    A[i] = 1"
+    >>> print("\\n".join(diff_lines(before, after)))
     @@ -1,2 +1,2 @@
     -for i in range(8):
     +for i in range(4):

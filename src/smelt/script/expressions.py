@@ -118,7 +118,6 @@ _WORDS = {
     "shift_left": "lshift",
     "shift_right": "rshift",
     "nearbyint": "round",
-    "nearbyint": "round",
     **OPERATORS,
 }
 """TVM's names of functions → operators."""

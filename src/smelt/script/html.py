@@ -1,4 +1,4 @@
-"""The steps of a schedule as one page of HTML that needs nothing else: a tab for each step, loops that fold."""
+"""The steps of a schedule as one page of HTML without other files: a tab for each step, loops that fold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.script.diff import diff_lines
 _STYLE = """
 body { font: 14px/1.45 monospace; margin: 1.5em; }
 input { display: none; }
-label { display: inline-block; padding: .2em .7em; border: 1px solid #999; border-radius: 4px; cursor: pointer; }
+label { display: inline-block; padding: .2em .7em; border: 1px solid #999; cursor: pointer; }
 section { display: none; margin-top: 1em; }
 summary { cursor: pointer; white-space: pre; }
 div.line { white-space: pre; padding-left: 1.1em; }

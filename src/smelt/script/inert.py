@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Word:
-    """A word that may be called, indexed and asked for more of its kind; what is meant is read from the source.
+    """A word that may be called, indexed and asked for more of its kind; its meaning is read from the source.
 
     >>> Word("T.Buffer")((128, 128), "float32")
     T.Buffer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -159,7 +161,7 @@ class _Printer:
         if isinstance(stmt, Guard):
             return [
                 f"if {self.expr(stmt.condition, scope)}:",
-                *_indented(self.block(stmt.body, _Scope(scope))),
+                *self.body(stmt.body, _Scope(scope)),
             ]
         if isinstance(stmt, (Let, Masked)):
             return self.value(stmt, scope)
@@ -235,12 +237,14 @@ class _Printer:
         inner = _Scope(scope)
         lines = self.axes(stage.axes, scope, inner)
         lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
-        lines += self.regions(stage, inner)
+        init = None if stage.init is None else self.body(stage.init, _Scope(inner))
+        body = self.block(stage.body, inner)
+        lines += self.regions(stage, inner, body)
         if stage.notes:
             lines.append(f"T.{self.dialect.block}_attr({attrs_text(dict(stage.notes))})")
-        if stage.init is not None:
-            lines += ["with T.init():", *self.body(stage.init, _Scope(inner))]
-        lines += self.block(stage.body, inner)
+        if init is not None:
+            lines += ["with T.init():", *init]
+        lines += body
         return [f'with T.{self.dialect.block}("{stage.name}"):', *_indented(lines)]
 
     def axes(self, axes: Sequence[Axis], scope: _Scope, inner: _Scope) -> list[str]:
@@ -279,8 +283,10 @@ class _Printer:
             extent = f"({self.expr(axis.begin, scope)}, {self.expr(axis.begin + axis.extent, scope)})"
         return f"{inner.names[axis.var]} = T.axis.{axis.kind.value}({extent}, {self.expr(axis.value, scope)})"
 
-    def regions(self, stage: Stage, scope: _Scope) -> list[str]:
-        """``T.reads`` and ``T.writes``: an element, or a box, of each buffer."""
+    def regions(self, stage: Stage, scope: _Scope, body: Sequence[str]) -> list[str]:
+        """``T.reads`` and ``T.writes``: an element, or a box, of each buffer, in the order in which the
+        text of the body has them.
+        """
         facts = Facts({axis.var: axis.begin + axis.extent for axis in stage.axes})
         own = {s.buffer for s in walk(stage.body) if isinstance(s, Alloc)}
         found = found_accesses(stage.body)
@@ -291,8 +297,9 @@ class _Printer:
             loaded = [name for name in loaded if name not in stored]
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
+        loaded = sorted(dict.fromkeys(loaded), key=partial(_first_read, body))
         lines = []
-        for word, names, stores in (("reads", dict.fromkeys(loaded), None), ("writes", stored, True)):
+        for word, names, stores in (("reads", loaded, None), ("writes", stored, True)):
             texts = []
             for name in names:
                 only = False if word == "reads" and name not in stored else stores
@@ -414,6 +421,17 @@ class _Printer:
         moved = {old: new for old, new in names.items() if old.name != new.name}
         text = python_text(expr.xreplace(moved) if moved else expr)
         return text.replace("max(", "T.max(").replace("min(", "T.min(") if "m" in text else text
+
+
+def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
+    """The line and column of a text where an element of a buffer is read first."""
+    element = re.compile(rf"(?<![\w.]){re.escape(buffer)}\[")
+    for number, line in enumerate(body):
+        _, sign, value = line.partition(" = ")
+        found = element.search(value if sign else line)
+        if found is not None:
+            return number, found.start()
+    return len(body), 0
 
 
 def _is_plain(loop: For) -> bool:

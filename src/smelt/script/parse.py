@@ -44,15 +44,16 @@ class Source:
         lines = self.text.splitlines()
         shown = lines[line - 1] if 0 < line <= len(lines) else ""
         where = f"{self.name}:{self.first + line - 1}:{self.indent + column + 1}"
-        width = max(getattr(node, "end_col_offset", column + 1) - column, 1)
-        width = width if getattr(node, "end_lineno", line) == line else 1
-        marked = f"{shown}\n       {' ' * column}{'^' * width}"
+        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
+        margin = len(shown) - len(shown.lstrip())
+        mark = " " * (column - margin) + "^" * max((end or column + 1) - column, 1)
+        marked = f"{shown[margin:]}\n       {mark}"
         why = more.get("why")
         return SmeltError(
             code,
             what,
             where=where,
-            why=f"{why}\n       {marked}" if why else f"\n       {marked}".strip("\n "),
+            why=f"{why}\n       {marked}" if why else marked,
             remedy=more.get("remedy"),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, TypeAlias
 
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
@@ -25,7 +25,7 @@ from smelt.nest.ir import (
 from smelt.nest.tree import blocks_of, walk
 from smelt.records import dataclass
 
-Name = str | Symbol
+Name: TypeAlias = "str | Symbol"
 """A value, or the position that one is (`smelt.nest.ir.Let.index`)."""
 
 

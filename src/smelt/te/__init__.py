@@ -8,6 +8,9 @@
 An expression becomes a loop function of `smelt.loops.ir`; every index is proved to be inside of its tensor.
 """
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from smelt.te import tag as tag
 from smelt.te.absent import extern as extern
 from smelt.te.absent import extern_primfunc as extern_primfunc
@@ -37,3 +40,10 @@ from smelt.te.tensor import TensorSlice as TensorSlice
 from smelt.te.tensor import compute as compute
 from smelt.te.tensor import placeholder as placeholder
 from smelt.te.value import Value as Value
+
+
+def __getattr__(name: str) -> _Any:
+    """The search is a floor above: it is imported when it is asked for."""
+    if name in ("tune", "tune_tir"):
+        return getattr(_import_module("smelt.tir.search"), name)
+    raise AttributeError(f"module 'smelt.te' has no attribute {name!r}")

@@ -65,6 +65,10 @@ class Built:
         if lie is not None and all(a is b for a, b in zip(args, given)) and len(self.seen) < MOST_SEEN:
             self.seen[lie] = compiled
 
+    def begin(self, *args: Any) -> None:
+        """Let the C++ compiler begin with what a call with such buffers needs."""
+        self._compiled(solved(self.kernel.params, dict(enumerate(self._tensors(args)))))
+
     def _tensors(self, args: Sequence[Any]) -> list[torch.Tensor]:
         params = self.kernel.params
         if len(args) != len(params):

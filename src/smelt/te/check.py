@@ -66,7 +66,7 @@ class _Checker:
         if body.of.where is not None:
             self.value(body.of.where, ())
             facts = known_of(body.of.where, True, self.extents)
-        for value in body.of.values:
+        for value in (*body.of.values, *(body.of.combiner[2] if body.of.combiner else ())):
             self.value(value, facts)
 
     def value(self, value: Value, facts: Facts) -> None:

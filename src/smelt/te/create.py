@@ -87,6 +87,7 @@ class _Maker:
         self.tensors = tensors
         self.order = in_order(tensors)
         self.names: dict[int, str] = {}
+        self.pool = _Pool()
         self.symbols: dict[Symbol, Expr] = {}
         self.special: dict[str, Explicit] = {}
         self.graph = Graph()
@@ -117,7 +118,7 @@ class _Maker:
 
     def _name(self) -> None:
         given = {id(tensor) for tensor in self.tensors}
-        pool = _Pool()
+        pool = self.pool
         shapes: list[Expr] = []
         for tensor in self.tensors:
             self.names[id(tensor)] = pool(tensor.name)
@@ -163,7 +164,8 @@ class _Maker:
             def place(index: Index, at: Index) -> Place:
                 return self._place({**dict(zip(axes, index)), **dict(zip(variables, at))})
 
-            self.special[outs[0]] = Explicit(op.name, outs, first.of, shape, reduced, place, labels)
+            name = outs[0] if len(outs) == 1 else self.pool(op.name)
+            self.special[outs[0]] = Explicit(name, outs, first.of, shape, reduced, place, labels)
             return
         for out, body in zip(outs, op.body):
             self.labels[out] = labels
@@ -236,7 +238,7 @@ def _sizes_of(op: Operation) -> set[Unknown]:
             e for e in (getattr(value, "expr", None), *getattr(value, "index", ())) if isinstance(e, Expr)
         ]
         found |= {s for s in free_symbols(exprs) if isinstance(s, Unknown) and s.is_size}
-        open_ += value.parts
+        open_ += value.of.expressions if isinstance(value, Reduced) else value.parts
     return found
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from smelt.errors import SmeltError
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_BETWEEN = (contextlib.__file__, "<")
+"""What calls us for a user: decorators, generated code."""
 
 
 def users_line() -> str | None:
@@ -16,7 +20,7 @@ def users_line() -> str | None:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_OURS):
+        if not name.startswith((_OURS, *_BETWEEN)):
             return f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return None

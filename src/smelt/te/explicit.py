@@ -62,7 +62,7 @@ def nest_of(what: Explicit, kernel: Kernel, graph: Graph) -> Stmt:
     kind = what.of.kind if len(what.outs) == 1 else None
     body = block(lambda: _next(what, index, at, kind), MODES[kind] if kind else None)
     axes = [replace(axis, value=fresh(axis.label.removeprefix("v_"))) for axis in axes]
-    nest: Stmt = Stage(what.outs[0] if len(what.outs) == 1 else what.name, tuple(axes), body, init)
+    nest: Stmt = Stage(what.name, tuple(axes), body, init)
     for axis in reversed(axes):
         assert axis.value.is_Symbol
         nest = For(axis.value, Integer(0), axis.extent, Block((nest,)), label=axis.label.removeprefix("v_"))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import sympy
@@ -30,6 +30,7 @@ from smelt.script.module import PrimFunc
 from smelt.symbolic.affine import replaced
 from smelt.symbolic.expr import evaluate_on
 from smelt.symbolic.solving import solve_sizes
+from smelt.te.gradients import gradient_of, refusal
 from smelt.te.products import products_of
 
 NAMESPACE = "smelt_te"
@@ -94,8 +95,8 @@ def digest_of_kernel(kernel: Kernel) -> str:
 class Operator:
     """An operator of PyTorch's that computes a function of loops: call it with tensors."""
 
-    def __init__(self, name: str, func: PrimFunc, schedule: Any = None) -> None:
-        self.name, self.prim_func = name, func
+    def __init__(self, name: str, func: PrimFunc, schedule: Any = None, gradient: Any = None) -> None:
+        self.name, self.prim_func, self.gradient = name, func, gradient
         self._schedule: Any = None
         self.signature = signature(func.kernel)
         self._library = self._define()
@@ -147,7 +148,23 @@ class Operator:
         library.define(f"{own}({given}) -> {made}", tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(library, own, "CPU")(self._run)
         torch.library.register_fake(self.name, self._fake, lib=library)
+        keep, back = partial(_keep, self), partial(_back, self)
+        torch.library.register_autograd(self.name, back, setup_context=keep, lib=library)
         return library
+
+    @cached_property
+    def backward(self) -> Operator:
+        """The operator of the gradients: arguments, a gradient for each result; a gradient for each floating
+        argument. It is derived where none was given.
+
+        Raises:
+            SmeltError: SM1047 none can be derived.
+        """
+        if self.gradient is not None:
+            return as_torch(self.gradient)
+        if self.signature.both:
+            raise refusal(self.prim_func.kernel, "it reads what it writes")
+        return as_torch(gradient_of(self.prim_func.kernel))
 
     def _fake(self, *args: torch.Tensor) -> Any:
         params = self.prim_func.kernel.params
@@ -181,18 +198,37 @@ def _identifier(name: str) -> str:
     return name if name.isidentifier() else "".join(c if c.isalnum() else "_" for c in name)
 
 
-def operator(name: str, func: PrimFunc, schedule: Any = None) -> Operator:
+def _keep(op: Operator, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+    outputs = output if isinstance(output, tuple) else (output,)
+    ctx.like = [(each.shape, each.dtype) for each in outputs]
+
+
+def _back(op: Operator, ctx: Any, *upstream: torch.Tensor | None) -> Any:
+    given = ctx.saved_tensors
+    filled = [
+        given[0].new_zeros(shape, dtype=dtype) if g is None else g
+        for g, (shape, dtype) in zip(upstream, ctx.like)
+    ]
+    found = op.backward(*given, *filled)
+    left = iter(found if isinstance(found, (tuple, list)) else (found,))
+    gradients = tuple(next(left) if x.dtype.is_floating_point else None for x in given)
+    return gradients[0] if len(gradients) == 1 else gradients
+
+
+def operator(name: str, func: PrimFunc, schedule: Any = None, gradient: Any = None) -> Operator:
     """A PyTorch operator that computes a function of loops: ``operator("mine::te_relu", func)``.
 
     Its arguments are the buffers that the function reads, its results those that it fills, in order; sizes
     that are not known are those of the arguments. Inside ``torch.compile(backend="smelt")`` an unscheduled
     function is fused with what is around it; with a ``schedule`` (also set later, by ``op.schedule = …``) it
-    is one kernel as it is written.
+    is one kernel as it is written. ``gradient``: the function of its gradients, from its arguments and a
+    gradient for each result to one for each floating argument; None: it is derived when it is wanted.
 
     Raises:
         SmeltError: SM1041 a schedule of another function, SM1042 the name is none, or taken.
     """
-    return Operator(name, func, schedule)
+    return Operator(name, func, schedule, gradient)
 
 
 @lru_cache(maxsize=4096)

@@ -11,8 +11,8 @@ from smelt.loops.ir import Contraction, Extern
 from smelt.lowering.builder import Builder
 from smelt.lowering.contractions import factor
 from smelt.lowering.tensor import Tensor
-from smelt.nest.ir import AxisKind, Kernel, Let, Stage, Store
-from smelt.nest.tree import stages
+from smelt.nest.ir import Alloc, AxisKind, Kernel, Let, Stage, Store
+from smelt.nest.tree import stages, walk
 from smelt.records import dataclass
 
 
@@ -56,13 +56,14 @@ class MatrixProduct:
 def products_of(kernel: Kernel) -> dict[str, MatrixProduct]:
     """The matrix products among the stages of a kernel, by the buffers that they store."""
     dtypes = {param.name: param.dtype for param in kernel.params}
+    dtypes.update((stmt.buffer, stmt.dtype) for stmt in walk(kernel.body) if isinstance(stmt, Alloc))
     found = {}
     for stage in stages(kernel.body):
-        product = _product(stage)
-        if product is not None and all(
-            dtypes.get(each.buffer) in (None, dtypes.get(stage.name)) for each in (product.lhs, product.rhs)
-        ):
-            found[stage.body.stmts[-1].buffer] = product  # type: ignore[union-attr]
+        product, store = _product(stage), stage.body.stmts[-1] if stage.body.stmts else None
+        if product is None or not isinstance(store, Store):
+            continue
+        if dtypes[product.lhs.buffer] == dtypes[product.rhs.buffer] == dtypes[store.buffer]:
+            found[store.buffer] = product
     return found
 
 

@@ -54,6 +54,13 @@ class Combined:
             return False
         return self.initial[0].value == identity(self.kind, self.values[0].kind)
 
+    @property
+    def expressions(self) -> tuple[Value, ...]:
+        """All that the reduction evaluates: values, what holds, initial values, what combines them."""
+        results = () if self.combiner is None else self.combiner[2]
+        where = () if self.where is None else (self.where,)
+        return (*self.values, *where, *self.initial, *results)
+
     def combine(self, place: Place, before: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """What the elements are next, under the current handler."""
         assert self.combiner is not None

@@ -101,7 +101,7 @@ class Core:
         return self._working_on
 
     @property
-    def _kernel(self) -> Kernel:
+    def _kernel(self) -> Kernel:  # type: ignore[override]
         return self.func.kernel
 
     def _begin(self, *references: Any) -> Kernel:

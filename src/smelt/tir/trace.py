@@ -120,6 +120,11 @@ class Trace:
             made += ","
         return f"{f'{made} = ' if made else ''}sch.{inst.kind}({', '.join(shown)})"
 
+    def program(self, name: str = "schedule") -> str:
+        """A Python function of a schedule that does it all again."""
+        lines = self.as_python() or ["pass"]
+        return "\n".join([f"def {name}(sch):", *(f"    {line}" for line in lines)]) + "\n"
+
     def __str__(self) -> str:
         lines = self.as_python() or ["pass"]
         head = ["# from smelt import tir", "def apply_trace(sch: tir.Schedule) -> None:"]

@@ -130,7 +130,8 @@ def elementwise(name: str) -> Callable[[Any], Any]:
 
     def function(x: Any) -> Any:
         if not isinstance(x, Tensor):
-            return getattr(scalars, name)(x) if name in scalars.RENAMED else _no_tensor(name, x)
+            known = name in scalars.RENAMED and values.is_operand(x)
+            return getattr(scalars, name)(x) if known else _no_tensor(name, x)
         if name in FLOATS and not x.kind.is_floating_point:
             what = f"topi.{name} only supports floating-point inputs, but got {x.dtype}"
             refuse("SM1121", what, remedy='topi.cast(x, "float32")')
@@ -169,7 +170,7 @@ def operand(name: str, x: Any, other: Any) -> Any:
         if isinstance(x, Value):
             what = f"topi.{name}: {x} is neither a tensor nor a number"
             refuse("SM1122", what, remedy="te.compute a tensor of it")
-        x = as_value(x)
+        x = as_value(x) if values.is_operand(x) else _no_tensor(name, x)
     assert isinstance(x, Number) and isinstance(other, Tensor)
     weak = x.weak and (other.kind.is_floating_point or not x.kind.is_floating_point)
     kind = other.kind if weak and other.kind is not torch.bool else x.kind

@@ -98,7 +98,8 @@ class Program:
                 refuse("SM1121", f"topi.{self.name}: {first}")
         self._no_guess()
         self.builder.expect(meta, Decided())
-        self.builder.origin, self.builder.operand = Origin(f"topi.{self.name}"), None
+        self.builder.origin = Origin(f"topi.{self.name}")
+        self.builder.operand = fakes[0][0] if fakes[0] else None
         given = _mapped((args, options), lambda x: x.loop if isinstance(x, Handle) else x)
         try:
             found = self._lowered(overload, *given)

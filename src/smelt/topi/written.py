@@ -36,7 +36,10 @@ class Writer(Handler):
         return replaced(expr, self.symbols) if isinstance(expr, Expr) else Integer(expr)
 
     def elementwise(self, name: str, *args: Value) -> Value:
-        return Elementwise(name, args)
+        try:
+            return Elementwise(name, args)
+        except TypeError as error:
+            refuse("SM1121", str(error).replace("torch.", ""))
 
     def load(self, buffer: str, index: Sequence[Expr]) -> Value:
         found = self.tensors[buffer]

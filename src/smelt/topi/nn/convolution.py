@@ -56,7 +56,7 @@ def conv(
     meta_schedule_original_shape: Any = None,
     auto_scheduler_should_rewrite_layout: bool = False,
 ) -> Any:
-    """A convolution: N and C are batch and channels of ``data_layout``, O and I those of ``kernel_layout``."""
+    """A convolution: N, C are batch and channels of ``data_layout``, O, I those of ``kernel_layout``."""
     count = inp.ndim - 2
     name = f"{'group_' if groups > 1 else ''}conv{count}d_{data_layout.lower()}"
     places = "".join(letter for letter in data_layout if letter not in "NC")

@@ -28,7 +28,7 @@ def pool(
     count_include_pad: bool,
 ) -> Any:
     """The largest or the mean of windows, along the dimensions that are neither N nor C."""
-    places = [d for d, letter in enumerate(layout) if letter not in "NC"]
+    places = places_of(layout)
     count, name = len(places), f"pool{len(places)}d"
     _known(name, data, layout, pool_type)
     size, step, gap = (several(name, each, count) for each in (kernel, stride, dilation))
@@ -99,8 +99,23 @@ def _at_least(begin: Any, low: int, gap: int) -> Any:
     return begin + reductions.max((low - begin + gap - 1) // gap, 0) * gap
 
 
+def places_of(layout: str) -> list[int]:
+    """The dimensions of a layout that are pooled: whole ones, neither N nor C.
+
+    >>> places_of("NCHW"), places_of("NHWC"), places_of("NCHW16c")
+    ([2, 3], [1, 2], [2, 3])
+    """
+    letters = [letter for letter in layout if letter.isalpha()]
+    return [d for d, letter in enumerate(letters) if letter.isupper() and letter not in "NC"]
+
+
 def _known(name: str, data: Tensor, layout: str, pool_type: str) -> None:
-    if len(layout) != data.ndim or not layout.isupper() or "C" not in layout:
+    letters = [letter for letter in layout if letter.isalpha()]
+    if (
+        len(letters) != data.ndim
+        or "C" not in letters
+        or any(each not in "nc" for each in letters if each.islower())
+    ):
         refuse("SM1123", f"topi.nn.{name}: layout {layout!r} of {data.ndim} dimensions")
     if pool_type not in ("max", "avg"):
         refuse("SM1123", f"topi.nn.{name}: pool_type {pool_type!r}", remedy='"max" or "avg"')
@@ -152,7 +167,7 @@ def pool3d(
 
 
 def _adaptive(data: Tensor, output_size: Sizes, pool_type: str, layout: str) -> Any:
-    places = [d for d, letter in enumerate(layout) if letter not in "NC"]
+    places = places_of(layout)
     name = f"adaptive_pool{len(places)}d"
     _known(name, data, layout, pool_type)
     sizes = several(name, output_size, len(places))

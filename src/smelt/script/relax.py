@@ -1,0 +1,33 @@
+"""``from smelt.script import relax as R``: the decorator; what is below it is read, never run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.script.parse import from_source
+
+
+def function(definition: Any = None, /, **options: Any) -> Any:
+    """``@R.function``: the function of `smelt.relax` that a Python function's text is."""
+    del options
+    return from_source if definition is None else from_source(definition)
+
+
+class Word:
+    """What an annotation says before it is read: Python evaluates it first."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *args: Any, **named: Any) -> Word:
+        return self
+
+
+def __getattr__(name: str) -> Word:
+    """``R.Tensor``, ``R.Shape``, …"""
+    if name not in ("Tensor", "Shape", "Tuple", "Prim", "Object", "Any", "Callable"):
+        raise AttributeError(f"R has no {name}")
+    return Word(f"R.{name}")
+
+
+__all__ = ["function"]
