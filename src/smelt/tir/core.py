@@ -16,6 +16,7 @@ from smelt.nest.ir import For, Kernel, Stage
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.scopes import consumers, members, place_of, place_of_stage, producers, writes
 from smelt.nest.tree import blocks_of, loops, named, stages, walk
+from smelt.nest.verify import find_problems
 from smelt.records import dataclass, replace
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
 from smelt.tir.check import check_step
@@ -199,8 +200,14 @@ class Core:
 
         ``spread``: the argument that is given as ``*loops``; ``several``: a list comes back; ``renamed``:
         stages that have other names now.
+
+        Raises:
+            ScheduleError: SM1008, loops would lie in one another that cannot: a parallel one in a vector.
         """
         before = self.func
+        problems = find_problems(kernel)
+        if problems and not find_problems(before.kernel):
+            raise ScheduleError(method, problems[0].what, code="SM1008")
         if self._check:
             check_step(method, before.kernel, kernel)
         self._functions[self._name()] = replace(before, kernel=kernel)

@@ -422,7 +422,7 @@ def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
     rest = [path[common:] for path in paths]
     for path, (loop, _) in zip(rest, found):
         _unbound(kernel, loop, "merge")
-        if len(path) != len(rest[0]) or not all(isinstance(each, For) for each in path):
+        if not path or len(path) != len(rest[0]) or not all(isinstance(each, For) for each in path):
             raise _refused(kernel, method, loop, f"{named(loop)} is not as far in as {named(found[0][0])}")
         for outer, inner in pairwise(path):
             assert isinstance(outer, For) and isinstance(inner, For)
