@@ -291,7 +291,7 @@ def side_by_side(loop: For) -> Block:
 def without_jams(block: Block) -> Block:
     """The block, with what runs in place of its JAM loops.
 
-    >>> import torch
+    >>> import sympy, torch
     >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
     >>> load = Let("v", torch.float32, "load", ("x", (4 * i + k,)))
     >>> inner = For(k, sympy.Integer(0), n, Block((load,)))
