@@ -103,6 +103,13 @@ def test_names_of_stages_and_loops():
     assert str(added.op.body[0]) == "x[ax0, ax1] + b[ax1]" and added.op.input_tensors == (x, b)
 
 
+def test_an_axis_of_one_keeps_its_name():
+    x, b = te.placeholder((1, 3), name="x"), te.placeholder((3,), name="b")
+    assert str(topi.add(x, b).op.body[0]) == "x[ax0, ax1] + b[ax1]"
+    assert str(topi.add(x, te.placeholder((2, 1), name="y")).op.body[0]) == "x[0, ax1] + y[ax0, 0]"
+    assert str(topi.exp(x).op.body[0]) == "exp(x[i0, i1])"
+
+
 def test_operators_of_whole_tensors():
     x, y = torch.randn(2, 3), torch.randn(3)
     check(

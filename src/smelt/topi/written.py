@@ -31,6 +31,8 @@ class Writer(Handler):
 
     def __init__(self, tensors: Mapping[str, Any], symbols: Mapping[Symbol, Expr]) -> None:
         self.tensors, self.symbols = tensors, symbols
+        self.axes: Sequence[IterVar] = ()
+        """The axes of a stage that broadcasts."""
 
     def _at(self, expr: Expr | int) -> Expr:
         return replaced(expr, self.symbols) if isinstance(expr, Expr) else Integer(expr)
@@ -43,7 +45,17 @@ class Writer(Handler):
 
     def load(self, buffer: str, index: Sequence[Expr]) -> Value:
         found = self.tensors[buffer]
-        return found if isinstance(found, Number) else Load(found, [self._at(at) for at in index])
+        if isinstance(found, Number):
+            return found
+        return Load(found, self._aligned(found, [self._at(at) for at in index]))
+
+    def _aligned(self, tensor: Tensor, index: list[Expr]) -> list[Expr]:
+        """An index of 0 by the name of the axis that is always 0 there: of ``A[1, n]`` as of ``A[m, n]``."""
+        skipped = len(self.axes) - len(index)
+        for dim, axis in enumerate(self.axes[skipped:] if skipped >= 0 else ()):
+            if index[dim] == 0 and axis.extent == 1 and tensor.sizes[dim] == 1:
+                index[dim] = axis.expr
+        return index
 
     def constant(self, value: float | int | bool, dtype: torch.dtype) -> Value:
         return Number(value, dtype)
@@ -99,7 +111,8 @@ def stage(
 ) -> Any:
     """A te tensor of what ``f`` says of an index under the writer; several, where it gives a tuple."""
 
-    def body(*axes: Idx) -> Any:
+    def body(*axes: IterVar) -> Any:
+        writer.axes = axes if labels.tag in ("broadcast", "elemwise") else ()
         with using(writer):
             return f([axis.expr for axis in axes])
 
