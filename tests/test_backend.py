@@ -175,7 +175,7 @@ def test_the_report_that_the_pipeline_has_begun_is_used() -> None:
     from smelt.reporting import CompileReport
 
     def begun(program: Program, config: Config) -> Compiled:
-        LOG.add(CompileReport(program.kind, program.name, kernels=0))
+        LOG.add(CompileReport(program.kind, program.name, kernels=[]))
         raise Unsupported("later")
 
     compiled(lambda x: x + 1, begun)(torch.ones(2))

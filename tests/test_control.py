@@ -188,7 +188,7 @@ def test_calls_of_regions_are_seen_through() -> None:
 
     agree(lambda x: region(region(x)), torch.randn(4, requires_grad=True))
     assert externs() == set()
-    assert [report.kernels for report in smelt.reports()] == [1, 1]
+    assert [len(report.kernels) for report in smelt.reports()] == [1, 1]
 
 
 def test_checkpoints_recompute() -> None:

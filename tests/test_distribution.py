@@ -22,7 +22,7 @@ with torch.no_grad():
 import smelt
 
 (report,) = smelt.reports()
-print(smelt.__file__, report.kernels, report.fallbacks)
+print(smelt.__file__, len(report.kernels), report.fallbacks)
 """
 
 

@@ -255,7 +255,7 @@ def test_bodies_that_are_no_loop_functions_are_taken_apart() -> None:
 
     args = operands()
     errors(function, compiled(function, *args)(*args), args)
-    assert "flex_attention_tiled" not in smelt.reports()[0].kernel_names
+    assert "flex_attention_tiled" not in smelt.reports()[0].kernels
 
 
 def test_no_scores_are_stored() -> None:
@@ -266,4 +266,4 @@ def test_no_scores_are_stored() -> None:
     args = operands()
     errors(function, compiled(function, *args)(*args), args)
     (report,) = smelt.reports()
-    assert report.kernel_names == ["flex_attention_tiled"] and report.arena_bytes == 0
+    assert report.kernels == ["flex_attention_tiled"] and report.arena_bytes == 0

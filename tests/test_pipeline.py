@@ -234,8 +234,8 @@ def test_the_report_says_what_happened() -> None:
     with torch.no_grad():
         smelt.compile(model, fullgraph=True, contractions=False)(torch.randn(2, 5, 32))
     (report,) = smelt.reports()
-    assert report.kernels == len(report.kernel_names) == len(report.fused)
-    assert 0 < report.native_calls <= report.kernels
+    assert len(report.kernels) == len(report.fused)
+    assert 0 < report.native_calls <= len(report.kernels)
     assert report.externs["aten.addmm.default"] == 4
     assert report.arena_bytes > 0
     assert set(report.phase_seconds) <= {*PASSES, "cache"}
@@ -247,7 +247,7 @@ def test_equal_layers_are_printed_once() -> None:
     with torch.no_grad():
         torch.compile(model, backend="smelt", fullgraph=True)(torch.randn(2, 5, 32))
     (report,) = smelt.reports()
-    assert report.kernels > report.text("cpp").count("\nstatic void kernel_") > 0
+    assert len(report.kernels) > report.text("cpp").count("\nstatic void kernel_") > 0
 
 
 @pytest.mark.long
@@ -256,7 +256,7 @@ def test_a_second_process_finds_the_cache() -> None:
         "import torch, smelt; torch.manual_seed(0); x = torch.randn(8, 8)\n"
         "got = smelt.compile(lambda x: torch.softmax(x, -1) @ x)(x)\n"
         "torch.testing.assert_close(got, torch.softmax(x, -1) @ x)\n"
-        "print([(r.cache_hit, r.kernels) for r in smelt.reports()])"
+        "print([(r.cache_hit, len(r.kernels)) for r in smelt.reports()])"
     )
     runs = [
         subprocess.run(
@@ -293,4 +293,4 @@ def test_without_fusion_the_numbers_are_the_same() -> None:
         return torch.softmax(x.exp() + 1, -1).sum(0)
 
     torch.testing.assert_close(smelt.compile(program, fusion=False)(x), program(x))
-    assert smelt.reports()[0].kernels > 1
+    assert len(smelt.reports()[0].kernels) > 1

@@ -526,8 +526,7 @@ def _work(unit: Unit) -> list[tuple[str, int, int]]:
 
 
 def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
-    report.kernel_names = list(notes["kernels"])
-    report.kernels = len(report.kernel_names)
+    report.kernels = list(notes["kernels"])
     report.fused = [list(origins) for origins in notes["fused"]]
     report.native_calls = notes["native_calls"]
     report.externs = dict(notes["externs"])

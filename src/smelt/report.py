@@ -52,7 +52,7 @@ def summary(reports: Sequence[CompileReport]) -> dict[str, Any]:
         "graphs": sum(not report.is_cluster for report in reports),
         "clusters": sum(report.is_cluster for report in reports),
         "eager_graphs": sum(report.kind == "eager" for report in reports),
-        "kernels": sum(report.kernels for report in reports),
+        "kernels": sum(len(report.kernels) for report in reports),
         "native_calls": sum(report.native_calls for report in reports),
         "externs": total_externs(reports),
         "contractions": _contractions(reports),
@@ -134,7 +134,7 @@ def graph_tables(reports: Sequence[CompileReport]) -> RenderableType:
         if report.regions:
             parts += [*size_lines(report), region_table(report), Text("")]
             continue
-        facts = f"  {report.kernels} kernels in {report.native_calls} native call(s), arena "
+        facts = f"  {len(report.kernels)} kernels in {report.native_calls} native call(s), arena "
         facts += _bytes(report.arena_bytes)
         if report.folded:
             facts += f", {report.folded} constants computed ahead ({_bytes(report.folded_bytes)})"
@@ -196,7 +196,7 @@ def _kernel_table(report: CompileReport) -> Table:
     table.add_column("times", justify="right")
     table.add_column("operators fused in it")
     table.add_column("where")
-    names = report.kernel_names or [str(number) for number in range(len(report.fused))]
+    names = report.kernels or [str(number) for number in range(len(report.fused))]
     first: dict[tuple[str, str], str] = {}
     times: Counter[tuple[str, str]] = Counter()
     for name, origins in zip(names, report.fused):

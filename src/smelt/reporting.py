@@ -191,8 +191,7 @@ class CompileReport:
     kind: str
     graph_name: str
     phase_seconds: dict[str, float] = field(default_factory=dict)
-    kernels: int = 0
-    kernel_names: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
     fused: list[list[str]] = field(default_factory=list)
     native_calls: int = 0
     externs: dict[str, int] = field(default_factory=dict)

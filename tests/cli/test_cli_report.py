@@ -15,8 +15,7 @@ def _reports() -> list[CompileReport]:
         "forward",
         "graph 0",
         phase_seconds={"lowering": 0.5, "codegen": 0.25},
-        kernels=3,
-        kernel_names=["k0", "k1", "k2"],
+        kernels=["k0", "k1", "k2"],
         fused=[["mul", "add"], ["exp"], ["mul", "add"]],
         native_calls=2,
         externs={"aten.mm.default": 2},
@@ -87,7 +86,7 @@ def test_equal_kernels_are_one_line():
 
 
 def test_names_with_brackets_are_text_and_no_markup():
-    one = CompileReport("inference", "graph [red]", kernels=1, kernel_names=["k"], fused=[["a[bold]"]])
+    one = CompileReport("inference", "graph [red]", kernels=["k"], fused=[["a[bold]"]])
     one.add_fallback("op[/x]", "because [green]")
     text = _printed(report.graph_tables([one])) + _printed(report.overview([one]))
     for part in ("graph [red]", "a[bold]", "op[/x]", "because [green]"):

@@ -123,7 +123,7 @@ def _passes_aot_eager(trial: _Trial, dynamic: bool) -> bool:
 
 def _count(result: OpResult) -> None:
     for report in smelt.reports():
-        result.kernels += report.kernels
+        result.kernels += len(report.kernels)
         for each in report.fallbacks:
             key = f"{each.op}: {each.reason.splitlines()[0][:160]}"
             result.fallbacks[key] = result.fallbacks.get(key, 0) + each.count

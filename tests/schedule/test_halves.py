@@ -57,7 +57,7 @@ def test_numbers(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
     function, shapes = CASES[name]
     report = compiled(function, *(draw(*shape, seed=k).to(dtype) for k, shape in enumerate(shapes)))
     assert not report.externs
-    assert any(kernel.endswith("_tiled") for kernel in report.kernel_names)
+    assert any(kernel.endswith("_tiled") for kernel in report.kernels)
 
 
 def test_what_the_processor_multiplies_itself_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
     report = smelt.reports()[-1]
     assert not report.externs
-    assert sum(name.endswith("_tiled") for name in report.kernel_names) == 2
+    assert sum(name.endswith("_tiled") for name in report.kernels) == 2
 
 
 def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

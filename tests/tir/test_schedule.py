@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol
 
-from smelt.nest.dependence import overlap, reduced_over
 from smelt.nest.ir import Kernel, LoopKind
 from smelt.nest.primitives import kinds
 from smelt.nest.tree import find, loops, replace_loop, stages, with_body
+from smelt.nest.verify import unproved
 from smelt.ops import ops
 from smelt.records import replace
 from smelt.script import from_source, structural_equal
@@ -304,6 +304,24 @@ def test_a_step_that_changes_results_is_caught(monkeypatch: pytest.MonkeyPatch) 
         sch.parallel(sch.get_loops("matmul")[0])
 
 
+def test_a_claim_that_cannot_be_shown_is_named() -> None:
+    kernel = product().kernel
+    k = loops(kernel.body)[2]
+    claimed = replace_loop(kernel.body, k.var, lambda loop: (replace(loop, kind=LoopKind.PARALLEL),))
+    assert unproved(kernel) == []
+    assert unproved(with_body(kernel, claimed)) == [
+        "k is said to be independent: k is reduced over: its turns add to matmul[v_i, v_j]"
+    ]
+
+
+def test_the_last_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    sch = Schedule(product())
+    sch.parallel(sch.get_loops("relu")[0])
+    sch.show(diff=True)
+    added = [line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("+")]
+    assert any("T.parallel(6)" in line for line in added)
+
+
 def test_copies_go_their_own_way() -> None:
     sch = Schedule(product())
     i, j, _ = sch.get_loops("matmul")
@@ -379,10 +397,7 @@ def test_random_steps_keep_results(data: st.DataObject) -> None:
             assert error.code.startswith("SM10") and error.why
             assert sch.func.kernel == before
     same(func.kernel, sch.func.kernel, sizes, exactly=False)
-    for loop in loops(sch.func.kernel.body):
-        if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
-            assert reduced_over(loop) is None
-            assert overlap(loop) is None or loop.independent
+    assert unproved(sch.func.kernel) == []
     replays(sch, func)
 
 

@@ -175,6 +175,38 @@ def test_convolutions(stride, padding, dilation, groups):
     )
 
 
+def test_groups_and_gradients_of_convolutions():
+    x, w = torch.randn(1, 4, 3, 4), torch.randn(4, 2, 2, 3)
+    check(
+        lambda x, w: nn.group_conv2d_transpose_nchw(x, w, (1, 2), (1, 0), "float32", (0, 1), 2),
+        lambda x, w: F.conv_transpose2d(x, w, stride=(1, 2), padding=(1, 0), output_padding=(0, 1), groups=2),
+        x,
+        w,
+    )
+    row, kernel = torch.randn(1, 4, 5), torch.randn(4, 3, 2)
+    ours = lambda x, w: nn.conv1d_transpose_ncw(x, w, 2, 0)  # noqa: E731
+    check(ours, lambda x, w: F.conv_transpose1d(x, w, stride=2), row, kernel)
+    grouped = torch.randn(2, 2, 3)
+    check(
+        lambda x, w: nn.group_conv1d_ncw(x, w, groups=2), lambda x, w: F.conv1d(x, w, groups=2), row, grouped
+    )
+    volume, cube = torch.randn(1, 2, 2, 3, 2), torch.randn(2, 1, 2, 2, 2)
+    check(
+        lambda x, w: nn.conv3d_transpose_ncdhw(x, w, 1, 1),
+        lambda x, w: F.conv_transpose3d(x, w, padding=1),
+        volume,
+        cube,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("reflect", "reflect"), ("replicate", "replicate"), ("circular", "circular")]
+)
+def test_padding_by_own_elements(name, mode):
+    ours = getattr(nn, f"{name}_pad")
+    check(lambda a: ours(a, (0, 0, 1, 2), (0, 0, 2, 0)), lambda a: F.pad(a, (2, 0, 1, 2), mode), X)
+
+
 def test_names_of_a_convolution():
     x, w = te.placeholder((1, 2, 5, 5), name="x"), te.placeholder((3, 2, 3, 3), name="w")
     out = nn.conv2d(x, w, 1, 1, 1)

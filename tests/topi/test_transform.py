@@ -122,6 +122,35 @@ def test_positions(dtype):
         check(lambda a, i: topi.take(a, i, axis=0), None, X, at + 9)
 
 
+def test_more_positions():
+    at = torch.tensor([[1, 0], [1, 1]])
+    check(lambda a, i, j: topi.adv_index(a, [i, j]), lambda a, i, j: a[i, j.long()], X, at, at.int()[0])
+    check(
+        lambda a, b: topi.slice_scatter(a, b, 1, 4, 2, 2)[0],
+        lambda a, b: a.slice_scatter(b, 2, 1, 4, 2),
+        X,
+        X[..., :2],
+    )
+    check(lambda a: topi.sliding_window(a, 1, (2, 3), (1, 1)), lambda a: a.unfold(1, 2, 1).unfold(2, 3, 1), X)
+    check(topi.tensor_size, lambda a: torch.tensor(24, dtype=torch.int32), X)
+    check(lambda a: topi.cumprod(a, 2), lambda a: a.cumprod(2), X)
+    rows = X.sort(-1).values
+    check(topi.searchsorted, torch.searchsorted, rows, X)
+    check(
+        lambda s, v: topi.searchsorted(s, v, True),
+        lambda s, v: torch.searchsorted(s, v, right=True),
+        rows[0, 0],
+        X,
+    )
+
+
+@pytest.mark.parametrize("subscripts", ["ijk,kl->lij", "ijk->i", "ijk->kji", "ijk,ijk", "ijk,kl"])
+def test_einsum(subscripts):
+    given = {"ijk": X, "kl": torch.randn(4, 2)}
+    tensors = [given[term] for term in subscripts.split("->")[0].split(",")]
+    check(lambda *a: topi.einsum(subscripts, *a), lambda *a: torch.einsum(subscripts, *a), *tensors)
+
+
 def test_sequences():
     lengths = torch.tensor([2, 0], dtype=torch.int32)
     want = X.clone()
@@ -158,6 +187,12 @@ def test_products():
         ("SM1123", lambda x: topi.take(x, x, batch_dims=1)),
         ("SM1123", lambda x: topi.take(x, x, mode="else")),
         ("SM1123", lambda x: topi.cumsum(x, 0, exclusive=True)),
+        ("SM1123", lambda x: topi.cumprod(x, 0, exclusive=True)),
+        ("SM1123", lambda x: topi.einsum("...i->i", x)),
+        ("SM1121", lambda x: topi.einsum("ij->i", x)),
+        ("SM1121", lambda x: topi.einsum("iii->i", x)),
+        ("SM1121", lambda x: topi.einsum("ijk->il", x)),
+        ("SM1121", lambda x: topi.sliding_window(x, 1, [2], [1])),
         ("SM1123", lambda x: topi.meshgrid([x], "no")),
     ],
 )

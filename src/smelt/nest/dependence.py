@@ -388,6 +388,7 @@ def apart(one: Access, other: Access, loop: For) -> bool:
     return all(
         any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
         for digit in extents
+        if extents[digit] != 1
     )
 
 
@@ -456,7 +457,7 @@ def _says(
     if found is None or that is None:
         return False
     own = found[0].pop(digit, ZERO)
-    if own == 0 or not same(own, that[0].pop(digit, ZERO)) or not _at_least(own, ONE):
+    if own == 0 or not same(own, that[0].pop(digit, ZERO)):
         return False
     low = high = expand(found[1] - that[1])
     steps: list[Expr] = []
@@ -465,8 +466,12 @@ def _says(
             if _at_least(step, own * digits[digit]):
                 steps.append(step)
                 continue
-            ends = [step * each * sign for each in ranges[variable]]
-            first, last = ends if _at_least(ends[1], ends[0]) else ends[::-1]
+            step = step * sign
+            first, last = (step * each for each in ranges[variable])
+            if _at_least(ZERO, step):
+                first, last = last, first
+            elif not _at_least(step, ZERO):
+                return False
             low, high = expand(low + first), expand(high + last)
     if not _at_least(own, high + 1) or not _at_least(own, 1 - low):
         return False

@@ -11,6 +11,7 @@ from sympy import Basic, Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
+from smelt.nest.dependence import overlap, reduced_over
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -32,8 +33,8 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives import not_jammed
-from smelt.nest.tree import blocks_of
+from smelt.nest.primitives import not_jammed, own_memory
+from smelt.nest.tree import blocks_of, loops, named, stages
 from smelt.ops import TABLE, result_dtype
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -124,8 +125,8 @@ class _Checker:
         self._block(self.kernel.body, scope)
 
     def _say(self, what: str) -> None:
-        loops = " / ".join(f"for {loop.var}" for loop in self.path)
-        self.problems.append(Problem(what, f"{self.kernel.name}{': ' if loops else ''}{loops}"))
+        around = " / ".join(f"for {loop.var}" for loop in self.path)
+        self.problems.append(Problem(what, f"{self.kernel.name}{': ' if around else ''}{around}"))
 
     def _block(self, block: Block, scope: _Scope) -> None:
         for stmt in block.stmts:
@@ -437,3 +438,17 @@ _ARITY = {
     "indirect_index": 4,
     "read": 2,
 }
+
+
+def unproved(kernel: Kernel) -> list[str]:
+    """The claims of a kernel of stages that rest on the word of who made it: loops that are parallel, a
+    vector, or ``independent``, whose turns cannot be shown to touch different elements, and why.
+    """
+    found: list[str] = []
+    for loop in loops(kernel.body):
+        claimed = loop.independent or loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR)
+        if claimed and stages(loop.body):
+            why = reduced_over(loop) or overlap(loop, own_memory(kernel, loop))
+            if why is not None:
+                found.append(f"{named(loop)} is said to be independent: {why}")
+    return found

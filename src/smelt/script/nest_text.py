@@ -33,7 +33,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.regions import Box, Facts, found_accesses, touched
+from smelt.nest.regions import Access, Box, Facts, found_accesses, touched
 from smelt.nest.tree import walk
 from smelt.ops import TABLE
 from smelt.script.placement import bound
@@ -303,11 +303,28 @@ class _Printer:
             texts = []
             for name in names:
                 only = False if word == "reads" and name not in stored else stores
+                element = self.element(stage, found, name, only, scope)
+                if element is not None:
+                    texts.append(element)
+                    continue
                 box = touched(stage.body, name, facts, stores=only, shape=self.shapes[name])
                 if box is not None:
                     texts.append(f"{name}[{self.box(box, self.shapes[name], scope)}]")
             lines.append(f"T.{word}({', '.join(texts)})")
         return lines
+
+    def element(
+        self, stage: Stage, found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
+    ) -> str | None:
+        """The one element of a buffer that a stage touches, as it says it; None where there are several."""
+        places = {a.own for a in found if a.buffer == name and stores in (None, a.is_store) and not a.whole}
+        if len(places) != 1:
+            return None
+        (index,) = places
+        inside = {s.var for s in walk(stage.body) if isinstance(s, For)} | set(self.indices)
+        if any(not inside.isdisjoint(expr.free_symbols) for expr in index):
+            return None
+        return self.place(name, index, scope)
 
     def box(self, box: Box, shape: Sequence[Expr], scope: _Scope) -> str:
         parts = []

@@ -49,6 +49,7 @@ class Core:
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
+        self._before = self.mod
         self._working_on: str | None = None
         ours = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
         if "main" in ours or len(ours) == 1:
@@ -210,6 +211,7 @@ class Core:
             raise ScheduleError(method, problems[0].what, code="SM1008")
         if self._check:
             check_step(method, before.kernel, kernel)
+        self._before = self.mod
         self._functions[self._name()] = replace(before, kernel=kernel)
         for old, new in (renamed or {}).items():
             for reference, meaning in self._meanings.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from smelt.script.diff import diff_text
 from smelt.script.module import IRModule, PrimFunc
 from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
@@ -40,7 +41,10 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         wanted = os.environ.get("SMELT_VERIFY") == "1" if check is None else check
         super().__init__(mod, wanted, None if seed == -1 else seed)
 
-    def show(self, **options: Any) -> None:
-        """Print the module and the trace."""
+    def show(self, *, diff: bool = False, **options: Any) -> None:
+        """Print the module and the trace; ``diff``: what the last step changed in the module."""
+        if diff:
+            print(diff_text(self._before.script(**options), self.mod.script(**options)))
+            return
         self.mod.show(**options)
         self.trace.show()

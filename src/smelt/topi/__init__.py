@@ -8,6 +8,7 @@ from typing import Any
 from smelt.te.tensor import OPERATORS as _OPERATORS
 from smelt.topi import nn as nn
 from smelt.topi import reduction as reduction
+from smelt.topi.indexing import *  # noqa: F403
 from smelt.topi.names import FUNCTIONS as _FUNCTIONS
 from smelt.topi.reduction import *  # noqa: F403
 from smelt.topi.transform import *  # noqa: F403

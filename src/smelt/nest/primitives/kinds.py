@@ -67,7 +67,7 @@ def parallelize(kernel: Kernel, var: Symbol) -> Kernel:
             loop is reduced over.
     """
     loop, _ = loop_place(kernel, var, "parallel")
-    why = not_parallel(loop, _own(kernel, loop))
+    why = not_parallel(loop, own_memory(kernel, loop))
     if why is not None:
         raise _dependent(kernel, "parallel", loop, why)
     return _set(kernel, loop, kind=LoopKind.PARALLEL)
@@ -95,13 +95,13 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1) -> Kernel:
             the loop.
     """
     loop, _ = loop_place(kernel, var, "vectorize")
-    why = not_vector(loop, _own(kernel, loop))
+    why = not_vector(loop, own_memory(kernel, loop))
     if why is not None:
         raise _dependent(kernel, "vectorize", loop, why)
     return _set(kernel, loop, kind=LoopKind.VECTOR, step=lanes)
 
 
-def _own(kernel: Kernel, loop: For) -> frozenset[str]:
+def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
     """The memory that each turn of a loop can have for itself: it reads only what it has written."""
     if not stages(loop.body):
         return frozenset()
@@ -186,7 +186,9 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
         why = f"there is no thread index {thread!r}"
         raise refused(kernel, "bind", var, why, code="SM1008", remedy=f"one of {', '.join(THREADS)}")
     between = thread.startswith(("threadIdx", "vthread"))
-    why_not = None if between and reduced_over(loop) is not None else not_parallel(loop, _own(kernel, loop))
+    why_not = (
+        None if between and reduced_over(loop) is not None else not_parallel(loop, own_memory(kernel, loop))
+    )
     if why_not is not None:
         raise _dependent(kernel, "bind", loop, why_not)
     made = replace(loop, kind=LoopKind.SERIAL, thread=thread)
@@ -291,7 +293,7 @@ def side_by_side(loop: For) -> Block:
 def without_jams(block: Block) -> Block:
     """The block, with what runs in place of its JAM loops.
 
-    >>> import torch
+    >>> import sympy, torch
     >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
     >>> load = Let("v", torch.float32, "load", ("x", (4 * i + k,)))
     >>> inner = For(k, sympy.Integer(0), n, Block((load,)))

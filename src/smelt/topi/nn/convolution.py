@@ -289,6 +289,63 @@ def depthwise_conv2d_nchw(
     return compute((batch, channels * multiplier, *size), element, "DepthwiseConv2d", name)
 
 
+def conv_transpose(
+    name: str,
+    inp: Tensor,
+    filt: Tensor,
+    strides: Sizes,
+    padding: Any,
+    out_dtype: Any,
+    output_padding: Sizes,
+    groups: int = 1,
+) -> Any:
+    """The gradient of a convolution by its input, channels first: ``filt`` is (channels of inp, filters of a
+    group, …). What is between and around the elements is zero, then it is one sum.
+    """
+    kind = inp.kind if out_dtype in (None, "") else kind_of(out_dtype)
+    count = inp.ndim - 2
+    batch, channels, *given = inp.shape
+    of, filters, *kernel = filt.shape
+    if of != channels or (isinstance(channels, int) and channels % groups):
+        refuse("SM1121", f"topi.nn.{name}: filters of {of} channels, of {channels} in {groups} groups given")
+    step, more = several(name, strides, count), several(name, output_padding, count)
+    before, after = pads(name, padding, kernel, step)
+    low = [size - 1 - side for size, side in zip(kernel, before)]
+    high = [size - 1 - side + each for size, side, each in zip(kernel, after, more)]
+    if any(isinstance(side, int) and side < 0 for side in (*low, *high)):
+        refuse("SM1123", f"topi.nn.{name}: a padding that is larger than the filter")
+    spread = dilate(inp, [1, 1, *step], name="data_dilate")
+    temp = pad(spread, [0, 0, *low], [0, 0, *high], name="data_pad")
+    size = [
+        (whole - 1) * each + 1 + first + last - window + 1
+        for whole, each, first, last, window in zip(given, step, low, high, kernel)
+    ]
+    dc = reduce_axis((0, channels // groups), "dc")
+    over = [reduce_axis((0, window), f"d{letter}") for window, letter in zip(kernel, "hwd")]
+
+    def element(b: Any, c: Any, *at: Any) -> Any:
+        channel = dc if groups == 1 else c // filters * (channels // groups) + dc
+        value = temp(b, channel, *(place + d for place, d in zip(at, over)))
+        turned = (window - 1 - d for window, d in zip(kernel, over))
+        weight = filt(channel, c if groups == 1 else c % filters, *turned)
+        return total(cast(value, kind) * cast(weight, kind), axis=[dc, *over])
+
+    labels = ["b", "c", *"hwd"[:count]]
+    return compute((batch, filters * groups, *size), element, name, name, varargs_names=labels[2:])
+
+
+def conv1d_transpose_ncw(
+    data: Tensor,
+    kernel: Tensor,
+    stride: Sizes,
+    padding: Any,
+    out_dtype: Any = None,
+    output_padding: Sizes = 0,
+) -> Any:
+    """The gradient of a convolution of rows."""
+    return conv_transpose("conv1d_transpose_ncw", data, kernel, stride, padding, out_dtype, output_padding)
+
+
 def conv2d_transpose_nchw(
     Input: Tensor,
     Filter: Tensor,
@@ -297,43 +354,67 @@ def conv2d_transpose_nchw(
     out_dtype: Any = None,
     output_padding: Sizes = 0,
 ) -> Any:
-    """The gradient of a convolution: ``Filter`` is (channels of Input, filters, height, width)."""
-    kind = Input.kind if out_dtype in (None, "") else kind_of(out_dtype)
-    name = "conv2d_transpose_nchw"
-    batch, channels, height, width = Input.shape
-    of, filters, rows, columns = Filter.shape
-    if of != channels:
-        refuse("SM1121", f"topi.nn.{name}: filters of {of} channels, of {channels} given")
-    (sy, sx), (oy, ox) = several(name, strides, 2), several(name, output_padding, 2)
-    before, after = pads(name, padding, [rows, columns], [sy, sx])
-    spread = dilate(Input, [1, 1, sy, sx], name="data_dilate")
-    low = [rows - 1 - before[0], columns - 1 - before[1]]
-    high = [rows - 1 - after[0] + oy, columns - 1 - after[1] + ox]
-    temp = pad(spread, [0, 0, *low], [0, 0, *high], name="data_pad")
-    turned = compute(
-        (filters, channels, rows, columns),
-        lambda o, i, h, w: Filter[i, o, rows - 1 - h, columns - 1 - w],
-        "kernel_transform",
-    )
-    size = [
-        (height - 1) * sy + 1 + low[0] + high[0] - rows + 1,
-        (width - 1) * sx + 1 + low[1] + high[1] - columns + 1,
-    ]
-    dc, dh, dw = (
-        reduce_axis((0, channels), "dc"),
-        reduce_axis((0, rows), "dh"),
-        reduce_axis((0, columns), "dw"),
+    """The gradient of a convolution of images."""
+    return conv_transpose("conv2d_transpose_nchw", Input, Filter, strides, padding, out_dtype, output_padding)
+
+
+def group_conv2d_transpose_nchw(
+    data: Tensor,
+    kernel: Tensor,
+    stride: Sizes,
+    padding: Any,
+    out_dtype: Any = None,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+) -> Any:
+    """The gradient of a convolution of images whose channels are in groups."""
+    name = "group_conv2d_transpose_nchw"
+    return conv_transpose(name, data, kernel, stride, padding, out_dtype, output_padding, groups)
+
+
+def conv3d_transpose_ncdhw(
+    Input: Tensor,
+    Filter: Tensor,
+    strides: Sizes,
+    padding: Any,
+    out_dtype: Any = None,
+    output_padding: Sizes = 0,
+) -> Any:
+    """The gradient of a convolution of volumes."""
+    return conv_transpose(
+        "conv3d_transpose_ncdhw", Input, Filter, strides, padding, out_dtype, output_padding
     )
 
-    def element(b: Any, c: Any, h: Any, w: Any) -> Any:
-        value = cast(temp[b, dc, h + dh, w + dw], kind) * cast(turned[c, dc, dh, dw], kind)
-        return total(value, axis=[dc, dh, dw])
 
-    return compute((batch, filters, *size), element, name, name)
+def group_conv1d_ncw(
+    data: Tensor,
+    kernel: Tensor,
+    strides: Sizes = 1,
+    padding: Any = "VALID",
+    dilation: Sizes = 1,
+    groups: int = 1,
+    out_dtype: Any = None,
+) -> Any:
+    """A convolution of rows whose channels are in groups."""
+    return conv(data, kernel, strides, padding, dilation, groups, "NCW", "OIW", out_dtype)
+
+
+def group_conv1d_nwc(
+    data: Tensor,
+    kernel: Tensor,
+    strides: Sizes = 1,
+    padding: Any = "VALID",
+    dilation: Sizes = 1,
+    groups: int = 1,
+    out_dtype: Any = None,
+) -> Any:
+    """A convolution of rows whose channels are in groups, channels last."""
+    return conv(data, kernel, strides, padding, dilation, groups, "NWC", "WIO", out_dtype)
 
 
 __all__ = [
-    *("conv", "conv1d", "conv1d_ncw", "conv1d_nwc", "conv2d", "conv2d_hwcn", "conv2d_nchw", "conv2d_nhwc"),
-    *("conv2d_transpose_nchw", "conv3d_ncdhw", "conv3d_ndhwc", "depthwise_conv2d_nchw", "group_conv2d_nchw"),
-    *("group_conv2d_nhwc", "several", "pads"),
+    *("conv", "conv1d", "conv1d_ncw", "conv1d_nwc", "conv1d_transpose_ncw", "conv2d", "conv2d_hwcn"),
+    *("conv2d_nchw", "conv2d_nhwc", "conv2d_transpose_nchw", "conv3d_ncdhw", "conv3d_ndhwc"),
+    *("conv3d_transpose_ncdhw", "depthwise_conv2d_nchw", "group_conv1d_ncw", "group_conv1d_nwc"),
+    *("group_conv2d_nchw", "group_conv2d_nhwc", "group_conv2d_transpose_nchw"),
 ]

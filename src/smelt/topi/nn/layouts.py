@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.te import functions as te
+from smelt.te import reductions
 from smelt.te.errors import refuse
 from smelt.te.tensor import Tensor, compute
 from smelt.te.value import as_value, cast
@@ -73,6 +74,44 @@ def mirror_pad(
         )
 
     return compute(shape, element, name, "injective,pad")
+
+
+def reflect_pad(
+    data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "ReflectPadInput"
+) -> Any:
+    """The tensor with its own elements, mirrored at the outermost ones, around it."""
+    return mirror_pad(data, pad_before, pad_after, "REFLECT", name)
+
+
+def _padded_by(data: Tensor, pad_before: Any, pad_after: Any, name: str, place: Any) -> Any:
+    after = pad_before if pad_after is None else pad_after
+    if len(pad_before) != data.ndim or len(after) != data.ndim:
+        refuse("SM1121", f"topi.nn.pad: {len(pad_before)} and {len(after)} sizes for {data.ndim} dimensions")
+    shape = [low + size + high for low, size, high in zip(pad_before, data.shape, after)]
+
+    def element(*index: Any) -> Any:
+        sides = zip(index, pad_before, data.shape, after)
+        return data(*(place(at - low, size) if low or high else at for at, low, size, high in sides))
+
+    return compute(shape, element, name, "injective,pad")
+
+
+def replicate_pad(
+    data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "ReplicatePadInput"
+) -> Any:
+    """The tensor with its outermost elements around it."""
+
+    def place(at: Any, size: Any) -> Any:
+        return reductions.max(reductions.min(at, size - 1), 0)
+
+    return _padded_by(data, pad_before, pad_after, name, place)
+
+
+def circular_pad(
+    data: Tensor, pad_before: Sequence[int], pad_after: Any = None, name: str = "CircularPadInput"
+) -> Any:
+    """The tensor with its own elements, from the other end, around it."""
+    return _padded_by(data, pad_before, pad_after, name, lambda at, size: (at + size) % size)
 
 
 def dilate(
@@ -216,6 +255,17 @@ def nll_loss(predictions: Tensor, targets: Tensor, weights: Tensor, reduction: s
 
 
 __all__ = [
-    *("bias_add", "depth_to_space", "dilate", "flatten", "mirror_pad", "nll_loss", "pad", "pixel_shuffle"),
+    *(
+        "bias_add",
+        "circular_pad",
+        "depth_to_space",
+        "dilate",
+        "flatten",
+        "mirror_pad",
+        "nll_loss",
+        "pad",
+        "pixel_shuffle",
+    ),
+    *("reflect_pad", "replicate_pad"),
     *("scale_shift_nchw", "scale_shift_nhwc", "space_to_depth", "upsampling"),
 ]
