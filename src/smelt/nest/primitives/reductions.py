@@ -270,8 +270,8 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     if place.scope is None:
         kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (nest, outer)))
         stmts = kernel.body.stmts
-        first = next(n for n, stmt in enumerate(stmts) if not isinstance(stmt, Alloc))
-        return with_body(kernel, Block((*stmts[:first], alloc, *stmts[first:]))), part_name
+        behind = next(n for n, stmt in enumerate(stmts) if not isinstance(stmt, Alloc))
+        return with_body(kernel, Block((*stmts[:behind], alloc, *stmts[behind:]))), part_name
     kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (alloc, nest, outer)))
     return kernel, part_name
 
