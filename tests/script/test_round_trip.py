@@ -158,3 +158,19 @@ def test_a_module_prints_its_functions_in_order():
     assert text.index("def add") < text.index("def main")
     found = from_source(text)
     assert script.structural_equal(found, module) and found.script() == text
+
+
+def test_parameters_stand_in_the_order_of_the_function() -> None:
+    """Not in that of the lines that say what the handles are."""
+    text = """
+@T.prim_func
+def f(b: T.handle, a: T.handle):
+    A = T.match_buffer(a, (4,))
+    B = T.match_buffer(b, (4,))
+    for i in range(4):
+        with T.block("B"):
+            v = T.axis.spatial(4, i)
+            B[v] = A[v] + T.float32(1.0)
+"""
+    function = script.from_source(text)
+    assert [param.name for param in function.kernel.params] == ["B", "A"]

@@ -7,17 +7,24 @@ index, whatever the loops inside do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sympy
 from sympy import Expr, Symbol
-from sympy.core.relational import Relational
+from sympy.core.relational import (
+    GreaterThan,
+    LessThan,
+    Relational,
+    StrictGreaterThan,
+    StrictLessThan,
+)
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
-from smelt.nest.ir import Accumulate, Advance, Alloc, AxisKind, Carry, For, SortRow, Stage, Update
+from smelt.nest.ir import Accumulate, Advance, Alloc, AxisKind, Block, Carry, For, SortRow, Stage, Update
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, interval
-from smelt.nest.scopes import members
+from smelt.nest.scopes import members, place_of
 from smelt.nest.tree import accesses, indirect_symbols, loops, named, stages, trip_count, walk
 from smelt.symbolic import loop_var, same, simplify
 from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
@@ -50,7 +57,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
     that each turn has for itself.
     """
     if stages(loop.body):
-        return reduced_over(loop) or overlap(loop, private)
+        return reduced_over(loop) or overlap(loop, private) or _not_digits(loop)
     handed = carried_state(loop)
     if handed:
         return f"every turn of {loop.var} hands {handed[0].carry} on to the next"
@@ -131,17 +138,34 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
     if own is None or own == 0:
         return False
     span: Expr = sympy.Integer(0)
-    larger: list[Expr] = []
+    larger: list[tuple[Expr, list[Expr]]] = []
     for variable, coefficient in coefficients.items():
         fitting = [width for width in within.get(variable, ()) if _at_least(own, coefficient * width)]
         if fitting and not _at_least(coefficient, own * trip_count(loop)):
             span = span + coefficient * (fitting[0] - 1)
         else:
-            larger.append(coefficient)
+            larger.append((coefficient, within.get(variable, [])))
     if not _at_least(own, span + 1):
         return False
     reach = span + own * (trip_count(loop) - 1) + 1
-    return all(_at_least(coefficient, reach) for coefficient in larger)
+    return all(_at_least(coefficient, reach) for coefficient, _ in larger) and not _meet(larger, reach)
+
+
+def _meet(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
+    """Whether sums of larger steps, all of them numbers, may be closer to each other than ``reach``: 5*j and
+    6*k are, 1 apart.
+    """
+    if not all(step.is_Integer for step, _ in larger) or not reach.is_Integer:
+        return False
+    if math.gcd(*(int(step) for step, _ in larger)) >= int(reach):
+        return False
+    covered = int(reach)
+    for step, widths in sorted(larger, key=lambda each: int(each[0])):
+        if int(step) < covered:
+            return True
+        known = [int(width) for width in widths if width.is_Integer]
+        covered += int(step) * (min(known) - 1) if known else 0
+    return False
 
 
 def _lone(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
@@ -227,7 +251,86 @@ def _adds_up(stage: Stage, loop: For) -> bool:
         return False
     modes = {access.mode for access in stores} - {None}
     loads = {access.buffer for access in found_accesses(stage) if not access.is_store}
-    return len(modes) == 1 and loads.isdisjoint(access.buffer for access in stores)
+    if len(modes) != 1 or not loads.isdisjoint(access.buffer for access in stores):
+        return False
+    return not_begun_once(stage, [loop, *_loops_to(loop.body, stage)]) is None
+
+
+def _loops_to(block: Block, stage: Stage) -> tuple[For, ...]:
+    """The loops of a block around a stage in it."""
+    place = place_of(block, lambda stmt: stmt is stage)
+    return () if place is None else place.loops
+
+
+def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
+    """Why loops around a reduction may begin one of its elements twice, or not with their first turn; None
+    where they cannot. ``around``: from an outer loop down to the stage, each inside of the one before.
+
+    Then all first values can be stored before the loops, and terms added in any order.
+    """
+    reduced = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    over = {symbol for axis in reduced for symbol in symbols_in(axis.value)}
+    values = {axis.var: axis.value for axis in stage.axes}
+    begins = {each.var: each.begin for each in around}
+    for axis in reduced:
+        first = expand(replaced(axis.value, begins) - axis.begin)
+        if (first.is_number and first != 0) or not _rises(axis.value, begins.keys()):
+            label = axis.label or axis.var.name
+            return f"{label} = {python_text(axis.value)} of {stage.name} does not begin with its first value"
+    for condition in stage.where:
+        for each in around:
+            if each.var in over & condition.free_symbols and not _falls(condition, each.var):
+                text = python_text(condition)
+                return f"where {text} holds, {stage.name} may not begin with its first turn"
+    if stage.init is None:
+        return None
+    for access in found_accesses(stage):
+        if not access.is_store:
+            continue
+        index = tuple(replaced(expr, values) for expr in access.own)
+        if any(not over.isdisjoint(symbols_in(expr)) for expr in index):
+            return f"where {stage.name} stores depends on what it reduces over"
+        told = (*index, *(axis.value for axis in reduced))
+        for number, each in enumerate(around):
+            inner = tuple((inside.var, (inside.begin, inside.end - 1)) for inside in around[number + 1 :])
+            one = Access(access.buffer, told, told, True, None, inner, ())
+            if trip_count(each) != 1 and not apart(one, one, each):
+                return f"turns of {named(each)} may begin one element of {access.buffer} twice"
+    return None
+
+
+def _rises(value: Expr, variables: Collection[Symbol]) -> bool:
+    """Whether a sum of digits is nowhere smaller than where all variables are at their first values."""
+    for term in sympy.Add.make_args(expand(value)):
+        factors = [each for each in sympy.Mul.make_args(term) if symbols_in(each).isdisjoint(variables)]
+        if not symbols_in(term).isdisjoint(variables) and not _at_least(sympy.Mul(*factors), ZERO):
+            return False
+    return True
+
+
+def _falls(condition: Boolean, var: Symbol) -> bool:
+    """Whether a condition that holds for some value of a loop's variable holds for all smaller ones."""
+    if isinstance(condition, (StrictLessThan, LessThan)):
+        gap = expand(condition.rhs - condition.lhs)
+    elif isinstance(condition, (StrictGreaterThan, GreaterThan)):
+        gap = expand(condition.lhs - condition.rhs)
+    else:
+        return False
+    step, rest = linear(gap, var)
+    return not rest.has(var) and bool(step.is_nonpositive)
+
+
+def _not_digits(loop: For) -> str | None:
+    """An axis of a stage in a loop that is no sum of digits of this loop and those inside; None where all
+    are.
+    """
+    moving = {loop.var, *(inner.var for inner in loops(loop.body))}
+    for stage in members(loop.body):
+        for axis in stage.axes:
+            if not _is_sum_of_digits(axis.value, moving):
+                name = f"{axis.label or axis.var} = {python_text(axis.value)}"
+                return f"{name} of {stage.name} is no sum of digits of loops"
+    return None
 
 
 def _says_its_index(stage: Stage, buffer: str) -> bool:
@@ -391,7 +494,7 @@ def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
         name = f"{axis.label or axis.var} = {python_text(axis.value)}"
         if axis.kind is AxisKind.OPAQUE:
             return f"of the axis {axis.label or axis.var} of {stage.name} nothing is known"
-        if not _is_sum_of_digits(axis.value):
+        if not _is_sum_of_digits(axis.value, moving):
             return f"{name} of {stage.name} is no sum of digits of loops"
         steps = [linear(axis.value, var)[0] for var in symbols_in(axis.value) & set(moving)]
         numbers = [abs(int(step)) for step in steps if step.is_Integer and step != 0]
@@ -403,14 +506,15 @@ def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
     return None
 
 
-def _is_sum_of_digits(expr: Expr) -> bool:
+def _is_sum_of_digits(expr: Expr, moving: Collection[Symbol]) -> bool:
     for term in sympy.Add.make_args(expand(expr)):
-        factors = [each for each in sympy.Mul.make_args(term) if not each.is_number]
-        loops_in = [each for each in factors if isinstance(each, (FloorDiv, Mod)) or each.is_Symbol]
-        if len(loops_in) < len(factors) or len(set(factors)) < len(factors):
+        factors = [each for each in sympy.Mul.make_args(term) if not symbols_in(each).isdisjoint(moving)]
+        if len(factors) > 1 or not all(isinstance(each, (FloorDiv, Mod, Symbol)) for each in factors):
             return False
-        for each in loops_in:
-            if isinstance(each, (FloorDiv, Mod)) and not _is_sum_of_digits(each.args[0]):
+        for each in factors:
+            if isinstance(each, (FloorDiv, Mod)) and not (
+                symbols_in(each.args[1]).isdisjoint(moving) and _is_sum_of_digits(each.args[0], moving)
+            ):
                 return False
     return True
 

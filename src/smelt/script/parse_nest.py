@@ -79,7 +79,8 @@ class _Parser:
         self.function, self.source = function, source
         self.fresh = Fresh()
         self.params: list[Param] = []
-        self.handles: dict[str, int] = {}
+        self.handles: dict[str, str] = {}
+        """A handle among the parameters → its buffer, "" as long as there is none."""
         self.sizes: list[Symbol] = []
         self.attrs: dict[str, Any] = {}
         self.written: set[str] = set()
@@ -91,12 +92,14 @@ class _Parser:
         for arg in self.function.args.args:
             self._param(arg)
         body = self._block(self.function.body, root=True)
-        for handle, place in self.handles.items():
-            if place < 0:
+        for handle, buffer in self.handles.items():
+            if not buffer:
                 what = f"{handle} is never matched with a buffer"
                 remedy = f"{handle[4:] or 'A'} = T.match_buffer({handle}, shape)"
                 raise self.source.error("SM1204", what, self.function, remedy=remedy)
-        params = tuple(replace(param, written=param.name in self.written) for param in self.params)
+        order = [self.handles.get(arg.arg, arg.arg) for arg in self.function.args.args]
+        given = sorted(self.params, key=lambda param: order.index(param.name))
+        params = tuple(replace(param, written=param.name in self.written) for param in given)
         kernel = Kernel(self.function.name, params, tuple(self.sizes), body)
         return PrimFunc(kernel, self.attrs, is_private(self.function))
 
@@ -116,7 +119,7 @@ class _Parser:
             return
         word = "" if note is None else word_of(note.func if isinstance(note, ast.Call) else note)
         if word == "handle":
-            self.handles[arg.arg] = -1
+            self.handles[arg.arg] = ""
             return
         if word in NAMED_DTYPES and not NAMED_DTYPES[word].is_floating_point:
             self._size(arg.arg)
@@ -326,7 +329,7 @@ class _Parser:
         if handle not in self.handles:
             what = f"{handle} is no handle among the parameters"
             raise self.source.error("SM1205", what, call.args[0], remedy=near(handle, self.handles))
-        self.handles[handle] = len(self.params)
+        self.handles[handle] = name
         self._buffer(name, call.args[1:], call.keywords, call)
 
     def _alloc(self, name: str, call: ast.Call) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.dependence import carried_updates, not_placed
+from smelt.nest.dependence import apart, carried_updates, not_begun_once, not_placed
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -25,6 +25,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives.common import ScheduleError, listed, loop_place, refused, stage_place
+from smelt.nest.regions import found_accesses
 from smelt.nest.scopes import (
     buffer_names,
     members,
@@ -114,6 +115,9 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
             why = f"{named(outer)} around {named(loop)} is reduced over: each of its turns would begin anew"
             remedy = f"take {named(outer)}, or a loop around it"
             raise refused(kernel, method, name, why, code="SM1007", remedy=remedy)
+    again = not_begun_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
+    if again is not None:
+        raise refused(kernel, method, name, again, code="SM1007")
     fresh, used = Fresh(names_of(kernel)), stage_names(kernel)
     spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
     needed = {symbol for axis in spatial for symbol in symbols_in(axis.value)}
@@ -150,6 +154,23 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     found = find(kernel.body, var)
     kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (nest, found)))
     return kernel, begun.name, rest.name
+
+
+def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
+    """Why another stage in the loops around a reduction may touch an element before it is begun."""
+    for loop in around:
+        inside = members(loop.body)
+        here = next(number for number, each in enumerate(inside) if each is stage)
+        for buffer in writes(stage):
+            users = [n for n, each in enumerate(inside) if buffer in (*reads(each), *writes(each))]
+            others = [number for number in users if number != here]
+            if not others:
+                continue
+            found = [access for access in found_accesses(loop.body) if access.buffer == buffer]
+            known = all(apart(one, other, loop) for one in found for other in found)
+            if min(others) < here or not known:
+                return f"{inside[min(others)].name} uses {buffer} in the same loop over {named(loop)}"
+    return None
 
 
 def _reduce_axes(stage: Stage) -> list[Axis]:
@@ -248,7 +269,9 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     alloc = Alloc(parts, dtype, tuple(whole))
     if place.scope is None:
         kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (nest, outer)))
-        return with_body(kernel, Block((alloc, *kernel.body.stmts))), part_name
+        stmts = kernel.body.stmts
+        behind = next(n for n, stmt in enumerate(stmts) if not isinstance(stmt, Alloc))
+        return with_body(kernel, Block((*stmts[:behind], alloc, *stmts[behind:]))), part_name
     kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (alloc, nest, outer)))
     return kernel, part_name
 
@@ -317,7 +340,7 @@ def _not_parted(kernel: Kernel, stage: Stage, store: Store, around: Sequence[For
         return f"{stage.name} reads {store.buffer} besides adding to it"
     if loop.kind is not LoopKind.SERIAL or loop.thread is not None:
         return f"{named(loop)} is {loop.thread or loop.kind.value}"
-    why = not_placed(stage, [each.var for each in around])
+    why = not_placed(stage, [each.var for each in around]) or not_begun_once(stage, around)
     if why is not None:
         return why
     for each in around:
