@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from smelt.script.inert import Word
 from smelt.script.parse import from_source
 
 
@@ -11,16 +12,6 @@ def function(definition: Any = None, /, **options: Any) -> Any:
     """``@R.function``: the function of `smelt.relax` that a Python function's text is."""
     del options
     return from_source if definition is None else from_source(definition)
-
-
-class Word:
-    """What an annotation says before it is read: Python evaluates it first."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *args: Any, **named: Any) -> Word:
-        return self
 
 
 def __getattr__(name: str) -> Word:

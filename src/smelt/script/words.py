@@ -67,21 +67,10 @@ class Dialect:
 
     block: str
     alloc: str
-    tir: str
 
 
 DIALECTS = {
-    "tvm": Dialect("sblock", "sblock_alloc_buffer", "tirx"),
-    "tvm-0.17": Dialect("block", "alloc_buffer", "tir"),
+    "tvm": Dialect("sblock", "sblock_alloc_buffer"),
+    "tvm-0.17": Dialect("block", "alloc_buffer"),
 }
 """Today's TVM, and the one of most of what is on the web."""
-
-RENAMED: dict[str, str] = {
-    "block": "sblock",
-    "alloc_buffer": "sblock_alloc_buffer",
-    "block_attr": "sblock_attr",
-    "buffer_decl": "match_buffer",
-    "vectorized": "vectorized",
-    "Buffer": "Buffer",
-}
-"""A name of before → today's: both are read."""

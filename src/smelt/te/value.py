@@ -467,9 +467,6 @@ def _fitting(constant: Value, kind: torch.dtype) -> Value:
     return Number(constant.value, kind)
 
 
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
 def binary(op: str, left: Any, right: Any) -> Any:
     """A binary operator on values that meet in their common dtype.
 

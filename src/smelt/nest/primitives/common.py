@@ -11,8 +11,7 @@ from sympy import Expr, Symbol
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
 from smelt.nest.scopes import Place, place_of, place_of_stage
-from smelt.nest.tree import loops, map_exprs, named, replace_loop, stages, with_body
-from smelt.records import replace
+from smelt.nest.tree import loops, map_exprs, named, stages
 from smelt.symbolic import loop_var
 from smelt.symbolic.text import python_text
 
@@ -171,7 +170,3 @@ def exprs_of(block: Block) -> list[Expr]:
 
     map_exprs(block, keep)
     return found
-
-
-def with_kind(kernel: Kernel, var: Symbol, kind: LoopKind) -> Kernel:
-    return with_body(kernel, replace_loop(kernel.body, var, lambda loop: (replace(loop, kind=kind),)))

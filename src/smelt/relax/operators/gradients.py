@@ -47,7 +47,7 @@ def nll_loss_backward(
     return -grad * each * keep
 
 
-def _pool_of(grad: Tensor, layout: str, pool_size: Ints, strides: Ints, padding: Ints) -> tuple[Any, ...]:
+def _pool_of(layout: str, pool_size: Ints, strides: Ints, padding: Ints) -> tuple[Any, ...]:
     before, after = _borders(padding, 2)
     if layout != "NCHW" or before != after:
         raise NotImplementedError(f"layout {layout} with padding {padding}")
@@ -68,7 +68,7 @@ def max_pool2d_backward(
     layout: str = "NCHW",
     out_layout: str | None = None,
 ) -> Tensor:
-    size, steps, border = _pool_of(output_grad, layout, pool_size, strides, padding)
+    size, steps, border = _pool_of(layout, pool_size, strides, padding)
     options = (size, steps, border, _many(dilation, 2), ceil_mode)
     _, places = aten.max_pool2d_with_indices.default(data, *options)
     return aten.max_pool2d_with_indices_backward.default(output_grad, data, *options, places)
@@ -88,7 +88,7 @@ def avg_pool2d_backward(
     layout: str = "NCHW",
     out_layout: str | None = None,
 ) -> Tensor:
-    options = _pool_of(output_grad, layout, pool_size, strides, padding)
+    options = _pool_of(layout, pool_size, strides, padding)
     return aten.avg_pool2d_backward.default(output_grad, data, *options, ceil_mode, count_include_pad, None)
 
 
