@@ -1,0 +1,139 @@
+"""TVM's own public tests against smelt, through the import shim beside this file.
+
+``python -m tests.tvm_suite SOURCE --reference PYTHON [GROUP …]``: SOURCE is a checkout of apache/tvm (0.27), PYTHON an
+interpreter with the apache-tvm wheel. What passes there is the denominator. Prints a table by group, and each failure
+by its cause; ``--json FILE`` keeps the outcomes. Nothing of TVM is part of this project.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+SCHEDULE = "s_tir/schedule/test_tir_schedule_"
+GROUPS: dict[str, tuple[str, ...]] = {
+    "te": ("te/*.py",),
+    "schedule": tuple(
+        f"{SCHEDULE}{name}.py"
+        for name in (
+            "split_fuse",
+            "for_kind",
+            "reorder",
+            "compute_at",
+            "compute_inline",
+            "cache_read_write",
+            "reduction",
+            "rfactor",
+            "blockize",
+            "tensorize",
+        )
+    ),
+    "more schedule": tuple(
+        f"{SCHEDULE}{name}.py"
+        for name in (
+            "analysis",
+            "decompose_padding",
+            "error",
+            "merge",
+            "pad_einsum",
+            "partition",
+            "reindex",
+            "reorder_block_iter_var",
+            "sampling",
+            "set_scope",
+            "storage_align",
+            "trace",
+            "transform_layout",
+            "utilities",
+        )
+    ),
+    "blockbuilder": ("relax/test_blockbuilder*.py",),
+    "legalize_ops": ("relax/test_transform_legalize_ops*.py",),
+    "from_fx": ("relax/test_frontend_from_fx.py",),
+    "from_exported_program": ("relax/test_frontend_from_exported_program.py",),
+    "script": ("tvmscript/*.py",),
+}
+GOALS = {
+    "te": 95,
+    "schedule": 85,
+    "blockbuilder": 95,
+    "legalize_ops": 90,
+    "script": 80,
+}
+
+
+def outcomes(python: str, shim: str, source: Path, files: list[str]) -> dict[str, tuple[str, str]]:
+    """What each test of the files comes to under an interpreter; a shim of "-" leaves TVM as it is installed."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        if shim == "-":
+            environment.pop("PYTHONPATH", None)
+        command = [python, str(HERE / "forked.py"), out.name, shim, str(source), *files]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        return json.loads(Path(out.name).read_text())
+
+
+def main(
+    source: Annotated[Path, typer.Argument(help="a checkout of apache/tvm")],
+    groups: Annotated[
+        list[str] | None, typer.Argument(help=f"of {', '.join(GROUPS)}; all without any")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="an interpreter with apache-tvm; its outcomes are kept")
+    ] = "",
+    keep: Annotated[Path, typer.Option(help="where the outcomes are kept")] = Path(
+        "conformance-results/tvm.json"
+    ),
+    failures: Annotated[bool, typer.Option(help="each failure with its reason")] = True,
+) -> None:
+    """Runs TVM's tests on smelt and prints how many of those that pass on TVM pass here."""
+    folder = (source / "tests" / "python").resolve()
+    chosen = groups or list(GROUPS)
+    if unknown := [name for name in chosen if name not in GROUPS]:
+        raise typer.BadParameter(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    kept = json.loads(keep.read_text()) if keep.exists() else {}
+    console = Console()
+    table = Table("group", "pass on TVM", "pass on smelt", "share", "goal", "skipped here")
+    for name in chosen:
+        files = sorted(
+            str(each.relative_to(folder)) for pattern in GROUPS[name] for each in folder.glob(pattern)
+        )
+        if not files:
+            raise typer.BadParameter(f"{folder} has no tests of the group {name}")
+        record = kept.setdefault(name, {})
+        if reference:
+            record["tvm"] = outcomes(reference, "-", folder, files)
+        if "tvm" not in record:
+            raise typer.BadParameter(f"no outcomes of TVM for {name} yet: name an interpreter by --reference")
+        record["smelt"] = outcomes(sys.executable, str(HERE / "shim"), folder, files)
+        wanted = [node for node, (outcome, _) in record["tvm"].items() if outcome == "passed"]
+        ours = {node: record["smelt"].get(node, ("failed", "not collected")) for node in wanted}
+        count = Counter(outcome for outcome, _ in ours.values())
+        share = 100 * count["passed"] / max(len(wanted), 1)
+        goal = f"{GOALS[name]} %" if name in GOALS else ""
+        table.add_row(
+            name, str(len(wanted)), str(count["passed"]), f"{share:.1f} %", goal, str(count["skipped"])
+        )
+        if failures:
+            for node, (outcome, reason) in ours.items():
+                if outcome != "passed":
+                    line = reason.splitlines()[0] if reason else ""
+                    console.print(f"{outcome} {node}: {line}"[:300], markup=False, highlight=False)
+        keep.parent.mkdir(parents=True, exist_ok=True)
+        keep.write_text(json.dumps(kept, indent=1))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
