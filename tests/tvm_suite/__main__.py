@@ -1,8 +1,8 @@
 """TVM's own public tests against smelt, through the import shim beside this file.
 
-``python -m tests.tvm_suite SOURCE --reference PYTHON [GROUP …]``: SOURCE is a checkout of apache/tvm (0.27), PYTHON an
-interpreter with the apache-tvm wheel. What passes there is the denominator. Prints a table by group, and each failure
-by its cause; ``--json FILE`` keeps the outcomes. Nothing of TVM is part of this project.
+``python -m tests.tvm_suite SOURCE --reference PYTHON [GROUP …]``: SOURCE is a checkout of apache/tvm (0.27),
+PYTHON an interpreter with the apache-tvm wheel. The tests that pass there are the denominator. The command
+prints a table by group and the reason of each failure. No file of TVM is in this project.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ GOALS = {
 
 
 def outcomes(python: str, shim: str, source: Path, files: list[str]) -> dict[str, tuple[str, str]]:
-    """What each test of the files comes to under an interpreter; a shim of "-" leaves TVM as it is installed."""
+    """The outcome of each test under an interpreter; a shim of "-" leaves TVM as it is installed."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         if shim == "-":

@@ -1,8 +1,9 @@
 """Runs each test of some files in a process of its own, forked from one that has imported the heavy packages.
 
-``python forked.py OUT.json FOLDER_OF_SHIM|- TESTS_FOLDER FILE…`` knows nothing of smelt: the same file runs TVM's tests on the
-apache-tvm wheel (the denominator) and on smelt behind the import shim. OUT.json: ``{node id: [outcome, reason]}``,
-outcome one of passed, failed, skipped, crashed, timeout; reason the last line of the exception.
+``python forked.py OUT.json FOLDER_OF_SHIM|- TESTS_FOLDER FILE…`` knows nothing of smelt: the same file runs
+TVM's tests on the apache-tvm wheel (the denominator) and on smelt behind the import shim. OUT.json holds
+``{node id: [outcome, reason]}``: an outcome is passed, failed, skipped, crashed or timeout; a reason is the
+message of the exception.
 """
 
 from __future__ import annotations
@@ -95,8 +96,7 @@ def main(out: str, shim: str, folder: str, *files: str) -> None:
         sys.path.insert(0, shim)
     os.chdir(folder)
     import torch
-
-    import tvm  # noqa: F401  the parent pays for the imports
+    import tvm
     import tvm.relax.frontend.torch  # noqa: F401
 
     torch.set_num_threads(1)
