@@ -91,10 +91,7 @@ def test_a_bug_of_a_row_is_raised_if_asked_for(monkeypatch: pytest.MonkeyPatch) 
 # -- a graph ------------------------------------------------------------------------------------------------
 
 PASSES = [
-    *(
-        (pipeline, name)
-        for name in ("contracted", "graph_key", "lower", "fold_scales", "schedule", "replace")
-    ),
+    *((pipeline, name) for name in ("contracted", "graph_key", "lowered", "schedule", "replace")),
     *((UnitPrinter, name) for name in ("add", "finish")),
     *((executor, name) for name in ("build", "write_source")),
     *((plan_json, "to_json"), (library, "compile_unit")),

@@ -65,7 +65,7 @@ def interrupts(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after:
 
 
 PLACES = [
-    *((pipeline, name) for name in ("contracted", "lower", "schedule", "fold_scales", "precompiled")),
+    *((pipeline, name) for name in ("contracted", "lowered", "schedule", "precompiled")),
     *((executor, name) for name in ("build", "write_source", "native_function")),
     *((library, name) for name in ("compile_unit", "start_compiler")),
     *((tuning, name) for name in ("_race", "_both", "print_unit")),

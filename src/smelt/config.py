@@ -76,9 +76,12 @@ class Config:
     keep_text: bool = True  # not in the key: reports only
     """Keep what the report needs to print the stages later."""
 
+    print_passes: str = ""  # not in the key: reports only
+    """Passes whose IR the report keeps as text, before and after, ``;`` between their names."""
+
     def key(self) -> str:
         """The part of the cache key that this configuration is."""
-        skipped = {"compiler_seconds", "verify", "keep_text"}
+        skipped = {"compiler_seconds", "verify", "keep_text", "print_passes"}
         return ",".join(
             f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in skipped
         )

@@ -252,6 +252,11 @@ class CompileReport:
             raise SmeltError("SM0104", f"no stage {stage!r}", remedy="stages: " + ", ".join(STAGES))
         self._known_texts()[stage] = text
 
+    def keep_pass(self, moment: str, name: str, text: str) -> None:
+        """Keep what the IR was ``before`` or ``after`` a pass; a pass that runs several times has several."""
+        texts, stage = self._known_texts(), f"{moment} {name}"
+        texts[stage] = f"{before}\n{text}" if isinstance(before := texts.get(stage), str) else text
+
     def keep_texts_with(self, program: Callable[..., Any]) -> None:
         """Have a function that runs the program keep the texts: they may take as much memory as it does."""
         program.texts = self._known_texts()  # type: ignore[attr-defined]
@@ -266,7 +271,7 @@ class CompileReport:
         return _Texts() if found is None else found
 
     def text(self, stage: str) -> str:
-        """The text of one of `STAGES`.
+        """The text of one of `STAGES`, or of ``before NAME`` and ``after NAME`` (`Config.print_passes`).
 
         Raises:
             SmeltError: SM0104 there is no such stage, or this graph did not get so far (or was cached), or it
@@ -275,7 +280,7 @@ class CompileReport:
         texts = self._known_texts()
         found = texts.get(stage)
         if found is None:
-            known = ", ".join(each for each in STAGES if each in texts) or "none"
+            known = ", ".join(texts) or "none"
             why = f"{self.graph_name} has: {known}"
             raise SmeltError(
                 "SM0104", f"no text of stage {stage!r}", why=why, remedy="stages: " + ", ".join(STAGES)

@@ -45,6 +45,31 @@ def test_explain_prints_each_stage_alone(stage, smelt_command, programs):
     assert expected.get(stage, "") in out
 
 
+def test_explain_prints_the_ir_around_a_pass(smelt_command, programs):
+    code, out, err = smelt_command(
+        "explain", f"{programs}:good", "--before", "fuse_items", "--after", "fuse_items"
+    )
+    assert code == 0, err
+    before, after = out.split("group 0", 1)
+    assert "loops (" in before and "group 1" in after
+
+
+def test_explain_lists_the_passes_without_a_program(smelt_command):
+    code, out, err = smelt_command("explain", "--passes")
+    assert code == 0, err
+    assert (
+        out.index("inline_calls")
+        < out.index("lower_calls")
+        < out.index("fuse_items")
+        < out.index("write_plan")
+    )
+
+
+def test_explain_asks_for_a_program(smelt_command):
+    code, _, err = smelt_command("explain")
+    assert code == 2 and "which program?" in err
+
+
 def test_explain_dynamic_names_the_symbols(smelt_command, programs):
     code, out, err = smelt_command("explain", f"{programs}:good", "--dynamic")
     assert code == 0, err

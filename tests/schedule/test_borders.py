@@ -18,6 +18,7 @@ from smelt.loops.record import record
 from smelt.loops.straightline import MaskedInstruction
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Block, Kernel, Let, Param, Store
+from smelt.schedule import Context
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import Dtypes
@@ -33,7 +34,7 @@ IMAGE, MIX, TAPS = (1, 32, 12, 11), (64, 32, 1, 1), (64, 1, 3, 3)
 
 def bordered(function: Function, *shapes: tuple[int, ...]) -> list[Buffer]:
     graph = lowered(function, *(draw(*shape, seed=k) for k, shape in enumerate(shapes)))
-    chosen = choose_kernels(graph, Config(), Target(32))
+    chosen = choose_kernels(graph, Context(Config(), Target(32)))
     return [buffer for buffer in chosen.buffers.values() if buffer.border]
 
 
@@ -239,7 +240,7 @@ def test_a_copy_with_a_border_asks_nothing() -> None:
     shapes = [(1, 3, 22, 18), (32, 3, 7, 7)]
     inputs = [draw(*shape, seed=k) / 8 for k, shape in enumerate(shapes)]
     graph = lowered(stem, *inputs)
-    chosen = choose_kernels(graph, Config(), Target(32))
+    chosen = choose_kernels(graph, Context(Config(), Target(32)))
     (copy,) = (node for node in chosen.nodes if str(node.outputs[0]).endswith("_lhs"))
     (buffer,) = (buffer for buffer in chosen.buffers.values() if buffer.border)
     assert buffer.name == copy.outputs[0]

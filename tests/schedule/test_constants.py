@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from smelt.config import Config
 from smelt.loops.ir import Contraction, Extern, Graph, Pointwise
 from smelt.lowering import lower
-from smelt.schedule import Target, schedule
+from smelt.schedule import Context, Target, schedule
 from smelt.schedule.constants import frozen_buffers, split_constants
 from smelt.schedule.scales import fold_scales
 
@@ -127,7 +127,7 @@ def test_a_factor_goes_into_the_weight() -> None:
         return (x @ w - shift) * scale + shift
 
     graph = graph_of(scaled, X, torch.randn(8, 8), W, B, frozen=(1, 2, 3))
-    folded = fold_scales(graph)
+    folded = fold_scales(graph, Context(Config(), Target(32)))
     *weights, product = folded.nodes
     assert isinstance(product.body, Contraction)
     assert all(isinstance(node.body, Pointwise) for node in weights)
@@ -137,9 +137,11 @@ def test_a_factor_goes_into_the_weight() -> None:
 
 def test_a_factor_that_is_not_frozen_stays() -> None:
     graph = graph_of(lambda x, w, s: (x @ w) * s, X, torch.randn(8, 8), W, frozen=(1,))
-    assert [type(node.body) for node in fold_scales(graph).nodes] == [type(node.body) for node in graph.nodes]
+    assert [type(node.body) for node in fold_scales(graph, Context(Config(), Target(32))).nodes] == [
+        type(node.body) for node in graph.nodes
+    ]
     graph = graph_of(lambda x, w, s: (x @ w) * s, X, torch.randn(8, 8), W, frozen=(2,))
-    assert len(fold_scales(graph).nodes) == len(graph.nodes)
+    assert len(fold_scales(graph, Context(Config(), Target(32))).nodes) == len(graph.nodes)
 
 
 def test_aten_calls_of_frozen_inputs_alone_run_ahead() -> None:

@@ -13,6 +13,7 @@ import torch
 import smelt
 from smelt.config import Config
 from smelt.loops.ir import Contraction
+from smelt.schedule import Context
 from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import as_product, box
@@ -215,7 +216,7 @@ def test_layouts_end_where_somebody_looks() -> None:
         return F.conv2d(F.conv2d(x, v).relu(), w).tanh().sum((2, 3))
 
     graph = lowered(function, draw(1, 32, 14, 14), draw(32, 32, 3, 3), draw(32, 32, 3, 3))
-    chosen = choose_kernels(graph, Config(), Target(32))
+    chosen = choose_kernels(graph, Context(Config(), Target(32)))
     images = [buffer for name, buffer in chosen.buffers.items() if len(buffer.shape) == 4]
     made = [b for b in images if b.name not in graph.inputs and b.shape[1] == 32 and b.shape[2] in (12, 10)]
     assert len(made) >= 4

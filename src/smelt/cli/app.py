@@ -158,21 +158,39 @@ def bench(
 
 @app.command(epilog=_EXPLAIN_EXAMPLE)
 def explain(
-    spec: Spec,
+    spec: Annotated[str | None, typer.Argument(metavar="SPEC", help=SPEC_HELP, show_default=False)] = None,
     train: Train = False,
     stage: Annotated[
         Stage | None, typer.Option("--stage", help="Print this stage of every graph as plain text.")
     ] = None,
+    before: Annotated[
+        list[str] | None, typer.Option("--before", metavar="PASS", help="Print the IR before this pass.")
+    ] = None,
+    after: Annotated[
+        list[str] | None, typer.Option("--after", metavar="PASS", help="Print the IR after this pass.")
+    ] = None,
+    passes: Annotated[
+        bool,
+        typer.Option("--passes", help="List the passes in order and what each does; SPEC may be missing."),
+    ] = False,
     dynamic: Dynamic = None,
     option: Option = None,
 ) -> None:
     """Compile a program and tell what became of it: graphs, breaks, kernels, ATen calls, fallbacks."""
     from smelt.cli.explain import explain as run
+    from smelt.cli.explain import passes as list_passes
 
+    if passes:
+        list_passes()
+        return
+    if spec is None:
+        raise typer.BadParameter("which program? smelt explain FILE.py:NAME", param_hint="SPEC")
+    moments = [f"before {name}" for name in before or []] + [f"after {name}" for name in after or []]
     run(
         spec,
         train=train,
         stage=None if stage is None else stage.value,
+        moments=moments,
         dynamic=dynamic,
         options=_options(option),
     )

@@ -25,18 +25,30 @@ class Break:
 
 
 def explain(
-    spec: str, *, train: bool, stage: str | None, dynamic: bool | None, options: dict[str, Any]
+    spec: str,
+    *,
+    train: bool,
+    stage: str | None,
+    moments: list[str],
+    dynamic: bool | None,
+    options: dict[str, Any],
 ) -> None:
     """Compile in an empty cache (a cached graph has no text of its stages), run once, and tell.
+
+    ``moments``: ``before NAME`` and ``after NAME`` for passes whose IR is printed instead.
 
     Raises:
         SmeltError: a bad SPEC, a model that raises in eager (SM0906), a missing compiler.
     """
     specs.split(spec)
+    if moments:
+        options = {**options, "print_passes": ";".join(each.split()[1] for each in moments)}
     with progress(f"compiling {spec}"):
         reports, breaks = _compile(spec, train, dynamic, options)
-    if stage is not None:
-        _print_stage(reports, stage)
+    wanted = [stage] if stage is not None else moments
+    for each in wanted:
+        _print_stage(reports, each)
+    if wanted:
         return
     from smelt import report
 
@@ -51,6 +63,20 @@ def explain(
     console.print()
     console.print(report.graph_tables(reports))
     console.print(report.overview(reports))
+
+
+def passes() -> None:
+    """Print the passes of the compiler, in order."""
+    from rich.table import Table
+
+    from smelt.passes import name_of, summary_of
+    from smelt.pipeline.passes import PASSES
+
+    for about, listed in PASSES:
+        table = Table(title=about, title_justify="left", show_header=False, box=None)
+        for pass_ in listed:
+            table.add_row(f"[bold]{name_of(pass_)}[/]", summary_of(pass_))
+        out().print(table, "")
 
 
 def _print_stage(reports: list[Any], stage: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from smelt.capture import Program
@@ -17,6 +18,7 @@ from smelt.contract import where
 from smelt.contract.facts import RAISING, has_effect, is_view, layout, number
 from smelt.contract.higher_order import bodies_of, body_program, expand
 from smelt.contract.verify import verify
+from smelt.passes import Watch, run
 from smelt.runtime.externs import is_random
 
 aten = torch.ops.aten
@@ -43,31 +45,58 @@ def contract(program: Program) -> Program:
     return result
 
 
-def contracted(program: Program, left: Callable[[Node], bool] = lambda node: False) -> Program:
-    """The contract form of a program and of the bodies of its control flow, not yet verified.
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``left``: which higher-order calls stay whole, as PyTorch runs them or a kernel is made for them."""
 
-    ``left``: which higher-order calls stay whole: PyTorch is to run them, or there is a kernel for them.
+    left: Callable[[Node], bool] = lambda node: False
+    watch: Watch | None = None
+
+
+def contracted(
+    program: Program, left: Callable[[Node], bool] = lambda node: False, watch: Watch | None = None
+) -> Program:
+    """The contract form of a program and of the bodies of its control flow, not yet verified; see `Context`.
 
     Raises:
         Unsupported: a subgraph is called with other sizes than it was traced with.
     """
-    program = expand(program, left)
+    return run(PASSES, program, Context(left, watch), watch)
+
+
+def inline_calls(program: Program, context: Context) -> Program:
+    """Inlines higher-order calls that are no control flow, and unwraps effects."""
+    return expand(program, context.left)
+
+
+def simplify(program: Program, context: Context) -> Program:
+    """Drops dead and repeated calls and copies that nobody can tell, and says where each call comes from."""
+    del context
     graph = _Rewriter(program).run()
     where.attach(graph)
     with _use_lazy_graph_module(True):
         graph_module = _make_graph_module(program.graph_module, graph, "Contract")
-    assert isinstance(graph_module, GraphModule)
+    return dataclasses.replace(program, graph_module=graph_module)
+
+
+def contract_bodies(program: Program, context: Context) -> Program:
+    """Brings the bodies of control flow into the contract form."""
+    graph_module = program.graph_module
+    graph = graph_module.graph
     for body in dict.fromkeys(body for node in graph.nodes for body in bodies_of(node)):
         name = str(body.target)
-        inner = operator.attrgetter(name)(program.graph_module)
+        inner = operator.attrgetter(name)(graph_module)
         body.target = name.replace(".", "_")
-        made = contracted(body_program(inner, f"{program.name} {name}"), left).graph_module
+        made = run(PASSES, body_program(inner, f"{program.name} {name}"), context, context.watch).graph_module
         if isinstance(inner.graph.output_node().args[0], Node):  # what it returned is what PyTorch expects
             output = made.graph.output_node()
             output.args = (output.all_input_nodes[0],)
             made.recompile()
         setattr(graph_module, body.target, made)
-    return dataclasses.replace(program, graph_module=graph_module)
+    return program
+
+
+PASSES = (inline_calls, simplify, contract_bodies)
 
 
 class _Rewriter:

@@ -6,7 +6,7 @@ registers where the loops around say so, and kinds of loops are what a target ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
@@ -44,6 +44,7 @@ from smelt.nest.tree import (
     with_blocks,
     with_body,
 )
+from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import divided, linear, replaced, symbols_in
@@ -54,19 +55,19 @@ MOST_SUMS = 32
 MOST_UNROLLED = 64
 
 
-def finish(kernel: Kernel, lanes: int) -> Kernel:
+def finish(kernel: Kernel, lanes: int, watch: Watch | None = None) -> Kernel:
     """The kernel as it is to be printed; ``lanes``: float32 elements of a vector register."""
-    for each in PASSES:
-        kernel = each(kernel, lanes)
-    return kernel
+    return run(PASSES, kernel, lanes, watch)
 
 
-def _dissolve(kernel: Kernel, lanes: int) -> Kernel:
+def dissolve_stages(kernel: Kernel, lanes: int) -> Kernel:
+    """Turns stages into the loops around them and the statements inside."""
     del lanes
     return dissolve(kernel)
 
 
-def _compact(kernel: Kernel, lanes: int) -> Kernel:
+def compact_buffers(kernel: Kernel, lanes: int) -> Kernel:
+    """Makes buffers of a nest as small as what lives in them at one time."""
     del lanes
     return compact(kernel)
 
@@ -401,23 +402,25 @@ def _alone(loop: For, around: tuple[For, ...]) -> bool:
     return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])
 
 
-def _flat(kernel: Kernel, lanes: int) -> Kernel:
+def flatten_indices(kernel: Kernel, lanes: int) -> Kernel:
+    """Turns multi-dimensional accesses into one flat index each."""
     del lanes
     return flatten_accesses(kernel)
 
 
-def _hoisted(kernel: Kernel, lanes: int) -> Kernel:
+def hoist_invariants(kernel: Kernel, lanes: int) -> Kernel:
+    """Moves statements out of the loops that they do not depend on."""
     del lanes
     return hoist(kernel)
 
 
-PASSES: tuple[Callable[[Kernel, int], Kernel], ...] = (
+PASSES = (
     begin_apart,
-    _dissolve,
-    _compact,
+    dissolve_stages,
+    compact_buffers,
     bound_loops,
     sums_in_registers,
-    _flat,
+    flatten_indices,
     kinds,
-    _hoisted,
+    hoist_invariants,
 )

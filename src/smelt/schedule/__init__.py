@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from smelt.config import Config
 from smelt.loops.ir import Contractions, Extern, Graph
 from smelt.nest.ir import Kernel
+from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule.assemble import Assembler, Scheduled
+from smelt.schedule import assemble, prepare
+from smelt.schedule.assembly import Grouped, Scheduled
 from smelt.schedule.constants import split_constants
-from smelt.schedule.contractions import Choose, choose_kernels
+from smelt.schedule.context import Choose, Context
+from smelt.schedule.contractions import choose_kernels
 from smelt.schedule.fusion import fuse
+from smelt.schedule.items import Work
 from smelt.schedule.loops import Target
 from smelt.schedule.merging import merge
-from smelt.schedule.prepare import prepare
 from smelt.schedule.product_groups import ProductKernels, attach
 
 AHEAD = "ahead"
@@ -30,6 +33,7 @@ def schedule(
     choose: Choose | None = None,
     alone: Sequence[Contractions] = (),
     ready: Callable[[Kernel], None] | None = None,
+    watch: Watch | None = None,
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
@@ -38,42 +42,60 @@ def schedule(
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
     runs; ``choose`` says which products run in kernels of our own (None: a rule). Each of those in ``alone``
     gets a run of its own besides (`Scheduled.alone`); of bodies' products none does. ``ready`` is called with
-    kernels as soon as they are as they will run.
+    each kernel once it is final, ``watch`` around each of `PASSES`.
     """
-    whole, parts = split_constants(choose_kernels(graph, config, target, choose))
-    scheduled = _schedule(whole, config, target, prefix, alone, ready)
+    context = Context(config, target, prefix, choose, alone, ready, watch)
+    whole, parts = split_constants(run((choose_kernels,), graph, context, watch))
+    scheduled = _schedule(whole, context)
     positions = {name: position for position, name in enumerate(graph.inputs)}
     for number, part in enumerate(parts):
-        ahead = _schedule(part.graph, config, target, f"{prefix}{AHEAD}{number}_", (), ready)
-        scheduled.runs += ahead.runs
-        scheduled.plain += ahead.plain
-        scheduled.kernels += ahead.kernels
+        ahead = _schedule(part.graph, replace(context, prefix=f"{prefix}{AHEAD}{number}_", alone=()))
         uses = (FoldedUse(tuple(positions[name] for name in u.sources), u.results) for u in part.uses)
         folded = Folded(ahead.plan, part.digest, tuple(uses))
-        scheduled.plan = replace(scheduled.plan, folded=(*scheduled.plan.folded, folded))
+        scheduled = replace(
+            scheduled,
+            runs=[*scheduled.runs, *ahead.runs],
+            plain=[*scheduled.plain, *ahead.plain],
+            kernels=[*scheduled.kernels, *ahead.kernels],
+            plan=replace(scheduled.plan, folded=(*scheduled.plan.folded, folded)),
+        )
     return scheduled
 
 
-def _schedule(
-    graph: Graph,
-    config: Config,
-    target: Target,
-    prefix: str,
-    alone: Sequence[Contractions],
-    ready: Callable[[Kernel], None] | None,
-) -> Scheduled:
-    work = prepare(graph)
-    products = ProductKernels(work, target)
-    groups = attach(work, fuse(work, config.fusion), products)
-    if config.fusion:
-        groups = merge(work, groups)
+def _schedule(graph: Graph, context: Context) -> Scheduled:
+    work = run(prepare.PASSES, graph, context, context.watch)
+    grouped = run(GROUPING, work, context, context.watch)
     inner = [body for item in work.items if isinstance(item.body, Extern) for body in item.body.bodies]
     bodies = {
-        id(body): _schedule(body, config, target, f"{prefix}body{number}_", (), ready)
+        id(body): _schedule(body, replace(context, prefix=f"{context.prefix}body{number}_", alone=()))
         for number, body in enumerate(inner)
     }
-    assembler = Assembler(work, groups, products, config, target, bodies, prefix, alone, ready)
-    return replace(assembler.run(), graph=graph)
+    return replace(assemble.assemble(grouped, bodies, context), graph=graph)
 
 
-__all__ = ["AHEAD", "Choose", "Scheduled", "Target", "schedule"]
+def fuse_items(work: Work, context: Context) -> Grouped:
+    """Puts items into groups, each of which shares a loop nest."""
+    groups = fuse(work, context.config.fusion)
+    return Grouped(work, groups, ProductKernels(work, context.target))
+
+
+def attach_epilogues(grouped: Grouped, context: Context) -> Grouped:
+    """Joins each product with the pointwise group that reads its result, where only one does."""
+    del context
+    return replace(grouped, groups=attach(grouped.work, grouped.groups, grouped.products))
+
+
+def merge_groups(grouped: Grouped, context: Context) -> Grouped:
+    """Joins groups that one nest can do though others run between them."""
+    if not context.config.fusion:
+        return grouped
+    return replace(grouped, groups=merge(grouped.work, grouped.groups))
+
+
+GROUPING = (fuse_items, attach_epilogues, merge_groups)
+PASSES = (choose_kernels, *prepare.PASSES, *GROUPING, *assemble.PASSES)
+"""The passes of a schedule, in order; those of a nest (`smelt.schedule.loops.PASSES`) are inside
+``arrange_nests``.
+"""
+
+__all__ = ["AHEAD", "PASSES", "Choose", "Context", "Scheduled", "Target", "schedule"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import sympy
 from sympy import Expr
@@ -29,6 +29,7 @@ from smelt.schedule.apart import product_of
 from smelt.schedule.attention import attention_pays, has_attention_nest
 from smelt.schedule.borders import Borders, Sides
 from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.context import Choose, Context
 from smelt.schedule.layouts import Layouts, fixed_buffers
 from smelt.schedule.loops import Target
 from smelt.schedule.operands import (
@@ -50,9 +51,6 @@ from smelt.schedule.panels import Panels
 from smelt.schedule.tiles import panel_width, turned_panels
 from smelt.schedule.winograd import Results
 from smelt.symbolic import contiguous_strides, size_hint
-
-Choose = Callable[[Product | Attentions, Graph, Target], bool]
-"""Whether a product or an attention of a graph runs in a kernel of our own; only where it `has_nest`."""
 
 FEWEST_ROWS, FEW_ROWS = 32, 8
 """Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where more
@@ -88,23 +86,24 @@ multiplications it does anyway, as calling ATen takes longer.
 """
 
 
-def choose_kernels(graph: Graph, config: Config, target: Target, choose: Choose | None = None) -> Graph:
-    """The graph, and the bodies of its control flow, with a kernel for every contraction.
+def choose_kernels(graph: Graph, context: Context) -> Graph:
+    """Gives every contraction its kernel, or ATen's call; so in the bodies of control flow.
 
-    A product that pays (``choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
+    A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
     accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
     What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
     that does, channels side by side; what a convolution pads has its zeros around it in memory.
     """
     chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
     frozen = frozen_buffers(graph)
+    config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
     layouts = Layouts(fixed, chosen)
     borders = Borders(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
-            made: Iterable[Node] = [_without_kernel(node, graph, config, target, choose)]
+            made: Iterable[Node] = [_without_kernel(node, graph, context)]
         else:
             if _turning_pays(product, chosen, target.lanes):
                 product = turned(product)
@@ -172,15 +171,16 @@ def _lies_so(product: Product, result: Buffer) -> bool:
     return wanted == found
 
 
-def _without_kernel(node: Node, graph: Graph, config: Config, target: Target, choose: Choose | None) -> Node:
+def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
     """The node; a contraction as ATen's call, and attention where that pays."""
     body = node.body
     if isinstance(body, Attentions):
         only_ours = body.call.target.startswith("higher_order.")
-        native = only_ours or (config.contractions and (choose or worth_it)(body, graph, target))
+        pays = context.choose or worth_it
+        native = only_ours or (context.config.contractions and pays(body, graph, context.target))
         return node if native else replace(node, body=body.call)
     if isinstance(body, Extern) and body.bodies:
-        inner = tuple(choose_kernels(each, config, target, choose) for each in body.bodies)
+        inner = tuple(choose_kernels(each, context) for each in body.bodies)
         return replace(node, body=replace(body, bodies=inner))
     if isinstance(body, Contraction):
         outputs: list[str | None] = [None] * body.results

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from smelt.loops.dependencies import Read
 from smelt.loops.ir import Pointwise, Scan, Scatter
+from smelt.records import replace
 from smelt.schedule.items import Item, Work
 from smelt.symbolic import FloorDiv, Mod
 
@@ -22,8 +23,8 @@ another.
 """
 
 
-def inline(work: Work) -> None:
-    """Fill ``work.inlined`` and drop the inlined items.
+def inline(work: Work) -> Work:
+    """The work without the items that are inlined; ``inlined`` has what they compute.
 
     A pointwise buffer that only loop functions read is inlined when it costs next to nothing (a constant, a
     cast, a copy), when it has one reader that computes each element once, or when it is cheap and has few
@@ -43,7 +44,7 @@ def inline(work: Work) -> None:
             if name is not None:
                 writers[name] += 1
     mutated = {name for item in work.items for name in item.writes if name in work.graph.inputs}
-    kept = []
+    kept, inlined, origins = [], dict(work.inlined), dict(work.origins)
     nested: dict[str, int] = {}
     for item in work.items:
         depth = max((nested.get(read.buffer, 0) for read in item.reads), default=0)
@@ -66,9 +67,9 @@ def inline(work: Work) -> None:
             kept.append(item)
             continue
         nested[name] = depth
-        work.inlined[name] = item.body
-        work.origins[name] = item.node.origin
-    work.items = kept
+        inlined[name] = item.body
+        origins[name] = item.node.origin
+    return replace(work, items=kept, inlined=inlined, origins=origins)
 
 
 def _worth_inlining(work: Work, item: Item, readers: list[tuple[Item, int]]) -> bool:

@@ -46,6 +46,7 @@ from smelt.nest.primitives import (
 )
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
+from smelt.passes import Watch, run
 from smelt.records import dataclass
 from smelt.symbolic import size_hint
 from smelt.symbolic.affine import linear, symbols_in
@@ -101,22 +102,57 @@ class Target:
         return self.vector_bytes >= 64 and self.multiply_adds > 1
 
 
-def arrange(kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> Kernel:
-    """The plain nest of a kernel, arranged for speed."""
-    return _Arranger(kernel, target, config, hints).run()
+@dataclass(frozen=True, slots=True)
+class NestContext:
+    """What the passes of one nest share: the machine, and about how large dynamic sizes are."""
+
+    config: Config
+    target: Target
+    hints: Mapping[Symbol, int]
+    watch: Watch | None = None
+
+
+def arrange(kernel: Kernel, context: NestContext) -> Kernel:
+    """The plain nest of a kernel, arranged for speed by `PASSES`."""
+    return run(PASSES, kernel, context, context.watch)
+
+
+def flatten_indices(kernel: Kernel, context: NestContext) -> Kernel:
+    """Turns multi-dimensional accesses into one flat index each."""
+    del context
+    return flatten_accesses(kernel)
+
+
+def merge_loops(kernel: Kernel, context: NestContext) -> Kernel:
+    """Merges a loop and the one loop inside it where all indices stay simple."""
+    return _Arranger(kernel, context).merged()
+
+
+def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
+    """Sums long rows in two levels, so that rounding errors do not pile up in one accumulator."""
+    return _Arranger(kernel, context).cascaded()
+
+
+def choose_loops(kernel: Kernel, context: NestContext) -> Kernel:
+    """Chooses the loops that are tiled, vectorized and run in parallel."""
+    return _Arranger(kernel, context).arranged()
+
+
+def hoist_invariants(kernel: Kernel, context: NestContext) -> Kernel:
+    """Moves statements out of the loops that they do not depend on."""
+    del context
+    return hoist(kernel)
 
 
 class _Arranger:
-    def __init__(self, kernel: Kernel, target: Target, config: Config, hints: Mapping[Symbol, int]) -> None:
-        self.kernel, self.target, self.config, self.hints = kernel, target, config, hints
+    def __init__(self, kernel: Kernel, context: NestContext) -> None:
+        self.kernel, self.hints = kernel, context.hints
+        self.target, self.config = context.target, context.config
 
-    def run(self) -> Kernel:
-        self.kernel = flatten_accesses(self.kernel)
-        self._merge_all()
-        self._cascade_all()
+    def arranged(self) -> Kernel:
         for root in [stmt.var for stmt in self.kernel.body.stmts if isinstance(stmt, For)]:
             self._arrange_root(root)
-        return hoist(self.kernel)
+        return self.kernel
 
     # -- sizes ----------------------------------------------------------------------------------------------
 
@@ -131,7 +167,7 @@ class _Arranger:
 
     # -- passes ---------------------------------------------------------------------------------------------
 
-    def _merge_all(self) -> None:
+    def merged(self) -> Kernel:
         merged = True
         while merged:
             merged = False
@@ -140,9 +176,9 @@ class _Arranger:
                     self.kernel = merge(self.kernel, loop.var)
                     merged = True
                     break
+        return self.kernel
 
-    def _cascade_all(self) -> None:
-        """Long sums in two levels, so that rounding errors do not pile up in one accumulator."""
+    def cascaded(self) -> Kernel:
         for loop in loops(self.kernel.body):
             if any(isinstance(inner, For) for inner in walk(loop.body)):
                 continue
@@ -163,6 +199,7 @@ class _Arranger:
                 and self.trips(loop) >= 64
             ):
                 self.kernel = cascade(self.kernel, outer.var)
+        return self.kernel
 
     def _goes_down(self, loop: For) -> bool:
         """Whether memory runs along a loop around this one: lanes are results then, with one sum each."""
@@ -526,3 +563,7 @@ def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
     """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
     coefficient, rest = linear(expr, var)
     return None if var in symbols_in(rest) or var in symbols_in(coefficient) else coefficient
+
+
+PASSES = (flatten_indices, merge_loops, cascade_sums, choose_loops, hoist_invariants)
+"""The passes of one plain nest, in order."""

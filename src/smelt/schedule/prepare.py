@@ -29,6 +29,7 @@ from smelt.loops.ir import (
 )
 from smelt.loops.ranges import contents_of
 from smelt.records import replace
+from smelt.schedule.context import Context
 from smelt.schedule.inline import inline
 from smelt.schedule.items import Item, Work, extents_of, natural_vars
 from smelt.schedule.rewrites import Rewriter, mutation_copies, stored_in_place
@@ -36,8 +37,9 @@ from smelt.symbolic import flatten, free_symbols, simplify
 from smelt.symbolic.affine import linear, symbols_in
 
 
-def prepare(graph: Graph) -> Work:
-    """Everything that is decided about single nodes, before they are grouped."""
+def rewrite(graph: Graph, context: Context) -> Work:
+    """Rewrites single nodes (`REWRITES`) and writes mutations as copies; the nodes become items."""
+    del context
     if any(isinstance(node.body, Native) for node in graph.nodes):
         graph = stored_in_place(graph)
     rewritten = Rewriter(graph).run()
@@ -62,23 +64,36 @@ def prepare(graph: Graph) -> Work:
             work.inlined_never |= {read.buffer for read in item.reads}
         if isinstance(item.body, Attentions):
             work.inlined_never |= _computed(work, item)
-    _drop_unused(work)
-    inline(work)
-    for item in work.items:
-        if any(read.buffer in work.inlined for read in item.reads):
-            _analyze(work, item)
-        _order(work, item)
-    work.items = _numbers_first(work)
     return work
 
 
-def _numbers_first(work: Work) -> list[Item]:
-    """The items, single numbers that are made of inputs, or of what ATen gives, as early as they can be.
+def inline_cheap(work: Work, context: Context) -> Work:
+    """Computes cheap pointwise buffers where they are read."""
+    del context
+    work = inline(work)
+    items = []
+    for item in work.items:
+        if any(read.buffer in work.inlined for read in item.reads):
+            item = replace(item)
+            _analyze(work, item)
+        items.append(item)
+    return replace(work, items=items)
+
+
+def order_loops(work: Work, context: Context) -> Work:
+    """Orders the loops of each item by where its memory is."""
+    del context
+    return replace(work, items=[_ordered(work, item) for item in work.items])
+
+
+def numbers_first(work: Work, context: Context) -> Work:
+    """Moves single numbers that are made of inputs, or of ATen's results, as early as they can be.
 
     The keys of random numbers, say: what reads one may join what comes before only where its number does too.
     What an input is at the end is stored where it was: others may have to read before what it is now. So with
     all that is written again (by a scatter in place).
     """
+    del context
     writers = Counter(name for item in work.items for name in item.writes)
     again = {name for name, count in writers.items() if count > 1} | set(work.graph.inputs)
     known = {name: -1 for name in (*work.graph.inputs, *work.graph.constants) if isinstance(name, str)}
@@ -95,7 +110,7 @@ def _numbers_first(work: Work) -> list[Item]:
         if isinstance(item.body, Host) or place[1]:
             known.update((name, place[0]) for name in item.writes if name is not None and name not in again)
         places.append(place)
-    return [item for _, _, item in sorted(places, key=lambda place: place[:2])]
+    return replace(work, items=[item for _, _, item in sorted(places, key=lambda place: place[:2])])
 
 
 def _item(node: Node) -> Item:
@@ -171,8 +186,9 @@ def _computed(work: Work, reader: Item) -> set[str]:
     return found
 
 
-def _drop_unused(work: Work) -> None:
-    """Remove computations whose results nobody reads (an output of a reduction that is not used, say)."""
+def drop_unused(work: Work, context: Context) -> Work:
+    """Removes computations whose results nobody reads (an output of a reduction that is not used, say)."""
+    del context
     needed = set(work.outside) | {name for name in work.graph.inputs if isinstance(name, str)}
     kept = []
     for item in reversed(work.items):
@@ -182,23 +198,23 @@ def _drop_unused(work: Work) -> None:
             if isinstance(item.body, Scatter):
                 needed.add(item.body.base)
             kept.append(item)
-    work.items = kept[::-1]
+    return replace(work, items=kept[::-1])
 
 
-def _order(work: Work, item: Item) -> None:
-    """Order the loops by where the memory is: outputs decide the outer loops, the largest read the
-    reduced ones.
+def _ordered(work: Work, item: Item) -> Item:
+    """The item with its outer loops in the order of its output's memory, the reduced ones in that of the
+    largest read.
     """
     if isinstance(item.body, (Contraction, Attentions, Host, Native, Scatter, Sort)):
-        return
+        return item
     outer, reduced = list(item.order[: item.outer]), list(item.order[item.outer :])
     written = next(name for name in item.writes if name is not None)
     strides = work.buffers[written].strides
     outer = _by_stride(work, outer, [strides[d] for d in outer])
     if len(reduced) > 1:
         reduced = _by_stride(work, reduced, _read_strides(work, item, reduced))
-    item.order = (*outer, *reduced)
-    item.walk = _walk(work, item)
+    item = replace(item, order=(*outer, *reduced))
+    return replace(item, walk=_walk(work, item))
 
 
 def _by_stride(work: Work, dims: list[int], strides: Sequence[Expr]) -> list[int]:
@@ -236,3 +252,6 @@ def _walk(work: Work, item: Item) -> str:
     if not isinstance(item.body, (Reduction, Scan)):
         return "across" if strides[-1] != 0 else "rows"
     return "columns" if any(stride == 1 for stride in strides[: item.outer]) else "rows"
+
+
+PASSES = (rewrite, drop_unused, inline_cheap, order_loops, numbers_first)

@@ -22,27 +22,27 @@ def attach(work: Work, groups: list[Group], products: ProductKernels) -> list[Gr
 
     Such a group runs where its last part ran: everything between the two is independent of the product.
     """
-    merged = list(groups)
-    for group in groups:
+    found, gone = list(groups), set()
+    for position, group in enumerate(groups):
         core = group.items[0]
         if not isinstance(core.body, Contraction):
             continue
         source = str(core.writes[0])
-        group.product = core
-        readers = [other for other in groups if source in other.reads]
-        if len(readers) != 1 or source in work.outside or readers[0].product is not None:
+        found[position] = replace(found[position], product=core)
+        readers = [place for place, other in enumerate(found) if source in other.reads]
+        if len(readers) != 1 or source in work.outside or found[readers[0]].product is not None:
             continue
-        reader = readers[0]
+        reader = found[readers[0]]
         if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
             continue
         if row_buffers(work, reader):  # a tile has no whole row
             continue
         if not products.takes(core, reader):
             continue
-        reader.product = core
-        reader.reads |= {read.buffer for read in core.reads}
-        merged.remove(group)
-    return merged
+        reads = reader.reads | {read.buffer for read in core.reads}
+        found[readers[0]] = replace(reader, product=core, reads=reads)
+        gone.add(position)
+    return [group for position, group in enumerate(found) if position not in gone]
 
 
 class ProductKernels:

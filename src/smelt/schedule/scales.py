@@ -24,6 +24,7 @@ from smelt.loops.straightline import Instruction, Recordable, prune, replay, use
 from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.context import Context
 from smelt.symbolic import contiguous_strides, free_symbols, numel, same
 
 ZERO = sympy.Integer(0)
@@ -31,8 +32,9 @@ _START = {"aten.convolution.default": 2, "aten.addmm.default": 0}
 """Calls with a start for each channel (dimension 1 of their result): which argument it is."""
 
 
-def fold_scales(graph: Graph) -> Graph:
-    """The graph with frozen factors and summands of contractions in their weights and starts."""
+def fold_scales(graph: Graph, context: Context) -> Graph:
+    """Moves frozen factors of contractions into their weights, and frozen summands into their starts."""
+    del context
     if not graph.frozen or not any(isinstance(node.body, Contraction) for node in graph.nodes):
         return graph
     return _Folder(graph).run()

@@ -37,6 +37,7 @@ from smelt.loops.ir import (
 from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.context import Context
 from smelt.schedule.loops import Target
 from smelt.symbolic import FloorDiv, Mod, contiguous_strides, size_hint, unflatten
 
@@ -51,14 +52,17 @@ FREQUENCIES = 4
 ZERO, ONE, TWO = map(sympy.Integer, (0, 1, 2))
 
 
-def with_winograd(graph: Graph, target: Target) -> Graph:
-    """The graph with its convolutions done so where that pays, and its results' check as another last output;
-    the graph itself where there is none of these, or where it must not run twice.
+def with_winograd(graph: Graph, context: Context) -> Graph:
+    """Computes 3x3 convolutions by Winograd's algorithm where that pays.
+
+    A check of the results becomes another last output. The graph stays as it is where no convolution pays, or
+    where it must not run twice.
 
     The convolutions: 3x3 with stride and dilation 1, without groups, in float32, with a weight that
     depends on frozen inputs alone.
     """
-    frozen = frozen_buffers(graph)
+    config, target = context.config, context.target
+    frozen = frozen_buffers(graph) if config.winograd and config.contractions else None
     if not frozen or not _may_run_again(graph):
         return graph
     found = replace(graph, buffers=dict(graph.buffers), nodes=[])

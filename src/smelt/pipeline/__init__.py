@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,7 +15,6 @@ import torch
 
 from smelt import logs
 from smelt.capture import Program, tell_orders
-from smelt.capture.bugs import bug_of_program
 from smelt.capture.sizes import explain_sizes
 from smelt.clusters import in_clusters
 from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
@@ -27,22 +25,19 @@ from smelt.contract import (
     contracted,
     graph_key,
     has_kernel,
-    join_siblings,
     unsupported,
 )
 from smelt.contract.facts import REFUSED, data_sizes
 from smelt.errors import SmeltError
-from smelt.loops.dependencies import bound_symbols
-from smelt.loops.ir import Extern, Graph, StridedView
+from smelt.loops.ir import Graph, StridedView
 from smelt.loops.printer import print_graph
-from smelt.loops.verify import verify as verify_loops
-from smelt.lowering import lower
 from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
-from smelt.nest.work import work
-from smelt.reporting import LOG, Choice, CompileReport
+from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
+from smelt.pipeline.passes import lowered, watched
+from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
 from smelt.runtime.clocks import Clocks
@@ -52,11 +47,7 @@ from smelt.runtime.otherwise import at_first_call, or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
-from smelt.schedule import AHEAD, Scheduled, Target, schedule
-from smelt.schedule.choice import by_aten, contractions, described, rule
-from smelt.schedule.constants import frozen_buffers
-from smelt.schedule.scales import fold_scales
-from smelt.schedule.winograd import with_winograd
+from smelt.schedule import Scheduled, Target, schedule
 from smelt.symbolic import size_hint
 from smelt.tuning import Tuning
 
@@ -65,8 +56,8 @@ Instead = Callable[[Program, SmeltError], Compiled]
 """What runs a program that turns out at its first call not to be compiled, and why; it may raise that error.
 """
 
-PASSES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
-"""The passes in order, as they appear in ``CompileReport.phase_seconds``.
+PHASES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
+"""The phases in order, as they appear in ``CompileReport.phase_seconds``; their passes are in `PASSES`.
 
 A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
 has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
@@ -76,18 +67,6 @@ _PLAN = "plan.json"
 
 Otherwise = Callable[[SmeltError], Compiled]
 """`Instead` of one program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A program, compiled as far as text, and its ``objects`` as far as they were begun. ``plan`` is the
-    scheduled one, with what its steps may raise.
-    """
-
-    scheduled: Scheduled
-    plan: Plan
-    cpp: CppUnit
-    objects: library.Objects
 
 
 Refused = Mapping[tuple[str, str | None], str]
@@ -123,7 +102,8 @@ def compile_program(
         if config.keep_text:
             report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
         with report.phase("contract"):
-            contracts = contracted(program, partial(_stays, config, refused or {}))
+            watch = watched(config, report)
+            contracts = contracted(program, partial(_stays, config, refused or {}), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
         if parts is None:
@@ -180,15 +160,13 @@ def _compile(
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = _from_cache(store, key, program, config, report, otherwise)
+    found = None if config.print_passes else _from_cache(store, key, program, config, report, otherwise)
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
     header = precompiled(header_text(once=False), once_text(), tools, store)
     with report.phase("lowering"):
-        graph = _lowered(program, config, target)
-        if config.verify:
-            verify_loops(graph)
+        graph = lowered(program, config, target, watched(config, report))
     tuning = None
     if config.mode == "max" and config.contractions:
         with report.phase("tuning"):
@@ -239,7 +217,8 @@ class _Rest:
                 with report.phase("codegen"):
                     printer.add(kernel)
 
-            scheduled = schedule(self.graph, config, self.target, "", choose, alone, ready)
+            watch = watched(config, report)
+            scheduled = schedule(self.graph, config, self.target, "", choose, alone, ready, watch)
             if config.verify:
                 _verify_kernels(scheduled)
         with report.phase("codegen"):
@@ -270,14 +249,14 @@ class _Rest:
         program, report, graph = self.program, self.report, self.graph
         constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
         orders = _orders(graph, unit.scheduled.graph)
-        plan = replace(unit.plan, notes=_notes(unit, constants), orders=orders)
+        plan = replace(unit.plan, notes=notes_of(unit, constants), orders=orders)
         tell_orders(program, plan.orders)
         with report.phase("schedule"):
-            found = _choices(graph, unit.scheduled.graph, self.config, self.target, self.tuning)
+            found = choices(graph, unit.scheduled.graph, self.config, self.target, self.tuning)
             plan.notes["choices"] = found
         if self.config.clocks:
-            plan.notes["clocks"] = _work(unit)
-        _fill_report(report, plan.notes)
+            plan.notes["clocks"] = work_of(unit)
+        fill_report(report, plan.notes)
         report.keep_text("cpp", unit.cpp.text)
         with report.phase("compile"):
             job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
@@ -350,24 +329,6 @@ def _checked(
     return or_otherwise(compiled, compile_otherwise)
 
 
-def _lowered(program: Program, config: Config, target: Target) -> Graph:
-    frozen = program.frozen_inputs if config.freezing else frozenset()
-    if frozen and not config.deny:
-        program = join_siblings(program)
-    graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
-    on_bug = None if config.strict else partial(_row_bug, program, config)
-    graph = fold_scales(lower(graph_module, config.fallback_random, frozen, saved, aliases, on_bug))
-    return with_winograd(graph, target) if config.winograd and config.contractions else graph
-
-
-def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:
-    """What a report says of a lowering row's bug: ATen runs the one call."""
-    found = bug_of_program(error, program, config)
-    if LOG.first_time(found.what):
-        logs.logger.warning("smelt: %s\n  ATen runs %s instead (said once)", found, node.target)
-    return f"{found.code}: {found.what}"
-
-
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """How the scheduled graph's memory has the dimensions of outputs that it lays out otherwise (`Plan`)."""
     found = []
@@ -434,14 +395,14 @@ def _from_cache(
                 name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
             }
             built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
-            _fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+            fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
     except Exception:  # whatever is wrong with what was stored: it is compiled again
         store.remove(key)
         return None
     report.keep_text("plan", lambda: executor.render(plan))
     report.cache_hit = True
     tell_orders(program, plan.orders)
-    _fill_report(report, plan.notes)
+    fill_report(report, plan.notes)
     report.keep_text("cpp", text)
     return _checked(built, plan, program, config, otherwise)
 
@@ -453,100 +414,15 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
     return value.detach()
 
 
-# -- what the report says
-# -------------------------------------------------------------------------------------
-
-
-def _notes(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
-    graph = unit.scheduled.graph
-    runs = [run for run in unit.scheduled.runs if not run.name.startswith(AHEAD)]
-    calls = [call for run in runs for call in run.calls]
-    folded = unit.plan.folded_constants
-    externs: Counter[str] = Counter()
-    fallbacks = []
-    paths: dict[str, str] = {}
-    for each in graph.with_bodies():
-        paths.update(each.constant_paths)
-    for node in (node for each in graph.with_bodies() for node in each.nodes):
-        if isinstance(node.body, Extern):
-            if node.body.reason is None:
-                externs[node.body.target] += 1
-            else:
-                fallbacks.append((node.body.target, node.body.reason, node.origin.where))
-    hints = {symbol.name: hint for symbol, hint in graph.hints.items()}
-    late = {symbol.name for node in graph.nodes for symbol in bound_symbols(node)}
-    return {
-        "kernels": [call.kernel.name for call in calls],
-        "fused": [list(call.kernel.origins) for call in calls],
-        "native_calls": len(runs),
-        "externs": dict(externs),
-        "fallbacks": fallbacks,
-        "symbols": {
-            name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
-        },
-        "arena_bytes": size_hint(unit.scheduled.arena_size, graph.hints),
-        "folded": len(folded),
-        "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
-        "constants": {name: paths.get(name, name) for name in constants},
-    }
-
-
-def _choices(
-    graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
-) -> list[list[Any]]:
-    """Who computes each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
-    called = by_aten(scheduled)
-    found: dict[tuple[str, str], list[Any]] = {}
-    frozen: dict[int, frozenset[str]] = {}
-    for node, body, own in contractions(graph):
-        if id(own) not in frozen:
-            frozen[id(own)] = frozen_buffers(own)
-        what = described(body, own, frozen[id(own)])
-        kernel = "native" if called.isdisjoint(node.outputs) else "ATen"
-        if (what, kernel) in found:
-            found[what, kernel][3] += 1
-            continue
-        timing = tuning.known.get(what) if tuning is not None else None
-        native = kernel == "native"
-        why = rule(body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
-        times = (None, None) if timing is None else (timing.native, timing.aten)
-        found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
-    return list(found.values())
-
-
-def _work(unit: Unit) -> list[tuple[str, int, int]]:
-    """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
-    kernels = [call.kernel for run in unit.scheduled.runs for call in run.calls]
-    measured = {id(kernel): work(kernel, unit.scheduled.graph.hints) for kernel in kernels}
-    return [
-        (name.removeprefix("kernel_"), measured[id(kernel)].operations, measured[id(kernel)].moved)
-        for name, kernel in zip(unit.cpp.calls, kernels, strict=True)
-    ]
-
-
-def _fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
-    report.kernels = list(notes["kernels"])
-    report.fused = [list(origins) for origins in notes["fused"]]
-    report.native_calls = notes["native_calls"]
-    report.externs = dict(notes["externs"])
-    report.choices = [Choice(*each) for each in notes["choices"]]
-    for op, reason, where in notes["fallbacks"]:
-        report.add_fallback(op, reason, where)
-    report.symbols = dict(notes["symbols"])
-    report.arena_bytes = notes["arena_bytes"]
-    report.folded, report.folded_bytes = notes["folded"], notes["folded_bytes"]
-
-
 def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:
     """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(_lowered(program, config, target), config, target)
+        scheduled = schedule(lowered(program, config, target), config, target)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
-    report.keep_text("loops", lambda: print_graph(_lowered(program, config, target)))
+    report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
     report.keep_text("nest", nest_text)
 
 
@@ -570,7 +446,7 @@ def made_with() -> dict[str, str]:
 def source_digest() -> str:
     """A digest of smelt's own source: another compiler makes another program."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
+    root = Path(__file__).parent.parent
     for path in sorted(root.rglob("*")):
         if path.suffix in (".py", ".h"):
             digest.update(str(path.relative_to(root)).encode())

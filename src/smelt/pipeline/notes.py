@@ -1,0 +1,116 @@
+"""What the report of a compilation says: plain data that the cache keeps with the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.codegen.cpp import CppUnit
+from smelt.config import Config
+from smelt.loops.dependencies import bound_symbols
+from smelt.loops.ir import Extern, Graph
+from smelt.nest.work import work
+from smelt.reporting import Choice, CompileReport
+from smelt.runtime import library
+from smelt.runtime.plan import Plan
+from smelt.schedule import AHEAD, Scheduled, Target
+from smelt.schedule.choice import by_aten, contractions, described, rule
+from smelt.schedule.constants import frozen_buffers
+from smelt.symbolic import size_hint
+from smelt.tuning import Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A program, compiled as far as text, and its ``objects`` as far as they were begun. ``plan`` is the
+    scheduled one, with what its steps may raise.
+    """
+
+    scheduled: Scheduled
+    plan: Plan
+    cpp: CppUnit
+    objects: library.Objects
+
+
+def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a report needs of a compilation, as plain data that the cache keeps with the plan."""
+    graph = unit.scheduled.graph
+    runs = [run for run in unit.scheduled.runs if not run.name.startswith(AHEAD)]
+    calls = [call for run in runs for call in run.calls]
+    folded = unit.plan.folded_constants
+    externs: Counter[str] = Counter()
+    fallbacks = []
+    paths: dict[str, str] = {}
+    for each in graph.with_bodies():
+        paths.update(each.constant_paths)
+    for node in (node for each in graph.with_bodies() for node in each.nodes):
+        if isinstance(node.body, Extern):
+            if node.body.reason is None:
+                externs[node.body.target] += 1
+            else:
+                fallbacks.append((node.body.target, node.body.reason, node.origin.where))
+    hints = {symbol.name: hint for symbol, hint in graph.hints.items()}
+    late = {symbol.name for node in graph.nodes for symbol in bound_symbols(node)}
+    return {
+        "kernels": [call.kernel.name for call in calls],
+        "fused": [list(call.kernel.origins) for call in calls],
+        "native_calls": len(runs),
+        "externs": dict(externs),
+        "fallbacks": fallbacks,
+        "symbols": {
+            name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
+        },
+        "arena_bytes": size_hint(unit.scheduled.arena_size, graph.hints),
+        "folded": len(folded),
+        "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
+        "constants": {name: paths.get(name, name) for name in constants},
+    }
+
+
+def choices(
+    graph: Graph, scheduled: Graph, config: Config, target: Target, tuning: Tuning | None
+) -> list[list[Any]]:
+    """Who computes each contraction and attention (`smelt.reporting.Choice`); equal ones are counted."""
+    called = by_aten(scheduled)
+    found: dict[tuple[str, str], list[Any]] = {}
+    frozen: dict[int, frozenset[str]] = {}
+    for node, body, own in contractions(graph):
+        if id(own) not in frozen:
+            frozen[id(own)] = frozen_buffers(own)
+        what = described(body, own, frozen[id(own)])
+        kernel = "native" if called.isdisjoint(node.outputs) else "ATen"
+        if (what, kernel) in found:
+            found[what, kernel][3] += 1
+            continue
+        timing = tuning.known.get(what) if tuning is not None else None
+        native = kernel == "native"
+        why = rule(body, own, frozen[id(own)], config, target, native) if timing is None else "measured"
+        times = (None, None) if timing is None else (timing.native, timing.aten)
+        found[what, kernel] = [what, kernel, why, 1, node.origin.where, *times]
+    return list(found.values())
+
+
+def work_of(unit: Unit) -> list[tuple[str, int, int]]:
+    """For each call of a kernel, in the order in which they are printed: its function, operations, bytes."""
+    kernels = [call.kernel for run in unit.scheduled.runs for call in run.calls]
+    measured = {id(kernel): work(kernel, unit.scheduled.graph.hints) for kernel in kernels}
+    return [
+        (name.removeprefix("kernel_"), measured[id(kernel)].operations, measured[id(kernel)].moved)
+        for name, kernel in zip(unit.cpp.calls, kernels, strict=True)
+    ]
+
+
+def fill_report(report: CompileReport, notes: dict[str, Any]) -> None:
+    report.kernels = list(notes["kernels"])
+    report.fused = [list(origins) for origins in notes["fused"]]
+    report.native_calls = notes["native_calls"]
+    report.externs = dict(notes["externs"])
+    report.choices = [Choice(*each) for each in notes["choices"]]
+    for op, reason, where in notes["fallbacks"]:
+        report.add_fallback(op, reason, where)
+    report.symbols = dict(notes["symbols"])
+    report.arena_bytes = notes["arena_bytes"]
+    report.folded, report.folded_bytes = notes["folded"], notes["folded_bytes"]

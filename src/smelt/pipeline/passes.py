@@ -1,0 +1,128 @@
+"""All passes of the compiler in order, and who looks at the IR between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from smelt import logs
+from smelt.capture import Program
+from smelt.capture.bugs import bug_of_program
+from smelt.config import Config
+from smelt.contract import graph as contract_graph
+from smelt.contract import join_siblings
+from smelt.errors import SmeltError
+from smelt.loops.ir import Graph
+from smelt.loops.printer import print_graph
+from smelt.loops.verify import verify as verify_loops
+from smelt.lowering import lower
+from smelt.nest import finish as nest_finish
+from smelt.nest.ir import Kernel
+from smelt.nest.printer import print_kernel
+from smelt.nest.verify import verify as verify_kernel
+from smelt.passes import Pass, Watch, name_of
+from smelt.passes import run as run_passes
+from smelt.reporting import LOG, CompileReport
+from smelt.schedule import PASSES as SCHEDULE
+from smelt.schedule import Target
+from smelt.schedule import loops as schedule_loops
+from smelt.schedule.assembly import Assembly, Grouped
+from smelt.schedule.items import Work
+from smelt.schedule.printer import print_groups, print_work, verify_groups, verify_work
+from smelt.schedule.scales import fold_scales
+from smelt.schedule.winograd import with_winograd
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the passes from the contract to loops share."""
+
+    config: Config
+    target: Target
+
+
+def lowered(program: Program, config: Config, target: Target, watch: Watch | None = None) -> Graph:
+    """The loop graph of a program in the contract form, ready to be scheduled."""
+    return run_passes(LOWERING, program, _Context(config, target), watch)
+
+
+def join_products(program: Program, context: _Context) -> Program:
+    """Joins products of frozen weights with one left operand, so that they run as one."""
+    config = context.config
+    joined = program.frozen_inputs and config.freezing and not config.deny
+    return join_siblings(program) if joined else program
+
+
+def lower_calls(program: Program, context: _Context) -> Graph:
+    """Lowers every call to loop functions by its row, or leaves it to ATen with a reason."""
+    config = context.config
+    frozen = program.frozen_inputs if config.freezing else frozenset()
+    graph_module, saved, aliases = program.graph_module, program.saved_outputs, program.alias_outputs
+    on_bug = None if config.strict else partial(_row_bug, program, config)
+    return lower(graph_module, config.fallback_random, frozen, saved, aliases, on_bug)
+
+
+def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:
+    """What a report says of a lowering row's bug: ATen runs the one call."""
+    found = bug_of_program(error, program, config)
+    if LOG.first_time(found.what):
+        logs.logger.warning("smelt: %s\n  ATen runs %s instead (said once)", found, node.target)
+    return f"{found.code}: {found.what}"
+
+
+LOWERING = (join_products, lower_calls, fold_scales, with_winograd)
+
+PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
+    ("captured graph → contract", contract_graph.PASSES),
+    ("contract → loops", LOWERING),
+    ("loops → runs and plan", SCHEDULE),
+    ("one nest, inside arrange_nests", schedule_loops.PASSES),
+    ("a nest that a person scheduled", nest_finish.PASSES),
+)
+"""All passes in order, by what they are about. The text of the nests follows (`smelt.codegen`)."""
+
+
+def watched(config: Config, report: CompileReport) -> Watch | None:
+    """What looks at the IR before and after each pass: verifiers, and who wants its text.
+
+    Raises:
+        SmeltError: SM0102 there is no pass of that name.
+    """
+    wanted = {name.strip() for name in config.print_passes.split(";")} - {""}
+    known = [name_of(pass_) for _, passes in PASSES for pass_ in passes]
+    for name in sorted(wanted.difference(known)):
+        raise SmeltError("SM0102", f"no pass {name!r}", remedy="passes: " + ", ".join(known))
+    if not wanted and not config.verify:
+        return None
+
+    def watch(moment: str, pass_: Pass, ir: Any) -> None:
+        form = next(form for form in _FORMS if isinstance(ir, form.kind))
+        if config.verify and moment == "after":
+            form.verify(ir)
+        if name_of(pass_) in wanted:
+            report.keep_pass(moment, name_of(pass_), form.text(ir))
+
+    return watch
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A kind of IR: how it is printed and verified."""
+
+    kind: type
+    text: Callable[[Any], str]
+    verify: Callable[[Any], None]
+
+
+_FORMS = (
+    _Form(Program, lambda program: program.graph_module.print_readable(print_output=False), lambda _: None),
+    _Form(Graph, print_graph, verify_loops),
+    _Form(Work, print_work, verify_work),
+    _Form(Grouped, print_groups, verify_groups),
+    _Form(Assembly, print_groups, verify_groups),
+    _Form(Kernel, print_kernel, verify_kernel),
+)

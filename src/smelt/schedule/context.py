@@ -1,0 +1,32 @@
+"""What the passes of a schedule share: how to compile, for which machine, and who wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from smelt.config import Config
+from smelt.loops.ir import Attentions, Contractions, Graph
+from smelt.nest.ir import Kernel
+from smelt.passes import Watch
+from smelt.records import dataclass
+from smelt.schedule.loops import Target
+from smelt.schedule.operands import Product
+
+Choose = Callable[[Product | Attentions, Graph, Target], bool]
+"""Whether a product or an attention of a graph runs in a kernel of our own, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``choose`` decides which products run in kernels of ours (None: a rule). Each contraction in ``alone``
+    gets a run of its own besides. ``ready`` is called with each kernel once it is final. ``prefix`` begins
+    the names of the runs.
+    """
+
+    config: Config
+    target: Target
+    prefix: str = ""
+    choose: Choose | None = None
+    alone: Sequence[Contractions] = ()
+    ready: Callable[[Kernel], None] | None = None
+    watch: Watch | None = None
