@@ -10,8 +10,7 @@ import smelt
 from smelt.config import Config
 from smelt.errors import SmeltError, VerificationError
 from smelt.passes import name_of, summary_of
-from smelt.pipeline import passes as pipeline_passes
-from smelt.pipeline.passes import PASSES
+from smelt.pipeline.passes import FORMS, PASSES
 from smelt.records import replace
 from smelt.schedule import PASSES as SCHEDULE
 from smelt.schedule import Context, Target, schedule
@@ -79,13 +78,13 @@ def test_no_pass_changes_what_it_was_given() -> None:
     changed = []
 
     def watch(moment: str, pass_: object, ir: object) -> None:
-        form = next(form for form in pipeline_passes._FORMS if isinstance(ir, form.kind))
+        form = next(form for form in FORMS if isinstance(ir, form.kind))
         name = name_of(pass_)  # type: ignore[arg-type]
         if moment == "before":
             given[name] = ir, form.text(ir)
         else:
             before, text = given[name]
-            form = next(form for form in pipeline_passes._FORMS if isinstance(before, form.kind))
+            form = next(form for form in FORMS if isinstance(before, form.kind))
             changed.extend([name] if form.text(before) != text else [])
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -46,8 +46,8 @@ def explain(
     with progress(f"compiling {spec}"):
         reports, breaks = _compile(spec, train, dynamic, options)
     wanted = [stage] if stage is not None else moments
-    for each in wanted:
-        _print_stage(reports, each)
+    for text in wanted:
+        _print_stage(reports, text)
     if wanted:
         return
     from smelt import report

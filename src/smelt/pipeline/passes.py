@@ -32,7 +32,7 @@ from smelt.schedule import Target
 from smelt.schedule import loops as schedule_loops
 from smelt.schedule.assembly import Assembly, Grouped
 from smelt.schedule.items import Work
-from smelt.schedule.printer import print_groups, print_work, verify_groups, verify_work
+from smelt.schedule.printer import print_assembly, print_groups, print_work, verify_groups, verify_work
 from smelt.schedule.scales import fold_scales
 from smelt.schedule.winograd import with_winograd
 
@@ -100,7 +100,7 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
         return None
 
     def watch(moment: str, pass_: Pass, ir: Any) -> None:
-        form = next(form for form in _FORMS if isinstance(ir, form.kind))
+        form = next(form for form in FORMS if isinstance(ir, form.kind))
         if config.verify and moment == "after":
             form.verify(ir)
         if name_of(pass_) in wanted:
@@ -110,7 +110,7 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class Form:
     """A kind of IR: how it is printed and verified."""
 
     kind: type
@@ -118,11 +118,11 @@ class _Form:
     verify: Callable[[Any], None]
 
 
-_FORMS = (
-    _Form(Program, lambda program: program.graph_module.print_readable(print_output=False), lambda _: None),
-    _Form(Graph, print_graph, verify_loops),
-    _Form(Work, print_work, verify_work),
-    _Form(Grouped, print_groups, verify_groups),
-    _Form(Assembly, print_groups, verify_groups),
-    _Form(Kernel, print_kernel, verify_kernel),
+FORMS = (
+    Form(Program, lambda program: program.graph_module.print_readable(print_output=False), lambda _: None),
+    Form(Graph, print_graph, verify_loops),
+    Form(Work, print_work, verify_work),
+    Form(Grouped, print_groups, verify_groups),
+    Form(Assembly, print_assembly, verify_groups),
+    Form(Kernel, print_kernel, verify_kernel),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.printer import index_text
+from smelt.nest.printer import print_kernel
 from smelt.schedule.assembly import Assembly, Grouped
 from smelt.schedule.items import Item, Work
 
@@ -15,18 +16,24 @@ def print_work(work: Work) -> str:
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 
-def print_groups(grouped: Grouped | Assembly) -> str:
+def print_groups(grouped: Grouped) -> str:
     """The items of each group below the loops that they share."""
     lines = []
     for position, group in enumerate(grouped.groups):
         product = " with a product" if group.product is not None else ""
         lines.append(f"group {position}{product}: loops ({index_text(group.prefix)})")
         lines += ["    " + _line(item) for item in group.everything]
-    if isinstance(grouped, Assembly):
-        lines += [f"{name} lies in {where}" for name, where in grouped.homes.items()]
-        lines += [f"{name} has the memory of {other}" for name, other in grouped.roots.items()]
-        lines += [f"{name} begins at byte {offset}" for name, offset in grouped.arena.offsets.items()]
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
+
+
+def print_assembly(assembly: Assembly) -> str:
+    """The kernels as far as they are built, and where each buffer lives."""
+    kernels = [print_kernel(built.kernel) for built in assembly.built.values()] or ["no kernel yet\n"]
+    homes = [f"{name}: {where}\n" for name, where in sorted(assembly.homes.items())]
+    roots = [f"{name} has the memory of {other}\n" for name, other in sorted(assembly.roots.items())]
+    offsets = [f"{name} begins at byte {offset}\n" for name, offset in sorted(assembly.arena.offsets.items())]
+    steps = [f"{step}\n" for step in assembly.scheduled.plan.steps]
+    return "".join([*kernels, *homes, *roots, *offsets, *steps])
 
 
 def _line(item: Item) -> str:
