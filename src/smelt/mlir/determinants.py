@@ -29,8 +29,7 @@ def determinants(
         Unsupported: they are not of floating numbers, or the dialect has no loops.
     """
     if not x.dtype.is_floating_point:
-        kind = "complex" if x.dtype.is_complex else str(x.dtype)
-        raise Unsupported(f"determinants of {kind} matrices")
+        raise Unsupported(f"determinants of {x.dtype} matrices")
     outer, size = x.shape[:-2], x.shape[-1]
     count = numel(outer)
     found = [dialect.full(number, WIDE, (count,)) for number in (1.0, 1.0, 0.0)]

@@ -206,6 +206,8 @@ class Evaluation:
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
+            if (body.args[0].dtype or torch.float32).is_complex:
+                raise Unsupported("determinants of complex matrices")
             self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
             found = determinants(self.dialect, args[0], self._inner)
             return list(found[:1] if len(outputs) == 3 else found[1:])
