@@ -20,6 +20,7 @@ ZERO = sympy.Integer(0)
 def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]) -> list[Expr]:
     """The index into ``buffer`` of the element at ``variables`` of a view of its memory.
 
+    >>> from smelt.symbolic import loop_var
     >>> n = sympy.Integer
     >>> buffer = Buffer("x", None, (n(3), n(4)), (n(4), n(1)))
     >>> i, j = loop_var("i"), loop_var("j")
