@@ -282,22 +282,19 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
 def _apart(nest: Stmt) -> Sequence[Stmt]:
     """Each stage of a nest in loops of its own, where none reads what another one stores."""
     around: list[For] = []
-    stmt = nest
-    while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
-        around.append(stmt)
-        (stmt,) = stmt.body.stmts
-    inside = stmt.body.stmts if isinstance(stmt, For) else ()
+    inside: Sequence[Stmt] = (nest,)
+    while len(inside) == 1 and isinstance(inside[0], For):
+        around.append(inside[0])
+        inside = inside[0].body.stmts
     if len(inside) < 2 or not all(isinstance(each, Stage) for each in inside):
         return (nest,)
-    touched = accesses(Block(inside))
+    touched = accesses(Block(tuple(inside)))
     stored = {name for name, _, is_store in touched if is_store}
     if any(name in stored for name, _, is_store in touched if not is_store):
         return (nest,)
-    found = []
-    for each in inside:
-        for loop in (stmt, *reversed(around)):
-            each = replace(loop, body=Block((each,)))  # type: ignore[type-var]
-        found.append(each)
+    found: list[Stmt] = list(inside)
+    for loop in reversed(around):
+        found = [replace(loop, body=Block((each,))) for each in found]
     return found
 
 

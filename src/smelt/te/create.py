@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sympy import Expr, Symbol
@@ -256,7 +257,7 @@ def _together(nests: Sequence[Stmt]) -> Sequence[Stmt]:
     if len(nests) < 2 or len(loops) != len(nests):
         return nests
     var = loops[0].var
-    bodies = [map_exprs(loop.body, lambda expr, own=loop.var: replaced(expr, {own: var})) for loop in loops]
+    bodies = [map_exprs(loop.body, partial(replaced, mapping={loop.var: var})) for loop in loops]
     inner = _together([stmt for body in bodies for stmt in body.stmts])
     return (replace(loops[0], body=Block(tuple(inner))),)
 
