@@ -30,16 +30,16 @@ from smelt.nest.ir import (
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
+    fuse,
+    fuses_cleanly,
     hoist,
     inner_loop,
     interchange,
     jam,
-    merge,
-    merges_cleanly,
     not_parallel,
     not_vector,
     parallelize,
-    peel,
+    partition,
     split,
     tile,
     vectorize,
@@ -123,9 +123,9 @@ def flatten_indices(kernel: Kernel, context: NestContext) -> Kernel:
     return flatten_accesses(kernel)
 
 
-def merge_loops(kernel: Kernel, context: NestContext) -> Kernel:
-    """Merges a loop and the one loop inside it where all indices stay simple."""
-    return _Arranger(kernel, context).merged()
+def fuse_loops(kernel: Kernel, context: NestContext) -> Kernel:
+    """Fuses a loop with the one loop inside it where all indices stay simple."""
+    return _Arranger(kernel, context).fused()
 
 
 def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
@@ -167,16 +167,31 @@ class _Arranger:
 
     # -- passes ---------------------------------------------------------------------------------------------
 
-    def merged(self) -> Kernel:
-        merged = True
-        while merged:
-            merged = False
+    def fused(self) -> Kernel:
+        fused = True
+        while fused:
+            fused = False
             for loop in loops(self.kernel.body):
-                if inner_loop(loop) is not None and merges_cleanly(self.kernel, loop.var):
-                    self.kernel = merge(self.kernel, loop.var)
-                    merged = True
+                inner = inner_loop(loop)
+                if inner is not None and fuses_cleanly(self.kernel, loop.var):
+                    self.kernel, _ = fuse(self.kernel, [loop.var, inner.var], plain=True)
+                    fused = True
                     break
         return self.kernel
+
+    def _split(self, var: Symbol, factor: int) -> Symbol:
+        """Cut a loop into blocks; returns the loop inside one."""
+        self.kernel, (_, inner) = split(self.kernel, var, [None, factor], plain=True)
+        return inner
+
+    def _peel(self, var: Symbol, count: int) -> Symbol:
+        """Cut off what comes behind a loop's first turns; returns the loop of that."""
+        self.kernel, (_, rest) = partition(self.kernel, var, [count, None], plain=True)
+        return rest
+
+    def _interchange(self, var: Symbol) -> None:
+        """Swap a loop, whose turns are independent, with the one that is its body."""
+        self.kernel = interchange(self.kernel, var, proved=True)
 
     def cascaded(self) -> Kernel:
         for loop in loops(self.kernel.body):
@@ -186,10 +201,10 @@ class _Arranger:
                 continue
             outer = self._enclosing(loop.var)
             if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
-                self.kernel, _ = split(self.kernel, loop.var, _column_block(self.trips(loop)))
+                self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
-                self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
+                self._split(loop.var, CASCADE_TERMS)
                 self.kernel = cascade(self.kernel, loop.var)
             elif (
                 outer is not None
@@ -237,13 +252,13 @@ class _Arranger:
             if _scans(root):
                 line = self._line_step(root, self._lanes(root))
                 block = -(-block // line) * line
-            self.kernel, inner = split(self.kernel, root.var, block)
+            inner = self._split(root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
             self._few_beside(vector_var)
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
-                self.kernel = vectorize(self.kernel, vector_var, self._step(loop))
+                self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
         if parallel:
             self._parallelize_from(root.var)
 
@@ -253,12 +268,12 @@ class _Arranger:
         if loop.kind is LoopKind.VECTOR:
             return
         if not_parallel(loop) is None:
-            self.kernel = parallelize(self.kernel, var)
+            self.kernel = parallelize(self.kernel, var, proved=True)
             inner = inner_loop(loop)
             if inner is not None and inner.kind is LoopKind.SERIAL and self._shared_as_one(loop, inner):
                 independent = not inner.begin.has(var) and not inner.end.has(var)
                 if independent and not_parallel(inner) is None:
-                    self.kernel = parallelize(self.kernel, inner.var)
+                    self.kernel = parallelize(self.kernel, inner.var, proved=True)
             return
         for stmt in loop.body.stmts:
             if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
@@ -306,7 +321,7 @@ class _Arranger:
             if not self._moves_inside(loop.var, len(chain) - 2 - names.index(loop.var)):
                 continue
             columns = min(TILE_COLUMNS, int(vector.end)) if vector.end.is_Integer else TILE_COLUMNS
-            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns)
+            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns, proved=True)
             return within
         return var
 
@@ -316,7 +331,7 @@ class _Arranger:
         if any(not_parallel(loop) is not None for loop in chain):
             return False
         for _ in range(times):
-            self.kernel = interchange(self.kernel, var)
+            self._interchange(var)
         return True
 
     def _turned(self, root: For) -> list[Symbol]:
@@ -339,19 +354,19 @@ class _Arranger:
         whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
-            self.kernel, rest = peel(self.kernel, rows.var, whole)
-            self.kernel, within = split(self.kernel, self._inside(rest), TILE_COLUMNS)
-            self.kernel = interchange(self.kernel, rest)
+            rest = self._peel(rows.var, whole)
+            within = self._split(self._inside(rest), TILE_COLUMNS)
+            self._interchange(rest)
             vectors.append(within)
-        self.kernel = interchange(self.kernel, rows.var)
+        self._interchange(rows.var)
         if beside < int(columns.end):
-            self.kernel, rest = peel(self.kernel, columns.var, beside)
+            rest = self._peel(columns.var, beside)
             vectors.append(self._inside(rest))
-        self.kernel, column = split(self.kernel, columns.var, lanes)
-        self.kernel = interchange(self.kernel, column)
+        column = self._split(columns.var, lanes)
+        self._interchange(column)
         length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
-        self.kernel, within = split(self.kernel, rows.var, length)
-        self.kernel = interchange(self.kernel, columns.var)
+        within = self._split(rows.var, length)
+        self._interchange(columns.var)
         return [within, *vectors]
 
     def _few_beside(self, var: Symbol) -> None:
@@ -367,7 +382,7 @@ class _Arranger:
             return
         (index,) = store.index
         if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
-            self.kernel = jam(self.kernel, columns.var, stores_last=True)
+            self.kernel = jam(self.kernel, columns.var, stores_last=True, proved=True)
 
     def _inside(self, var: Symbol) -> Symbol:
         """The loop that is the whole body of another one."""
@@ -565,5 +580,5 @@ def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
     return None if var in symbols_in(rest) or var in symbols_in(coefficient) else coefficient
 
 
-PASSES = (flatten_indices, merge_loops, cascade_sums, choose_loops, hoist_invariants)
+PASSES = (flatten_indices, fuse_loops, cascade_sums, choose_loops, hoist_invariants)
 """The passes of one plain nest, in order."""
