@@ -237,7 +237,8 @@ def test_a_call_that_breaks_the_scheduler_is_atens_and_the_rest_is_compiled(
         "            raise ValueError('nobody expected this')\n"
     )
     scope: dict[str, Any] = {}
-    exec(compile(source, pipeline.__file__.replace("pipeline/__init__.py", "schedule/made_up.py"), "exec"), scope)
+    made_up = pipeline.__file__.replace("pipeline/__init__.py", "schedule/made_up.py")
+    exec(compile(source, made_up, "exec"), scope)
     blame = scope["blame"]
     monkeypatch.setattr(pipeline, "schedule", broken)
     program, x = (lambda x: (x.exp() * 2).sin().cos() + 1), torch.randn(10)

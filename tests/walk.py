@@ -33,6 +33,10 @@ a test keeps it true. `smelt explain SPEC --after PASS` prints the same of any p
 --passes` lists the passes. [Architecture](architecture.md) says what the floors promise each other.
 
 ```python
+import torch.nn.functional as F
+from torch import nn
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
