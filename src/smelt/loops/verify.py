@@ -296,13 +296,14 @@ def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str
 
 
 def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:
-    """Only what is certain is said: an affine index reaches its bounds."""
-    for dim, (expr, size) in enumerate(zip(index, buffer.shape)):
+    """Only what is certain is said: an affine index reaches its bounds. Zeros around a buffer may be loaded."""
+    borders = buffer.border or ((0, 0),) * len(buffer.shape)
+    for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, borders)):
         low, high = bounds(expr, extents)
         if not expr.is_Integer and not _reaches_bounds(expr, extents):
             continue
-        below = low is not None and bool(low.is_negative)
-        above = high is not None and bool((high - size).is_nonnegative)
+        below = low is not None and bool((low + before).is_negative)
+        above = high is not None and bool((high - size - after).is_nonnegative)
         if below or above:
             yield f"load of {buffer.name}: index {expr} of dimension {dim} leaves [0, {size})"
 
