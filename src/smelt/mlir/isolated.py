@@ -29,6 +29,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir import bindings
+from smelt.mlir.bisection import first_operation
 from smelt.mlir.diagnostics import (
     Diagnostic,
     PipelineError,
@@ -36,7 +37,6 @@ from smelt.mlir.diagnostics import (
     write_reproducer,
 )
 from smelt.mlir.execute import Executable, load_conversions
-from smelt.mlir.prefixes import first_operation
 
 COMPILE_LIMIT, CALL_LIMIT = 300.0, 1800.0
 """Seconds that making machine code, and one call of it, may take."""

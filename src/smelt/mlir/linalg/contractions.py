@@ -180,7 +180,7 @@ class _Contractions:
     def _grouped(
         self, kind: str, seen: Any, taps: Any, padding: Sequence[int], options: Mapping[str, Any]
     ) -> Any:
-        """A convolution whose channels are apart by group.
+        """A convolution whose channels are split by group.
 
         What is expanded is nothing that a pass could expand before: it is moved there, its sizes are not.
         """
@@ -188,7 +188,7 @@ class _Contractions:
         into, out = weight.shape[1], weight.shape[0] / groups
         count, whole = as_expr(groups), self.body.shape
         parts = [[0], [1, 2], *([dim] for dim in range(3, len(whole) + 1))]
-        split, apart = (x.shape[0], count, into, *x.shape[2:]), (whole[0], count, out, *whole[2:])
+        split, made = (x.shape[0], count, into, *x.shape[2:]), (whole[0], count, out, *whole[2:])
         seen = self._padded(
             self.writer.expand(seen, parts, split), split, padding, self.bodies.dtypes[x.buffer]
         )
@@ -196,9 +196,9 @@ class _Contractions:
             taps, [[0, 1], *([dim] for dim in range(2, len(whole) + 1))], (count, out, *weight.shape[1:])
         )
         if self.body.start is None:
-            start = self.writer.fill(0, self.within, apart)
+            start = self.writer.fill(0, self.within, made)
         else:
-            start = self.writer.expand(self._start(), parts, apart)
+            start = self.writer.expand(self._start(), parts, made)
         return self.writer.collapse(self._conv(kind, seen, taps, start, options), parts, whole)
 
     def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location_of
 from smelt.mlir.program import write_function
 from smelt.mlir.signature import Argument, Weights, signature_of
-from smelt.mlir.torch_dialect import apart, control, loops, numbers, special
+from smelt.mlir.torch_dialect import control, decompositions, loops, numbers, special
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
 from smelt.mlir.torch_dialect.dialect import TorchDialect
@@ -233,11 +233,11 @@ class Walk:
     def call(self, node: Node, overload: OpOverload) -> None:
         """The call as an operation of the same name, with the schema's arguments.
 
-        What the dialect does not have is taken apart where PyTorch says how, else a ``torch.operator``.
+        What the dialect does not have is decomposed where PyTorch says how, else a ``torch.operator``.
         """
         overload = renamed(with_numbers(node, overload))
-        if apart.is_apart(overload, is_registered(operation_name(overload))):
-            body, operands = apart.body_of(node, overload)
+        if decompositions.is_decomposed(overload, is_registered(operation_name(overload))):
+            body, operands = decompositions.body_of(node, overload)
             results = control.inline(self, body, [self.value_of(each) for each in operands])
             meta = node.meta.get("val")
             if isinstance(meta, (list, tuple)):
@@ -342,8 +342,8 @@ def drop_unused_numbers(block: Any) -> None:
 
 def how(overload: OpOverload) -> str:
     """How a call of an operator on float32 is written (under a context): ``yes``, an operation of its name or
-    one that means the same; ``loops``, by its loop functions; ``apart``, by simpler operations; ``operator``,
-    as a ``torch.operator``.
+    one that means the same; ``loops``, by its loop functions; ``decomposed``, by simpler operations;
+    ``operator``, as a ``torch.operator``.
     """
     written = renamed(overload)
     if reason_against(operation_name(written), {torch.float32}) is not None:
@@ -352,8 +352,8 @@ def how(overload: OpOverload) -> str:
             return "loops"
     if overload in special.WRITERS:
         return "yes"
-    if apart.is_apart(written, is_registered(operation_name(written))):
-        return "apart"
+    if decompositions.is_decomposed(written, is_registered(operation_name(written))):
+        return "decomposed"
     return "yes" if is_registered(operation_name(written)) else "operator"
 
 

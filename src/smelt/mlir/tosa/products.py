@@ -81,11 +81,11 @@ def _spread(tosa: Operations, x: Array, dim: int, step: int) -> Array:
     size = x.shape[dim]
     if step == 1 or size == 1:
         return x
-    apart = tosa.reshape(x, (*x.shape[: dim + 1], ONE, *x.shape[dim + 1 :]))
-    high = [ZERO] * apart.rank
+    column = tosa.reshape(x, (*x.shape[: dim + 1], ONE, *x.shape[dim + 1 :]))
+    high = [ZERO] * column.rank
     high[dim + 1] = sympy.Integer(step - 1)
-    apart = tosa.pad(apart, (ZERO,) * apart.rank, tuple(high), 0)
-    whole = tosa.reshape(apart, (*x.shape[:dim], size * step, *x.shape[dim + 1 :]))
+    column = tosa.pad(column, (ZERO,) * column.rank, tuple(high), 0)
+    whole = tosa.reshape(column, (*x.shape[:dim], size * step, *x.shape[dim + 1 :]))
     return tosa.part(whole, dim, ZERO, size * step - (step - 1))
 
 
