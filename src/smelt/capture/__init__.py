@@ -2,10 +2,10 @@
 
 from smelt.capture.aot import Compiled, CompileProgram, by_pytorch, capture_aot, tell_orders
 from smelt.capture.compare import compare, tee
-from smelt.capture.export import capture_export, export
 from smelt.capture.floats import floats_settled
 from smelt.capture.function import capture_function
 from smelt.capture.program import Input, Program, shape_env_of
+from smelt.capture.torch_export import capture_export, export
 from smelt.capture.torchscript import analyze, from_torchscript, is_torchscript
 
 __all__ = [
