@@ -50,15 +50,15 @@ Spans = dict[Symbol, Interval]
 def carried_updates(loop: For) -> list[Update]:
     """Updates in the loop of accumulators that are declared outside it: a reduction over the loop."""
     within = walk(loop.body)
-    inside = {stmt.name for stmt in within if isinstance(stmt, Accumulate)}
-    return [stmt for stmt in within if isinstance(stmt, Update) and stmt.acc not in inside]
+    inside = {stmt.name for stmt in within if type(stmt) is Accumulate}
+    return [stmt for stmt in within if type(stmt) is Update and stmt.acc not in inside]
 
 
 def carried_state(loop: For) -> list[Advance]:
     """Advances in the loop of carries that are declared outside it: its turns go in order."""
     within = walk(loop.body)
-    inside = {stmt.name for stmt in within if isinstance(stmt, Carry)}
-    return [stmt for stmt in within if isinstance(stmt, Advance) and stmt.carry not in inside]
+    inside = {stmt.name for stmt in within if type(stmt) is Carry}
+    return [stmt for stmt in within if type(stmt) is Advance and stmt.carry not in inside]
 
 
 def conflict(loop: For, private: Collection[str] = ()) -> str | None:
