@@ -235,6 +235,31 @@ def accesses(block: Block) -> Sequence[AnAccess]:
     return block.touched
 
 
+def redirected(
+    block: Block,
+    buffer: str,
+    to: str,
+    moved: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = tuple,
+    *,
+    loads: bool = True,
+    stores: bool = True,
+) -> Block:
+    """The tree with the accesses of a buffer, or its loads or stores alone, going to another one, at what
+    ``moved`` makes of their index.
+    """
+
+    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Let):
+            if loads and stmt.op == "load" and stmt.args[0] == buffer:
+                return (replace(stmt, args=(to, moved(stmt.args[1]))),)
+        elif isinstance(stmt, (Store, Prefetch)) and stmt.buffer == buffer:
+            wanted = stores if isinstance(stmt, Store) else loads
+            return (replace(stmt, buffer=to, index=moved(stmt.index)),) if wanted else None
+        return None
+
+    return rewritten(block, visit)
+
+
 def local_buffers(block: Block) -> set[str]:
     return {stmt.buffer for stmt in walk(block) if type(stmt) is Alloc}
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Accumulate, Carry, Kernel, Let, Masked, Stmt, Store
+from smelt.nest.ir import Accumulate, Axis, Block, Carry, For, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.primitives.common import ZERO, in_loops
+from smelt.nest.primitives.places import conjunction
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import walk
 from smelt.records import replace
@@ -23,11 +27,38 @@ class Values:
         self.symbol = Fresh(names_of(kernel))
         self.number = len(self.used)
 
+    def loop(self, number: int, end: Expr, begin: Expr = ZERO) -> For:
+        """A new loop without a body: ``ax0``, ``ax1`` …"""
+        return For(self.symbol(f"ax{number}"), begin, end, Block(), label=f"ax{number}")
+
     def __call__(self) -> str:
         while f"v{self.number}" in self.used:
             self.number += 1
         self.used.add(f"v{self.number}")
         return f"v{self.number}"
+
+
+Element = tuple[str, tuple[Expr, ...]]
+"""A buffer, and an index in it."""
+
+
+def copying(
+    name: str,
+    around: Sequence[For],
+    axes: Sequence[Axis],
+    source: Element,
+    target: Element,
+    dtype: torch.dtype,
+    values: Values,
+    where: Sequence[Boolean] = (),
+) -> Stmt:
+    """A stage in loops of its own that copies one element in each turn.
+
+    for ax0: target[…] = source[…]
+    """
+    value = values()
+    body = Block((Let(value, dtype, "load", source), Store(*target, value)))
+    return in_loops(around, Stage(name, tuple(axes), body, where=conjunction(where)))
 
 
 def copied(
