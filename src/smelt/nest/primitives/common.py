@@ -130,7 +130,7 @@ def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
     """
     place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == var)
     if place is None:
-        what = method if " of " in method else f"{method}({var})"
+        what = method if "(" in method or " of " in method else f"{method}({var})"
         raise ScheduleError(what, f"there is no such loop: {var}", code="SM1002")
     assert isinstance(place.stmt, For)
     return place.stmt, place
@@ -144,7 +144,7 @@ def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
     """
     place = place_of_stage(kernel, name)
     if place is None:
-        what = method if " of " in method else f"{method} of {name}"
+        what = method if "(" in method or " of " in method else f"{method} of {name}"
         raise ScheduleError(what, f"there is no block {name!r}", code="SM1002")
     return place.stage, place
 
