@@ -25,7 +25,7 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.tree import accesses, blocks_of, stages, walk, with_blocks
+from smelt.nest.tree import accesses, blocks_of, local_buffers, stages, walk, with_blocks
 from smelt.records import dataclass, replace
 
 
@@ -102,7 +102,7 @@ def reads(stmt: Stmt) -> list[str]:
     for block in [stmt.body] if isinstance(stmt, Stage) else [Block((stmt,))]:
         loaded += _named(block)
     loaded += [buffer for buffer, _, is_store in accesses(Block((stmt,))) if not is_store]
-    own = local_to(stmt)
+    own = local_buffers(Block((stmt,)))
     if isinstance(stmt, Stage) and stmt.init is not None:
         own |= set(writes(stmt))
     return [name for name in dict.fromkeys(loaded) if name not in own]
@@ -140,12 +140,8 @@ def _named(block: Block) -> list[str]:
 def writes(stmt: Stmt) -> list[str]:
     """The buffers that a statement stores to, in order."""
     stored = [buffer for buffer, _, is_store in accesses(Block((stmt,))) if is_store]
-    own = local_to(stmt)
+    own = local_buffers(Block((stmt,)))
     return [name for name in dict.fromkeys(stored) if name not in own]
-
-
-def local_to(stmt: Stmt) -> set[str]:
-    return {each.buffer for each in walk(Block((stmt,))) if isinstance(each, Alloc)}
 
 
 def producers(kernel: Kernel, place: Place) -> list[Stage]:

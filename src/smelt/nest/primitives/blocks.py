@@ -22,7 +22,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.primitives.common import ScheduleError, in_loops, loop_place, refusal, stage_place
-from smelt.nest.primitives.copies import Values
+from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.layouts import ranges_of
 from smelt.nest.primitives.reductions import first_values
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
@@ -369,8 +369,7 @@ def _at(
     local: dict[str, str] = {}
     used, held = stage_names(kernel), buffer_names(kernel)
 
-    def place(buffer: str, index: Sequence[Expr]) -> tuple[str, tuple[Expr, ...]]:
-        index = tuple(replaced(expr, symbols) for expr in index)
+    def place(buffer: str, index: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
         if buffer in local:
             return local[buffer], index
         base = bases[buffer]
@@ -379,10 +378,6 @@ def _at(
 
     def visit(block: Block) -> Block:
         return Block(tuple(one(stmt) for stmt in block.stmts))
-
-    def bind(old: str) -> str:
-        names[old] = values()
-        return names[old]
 
     def said(expr: Expr) -> Expr:
         return replaced(expr, symbols)
@@ -407,22 +402,6 @@ def _at(
             local[stmt.buffer] = unique_name(f"{name}_{stmt.buffer}", held)
             held.add(local[stmt.buffer])
             return replace(stmt, buffer=local[stmt.buffer])
-        if isinstance(stmt, Store):
-            buffer, index = place(stmt.buffer, stmt.index)
-            return replace(stmt, buffer=buffer, index=index, value=names[stmt.value])
-        if isinstance(stmt, Masked):
-            body, mask = visit(stmt.body), names[stmt.mask]
-            return replace(stmt, name=bind(stmt.name), mask=mask, body=body, result=names[stmt.result])
-        assert isinstance(stmt, Let), f"an intrinsic holds no {type(stmt).__name__}"
-        if stmt.op == "load":
-            return replace(stmt, args=place(*stmt.args), name=bind(stmt.name))
-        args = tuple(
-            said(arg) if isinstance(arg, Expr) else arg if stmt.op == "constant" else names.get(arg, arg)
-            for arg in stmt.args
-        )
-        index_symbol = stmt.index
-        if index_symbol is not None:
-            symbols[index_symbol] = index_symbol = values.symbol(index_symbol.name)
-        return replace(stmt, args=args, name=bind(stmt.name), index=index_symbol)
+        return copied((stmt,), names, symbols, values, place)[0]
 
     return visit(impl.body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,53 +64,47 @@ def copying(
 def copied(
     stmts: Sequence[Stmt],
     names: dict[str, str],
-    symbols: Mapping[Symbol, Expr],
+    symbols: dict[Symbol, Expr],
     values: Values,
-    buffers: Mapping[str, str] | None = None,
+    element: Callable[[str, tuple[Expr, ...]], Element] | None = None,
 ) -> list[Stmt]:
-    """The statements once more: other symbols in their indices, other buffers, new names for what they bind.
+    """The statements once more: other symbols in their indices, new names for what they bind, and elements of
+    other buffers where ``element`` gives them.
 
-    ``names`` gets the new names; those that are in it already are taken.
+    ``names`` gets the new names; those that are in it already are taken. ``symbols`` gets those of new
+    positions.
     """
-    symbols, buffers = dict(symbols), buffers or {}
+
+    def said(expr: Expr) -> Expr:
+        return replaced(expr, symbols)
+
+    def at(buffer: str, index: tuple[Expr, ...]) -> Element:
+        index = tuple(map(said, index))
+        return (buffer, index) if element is None else element(buffer, index)
+
+    def bound(name: str) -> str:
+        names[name] = names.get(name) or values()
+        return names[name]
+
     made: list[Stmt] = []
     for stmt in stmts:
         if isinstance(stmt, Masked):
-            body = copied(stmt.body.stmts, names, symbols, values, buffers)
-            name = names.setdefault(stmt.name, "") or values()
-            names[stmt.name] = name
+            body = Block(tuple(copied(stmt.body.stmts, names, symbols, values, element)))
             mask, result = names.get(stmt.mask, stmt.mask), names.get(stmt.result, stmt.result)
-            made.append(
-                replace(stmt, name=name, mask=mask, body=replace(stmt.body, stmts=tuple(body)), result=result)
-            )
+            made.append(replace(stmt, name=bound(stmt.name), mask=mask, body=body, result=result))
         elif isinstance(stmt, Store):
-            index = tuple(replaced(expr, symbols) for expr in stmt.index)
-            buffer = buffers.get(stmt.buffer, stmt.buffer)
+            buffer, index = at(stmt.buffer, stmt.index)
             made.append(replace(stmt, buffer=buffer, index=index, value=names.get(stmt.value, stmt.value)))
         elif isinstance(stmt, Let):
-            args = tuple(_arg(stmt, arg, names, symbols, buffers) for arg in stmt.args)
-            name = names.setdefault(stmt.name, "") or values()
-            names[stmt.name] = name
+            args: tuple[Any, ...] = stmt.args
+            if stmt.op == "load":
+                args = at(*args)
+            elif stmt.op != "constant":
+                args = tuple(said(arg) if isinstance(arg, Expr) else names.get(arg, arg) for arg in args)
             position = stmt.index
             if position is not None:
                 symbols[position] = position = values.symbol(position.name)
-            made.append(replace(stmt, name=name, args=args, index=position))
+            made.append(replace(stmt, name=bound(stmt.name), args=args, index=position))
         else:
             raise TypeError(f"a {type(stmt).__name__} is not copied")
     return made
-
-
-def _arg(
-    stmt: Let,
-    arg: Any,
-    names: Mapping[str, str],
-    symbols: Mapping[Symbol, Expr],
-    buffers: Mapping[str, str],
-) -> Any:
-    if stmt.op == "load":
-        if isinstance(arg, tuple):
-            return tuple(replaced(expr, symbols) for expr in arg)
-        return buffers.get(arg, arg)
-    if isinstance(arg, Expr):
-        return replaced(arg, symbols)
-    return names.get(arg, arg) if isinstance(arg, str) and stmt.op != "constant" else arg
