@@ -32,6 +32,7 @@ from smelt.relax.values import (
     Constant,
     ExternFunc,
     Function,
+    If,
     PrimValue,
     SeqExpr,
     ShapeExpr,
@@ -128,6 +129,8 @@ def infer(expr: Any, functions: Any = None) -> StructInfo:
         return TupleStructInfo([known(each) for each in expr.fields])
     if isinstance(expr, SeqExpr):
         return known(expr.body)
+    if isinstance(expr, If):
+        return _joined(known(expr.true_branch), known(expr.false_branch))
     if not isinstance(expr, Call):
         return ObjectStructInfo()
     if expr.op is CALL_TIR:
@@ -139,6 +142,18 @@ def infer(expr: Any, functions: Any = None) -> StructInfo:
         info = called.struct_info if isinstance(called, (Function, Var)) else None
         return info.ret if isinstance(info, FuncStructInfo) else ObjectStructInfo()
     return _of_operator(expr)
+
+
+def _joined(a: StructInfo, b: StructInfo) -> StructInfo:
+    """What is known of a value that is one of two."""
+    if a == b:
+        return a
+    if isinstance(a, TensorStructInfo) and isinstance(b, TensorStructInfo):
+        dtype, ndim = (None if a.dtype != b.dtype else a.dtype), (a.ndim if a.ndim == b.ndim else -1)
+        return TensorStructInfo(None, dtype, ndim=ndim)
+    if isinstance(a, TupleStructInfo) and isinstance(b, TupleStructInfo) and len(a.fields) == len(b.fields):
+        return TupleStructInfo(map(_joined, a.fields, b.fields))
+    return ObjectStructInfo()
 
 
 def known(value: Any) -> StructInfo:

@@ -111,8 +111,8 @@ def _fill(module: IRModule, stmt: ast.ClassDef, source: Source) -> None:
         for each in functions:
             if (_decorator(each, source) == "prim_func") is own:
                 known[each.name] = _function(each, source, known)
-    for each in functions:
-        module[each.name] = known[each.name]
+    for name in dict.fromkeys([*(each.name for each in functions), *known]):
+        module[name] = known[name]
 
 
 def _decorator(function: ast.FunctionDef, source: Source) -> str:

@@ -1,9 +1,12 @@
-"""``tvm.topi``."""
+"""TVM's ``topi``: smelt's."""
 
-from typing import Any
+import sys
 
-from smelt import topi as _topi
+from smelt import topi
+from smelt.topi import *  # noqa: F403
+
+sys.modules["tvm.topi.nn"] = topi.nn
 
 
-def __getattr__(name: str) -> Any:
-    return getattr(_topi, name)
+def __getattr__(name):
+    return getattr(topi, name)
