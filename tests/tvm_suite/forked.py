@@ -47,7 +47,7 @@ class Forked:
         return True
 
     def start(self, item: pytest.Item) -> None:
-        answer = tempfile.NamedTemporaryFile("r", suffix=".json")
+        answer = tempfile.NamedTemporaryFile("r", suffix=".json")  # noqa: SIM115  (closed by wait)
         child = os.fork()
         if child:
             self.running[child] = item.nodeid, answer

@@ -1,6 +1,6 @@
 """Scripts of relax functions read back: ``@R.function def main(…)`` → `Function`.
 
-The text is never executed. Functions of operators and of te that it names, and that stand outside, are called.
+The text is never executed. Functions outside of it that it names, of operators or of te, are called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TVM's ``relax``: smelt's, by the names of TVM 0.27."""
 
 from smelt.contract import export_decompositions, portable_decompositions
-from smelt.relax import *  # noqa: F403
+from smelt.relax import *
 from smelt.relax import GlobalVar as GlobalVar
 from tvm.relax import analysis as analysis
 from tvm.relax import frontend as frontend

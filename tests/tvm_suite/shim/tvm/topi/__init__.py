@@ -1,12 +1,17 @@
-"""TVM's ``topi``: smelt's."""
+"""``tvm.topi``: smelt's, with TVM's kinds of errors."""
+
+from __future__ import annotations
 
 import sys
+from typing import Any
 
 from smelt import topi
-from smelt.topi import *  # noqa: F403
+from tvm.error import told
 
-sys.modules["tvm.topi.nn"] = topi.nn
+for _name in ("nn", "nn.pooling"):
+    sys.modules[f"tvm.topi.{_name}"] = topi.nn
 
 
-def __getattr__(name):
-    return getattr(topi, name)
+def __getattr__(name: str) -> Any:
+    found = getattr(topi, name)
+    return told(found) if callable(found) else found

@@ -1,3 +1,3 @@
 """TVM's ``relax.transform``."""
 
-from smelt.relax.transform import *  # noqa: F403
+from smelt.relax.transform import *

@@ -7,3 +7,7 @@ __all__ = [
     *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "Trace"),
     *("schedule", "testing"),
 ]
+from smelt.tir.references import BlockView, LoopView
+
+StmtSRef = (BlockView, LoopView)
+ScheduleState = Schedule
