@@ -12,7 +12,7 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
-from smelt.relax.rewrite import substituted, variables
+from smelt.relax.rewrite import as_known, substituted, variables
 from smelt.relax.types import (
     ObjectStructInfo,
     PrimStructInfo,
@@ -242,7 +242,7 @@ class BlockBuilder:
         elif isinstance(expr, Call):
             args = tuple(self._leaf(each) for each in expr.args)
             if any(a is not b for a, b in zip(args, expr.args)):
-                expr = Call(expr.op, args, expr.attrs, expr.sinfo_args)
+                expr = as_known(Call(expr.op, args, expr.attrs, expr.sinfo_args), expr)
         elif isinstance(expr, TupleGetItem):
             inner = self._leaf(expr.tuple_value)
             if isinstance(inner, Tuple):

@@ -185,7 +185,7 @@ def _of_operator(call: Call) -> StructInfo:
     symbols = list(dict.fromkeys(s for info in infos for s in symbols_of(info)))
     for leaf in leaves:
         symbols += [s for s in getattr(leaf, "free_symbols", ()) if s not in symbols]
-    if not all(is_determined(info) for info in infos):
+    if not all(is_determined(info) or is_scalar(info) for info in infos):
         return _roughly(call, 3)
     try:
         return _with(call, FakeSizes(symbols, _numbers(infos)) if symbols else _static())
@@ -199,6 +199,11 @@ def _of_operator(call: Call) -> StructInfo:
         if not isinstance(found, ObjectStructInfo):
             return found
     return _with(call, FakeSizes(symbols))
+
+
+def is_scalar(info: StructInfo) -> bool:
+    """Whether it is a number of a call that no size depends on."""
+    return isinstance(info, PrimStructInfo) and info.value is None and info.dtype.startswith("float")
 
 
 @lru_cache(maxsize=1)
@@ -238,7 +243,7 @@ class _Fakes(Evaluator):
         if isinstance(expr, Constant) and expr.number is not None:
             return torch.full([], expr.number, dtype=expr.data.dtype)
         if isinstance(expr, (Var, Constant)):
-            return self.fakes.fake(expr.struct_info)
+            return 1.0 if is_scalar(expr.struct_info) else self.fakes.fake(expr.struct_info)
         return super().value(expr)
 
 

@@ -481,7 +481,8 @@ class _Parser:
 
     def _part(self, node: ast.expr, is_size: bool = False) -> Any:
         """A part of an annotation: annotations, lists of them or of sizes, plain values."""
-        if self._name(node).startswith(("R.", "T.")) and not self._name(node).startswith(("T.int", "R.prim")):
+        name = self._name(node)
+        if name != "R.prim_value" and name.startswith("R." if is_size else ("R.", "T.")):
             return self.info(node)
         if isinstance(node, (ast.Tuple, ast.List)):
             return [self._part(each, True) for each in node.elts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from smelt.relax.operators import op
@@ -57,7 +57,7 @@ def _callable(params: Any = (), ret: Any = ObjectStructInfo, purity: bool = True
     return FuncStructInfo([_info(each) for each in given], _info(ret), purity)
 
 
-INFOS = {
+INFOS: dict[str, Callable[..., StructInfo]] = {
     "Tensor": tensor,
     "Shape": _shape,
     "Prim": _prim,

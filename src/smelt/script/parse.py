@@ -19,10 +19,10 @@ from smelt.records import dataclass, field, replace
 from smelt.script.module import IRModule, PrimFunc
 from smelt.script.words import NAMED_DTYPES
 
-FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, Mapping[str, Any]], Any]] = {}
+FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, dict[str, Any]], Any]] = {}
 """What parses a function, by its decorator: ``prim_func`` here, ``function`` (relax) where that is imported.
 
-It gets the function, the source and what is known by name in its module.
+It gets the function, the source and what is known by name in its module, which it may add to.
 """
 
 
@@ -126,7 +126,7 @@ def _decorator(function: ast.FunctionDef, source: Source) -> str:
     return found
 
 
-def _function(function: ast.FunctionDef, source: Source, known: Mapping[str, Any]) -> Any:
+def _function(function: ast.FunctionDef, source: Source, known: dict[str, Any]) -> Any:
     word = _decorator(function, source)
     if word not in FUNCTIONS:
         import_module("smelt.relax" if word == "function" else "smelt.script.parse_nest")

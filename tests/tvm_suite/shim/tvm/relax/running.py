@@ -20,7 +20,7 @@ from smelt import relax
 from smelt.nest.interpreter import run_kernel
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.operators import AtenOperator, Operator
-from smelt.relax.primfuncs import call_primfunc, unbound_sizes
+from smelt.relax.primfuncs import call_primfunc, tensors_and_sizes, unbound_sizes
 from smelt.relax.types import symbols_of, torch_dtype
 from smelt.relax.values import parts_of
 from smelt.script import IRModule, PrimFunc, structural_equal
@@ -139,7 +139,7 @@ def arguments(function: relax.Function) -> list[Any]:
         if isinstance(info, relax.TupleStructInfo):
             return tuple(value(each) for each in info.fields)
         if isinstance(info, relax.TensorStructInfo) and info.sizes is not None:
-            return random_tensor([number(each) for each in info.sizes], info.dtype)
+            return random_tensor([number(each) for each in info.sizes], info.dtype or "float32")
         if isinstance(info, relax.ShapeStructInfo) and info.values is not None:
             return tuple(number(each) for each in info.values)
         if isinstance(info, relax.PrimStructInfo):
@@ -178,15 +178,14 @@ def evaluated(mod: IRModule, name: str, args: Sequence[Any]) -> Any:
 
 def _loops(func: PrimFunc, args: Sequence[Any], info: Any, evaluator: Evaluator) -> Any:
     kernel = func.kernel
-    tensors = [each.contiguous() for each in args if isinstance(each, torch.Tensor)]
-    numbers = [each for each in args if not isinstance(each, torch.Tensor)]
+    tensors, numbers = tensors_and_sizes(func, args, info, evaluator)
     inputs = [place for place, each in enumerate(kernel.params) if not each.written]
     sizes: dict[Symbol, Any] = dict(zip(unbound_sizes(kernel), numbers))
     if len(inputs) == len(tensors):
         sizes.update(solved(kernel.params, dict(zip(inputs, tensors))))
     if len(inputs) != len(tensors) or _steps(kernel, sizes) > MOST_STEPS:
         return call_primfunc(func, args, info, evaluator)
-    given = iter(tensors)
+    given = iter([each.contiguous() for each in tensors])
     results, memory = [], {}
     for param in kernel.params:
         if param.written:
