@@ -1,7 +1,7 @@
 """``tvm.s_tir.schedule``."""
 
 from smelt.tir import BlockRV, ExprRV, Instruction, LoopRV, SBlockRV, Schedule, ScheduleError, Trace
-from tvm.s_tir.schedule import schedule, testing
+from tvm.s_tir.schedule import schedule, state, testing
 
 __all__ = [
     *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "Trace"),
