@@ -261,7 +261,7 @@ def _with_numbers(exprs: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     tensors = [each for each, scalar in zip(args, scalars) if isinstance(each, torch.Tensor) and not scalar]
     dtypes = {each.dtype for each in tensors if each.dim() > 0}
     return [
-        expr.number if scalar and (expr.data.dtype in dtypes or not tensors) else value
+        expr.number if scalar and expr.data.dtype in dtypes else value
         for expr, value, scalar in zip(exprs, args, scalars)
     ]
 

@@ -7,6 +7,7 @@ same random inputs; operators that were left in the one must be left in the othe
 from __future__ import annotations
 
 import copy
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -49,16 +50,15 @@ def random_tensor(shape: Sequence[int], dtype: Any) -> torch.Tensor:
 
 
 def remember(mod: IRModule, model: Any, examples: Sequence[Any]) -> IRModule:
-    """The module, with the model that it was imported from and arguments for it."""
-    mod.origin = copy.deepcopy(model), tuple(examples)
+    """The module, with the model that it was imported from, arguments for it, and held parameters."""
+    mod.origin = copy.deepcopy(model), tuple(examples), list(mod["main"].attrs.get("params", ()))
     return mod
 
 
 def detach_params(mod: IRModule) -> tuple[IRModule, dict[str, list[torch.Tensor]]]:
     found, params = relax.frontend.detach_params(mod)
     if hasattr(mod, "origin"):
-        model, examples = mod.origin
-        found.origin = model, (*examples, *params.get("main", ()))
+        found.origin = mod.origin
     return found, params
 
 
@@ -67,10 +67,7 @@ def as_model(mod: IRModule) -> None:
     Raises:
         AssertionError: the module gives other numbers than the model it was imported from.
     """
-    model, examples = mod.origin
-    main = mod["main"]
-    held = list(main.attrs.get("params", ()))
-    count = main.attrs.get("num_input", len(main.params))
+    model, examples, held = mod.origin
     leaves, spec = pytree.tree_flatten(examples)
     given = [
         random_tensor(each.shape, each.dtype)
@@ -78,11 +75,14 @@ def as_model(mod: IRModule) -> None:
         else each
         for each in leaves
     ]
-    args = pytree.tree_unflatten([_copied(each) for each in given], spec)
-    with torch.no_grad():
-        expected = copy.deepcopy(model)(*args[: count if len(args) > count else len(args)])
     inputs = [_copied(each) for each in given if isinstance(each, torch.Tensor)]
-    close(relax.VirtualMachine(relax.build(mod))["main"](*inputs, *held), expected)
+    with torch.no_grad():
+        expected = model(*pytree.tree_unflatten([_copied(each) for each in given], spec))
+    if os.environ.get("TVM_SUITE_EVALUATE"):  # its bindings one by one: no compiler runs
+        found = evaluated(mod, "main", [*inputs, *held])
+    else:
+        found = relax.VirtualMachine(relax.build(mod))["main"](*inputs, *held)
+    close(found, expected)
 
 
 def close(ours: Any, theirs: Any) -> None:
@@ -97,13 +97,8 @@ def close(ours: Any, theirs: Any) -> None:
     for one, other in zip(mine, yours):
         other = torch.as_tensor(other)
         wide = other.dtype in (torch.float16, torch.bfloat16)
-        torch.testing.assert_close(
-            torch.as_tensor(one),
-            other,
-            rtol=1e-2 if wide else 2e-5,
-            atol=1e-2 if wide else 1e-5,
-            equal_nan=True,
-        )
+        bars = {"rtol": 2e-2, "atol": 5e-2} if wide else {"rtol": 2e-5, "atol": 1e-5}
+        torch.testing.assert_close(torch.as_tensor(one), other, equal_nan=True, **bars)
 
 
 # -- two modules ---------------------------------------------------------------------------------------------
