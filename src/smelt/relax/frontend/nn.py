@@ -39,7 +39,7 @@ class Parameter(Var):
         self.data: torch.Tensor | None = None
 
     def to(self, dtype: str) -> None:
-        self.struct_info_ = TensorStructInfo(self.struct_info.shape, dtype)
+        self.struct_info_ = TensorStructInfo(self.shape, dtype)
 
 
 class Module:
@@ -71,7 +71,7 @@ class Module:
             raise RelaxError("SM1305", f"tensors and parameters differ in {names}", remedy="strict=False")
         for name in own.keys() & tensors.keys():
             value = torch.as_tensor(tensors[name]).detach()
-            if tuple(value.shape) != tuple(own[name].struct_info.shape):
+            if tuple(value.shape) != tuple(own[name].shape):
                 what = f"{name} is {list(value.shape)}"
                 raise RelaxError("SM1305", what, why=f"the parameter is {own[name].struct_info}")
             own[name].data = value
