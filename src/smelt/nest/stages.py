@@ -253,7 +253,7 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     there = {param.name for param in kernel.params if not param.written}
     for stmt in kernel.body.stmts:
         if isinstance(stmt, Alloc):
-            if stmt.scope or stmt.padding:
+            if stmt.scope or stmt.aligned:
                 return f"{stmt.buffer} has a memory or a layout of its own"
             strides = contiguous_strides(stmt.shape)
             graph.buffers[stmt.buffer] = Buffer(stmt.buffer, stmt.dtype, stmt.shape, strides)

@@ -48,7 +48,7 @@ from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field, replace
-from smelt.symbolic import contiguous_strides, numel
+from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
@@ -426,8 +426,8 @@ class KernelPrinter:
                 "SM0804", f"codegen: scratch memory inside a VECTOR loop in kernel {self.kernel.name}"
             )
         name, cpp = self.fresh("t"), CPP_TYPES[stmt.dtype]
-        self.memories[stmt.buffer] = Memory(name, stmt.dtype, contiguous_strides(stmt.shape))
-        size = numel(stmt.shape)
+        self.memories[stmt.buffer] = Memory(name, stmt.dtype, stmt.strides)
+        size = stmt.count
         if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
             array = name if scope.parallel else f"{name}_memory"  # threads take a copy of all but pointers
             self.line(f"alignas(64) {cpp}_buffer {array}[{max(1, int(size))}];")

@@ -192,7 +192,7 @@ def transform_layout(
         if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
             return (replace(stmt, args=(buffer, moved(stmt.args[1]))),)
         if isinstance(stmt, Alloc) and stmt.buffer == buffer:
-            return (replace(stmt, shape=change.shape, padding=()),)
+            return (replace(stmt, shape=change.shape, aligned=()),)
         if isinstance(stmt, SortRow) and buffer in (stmt.source, stmt.values, stmt.positions):
             raise Refused("SM1035", what, f"rows of {buffer} are sorted")
         return None

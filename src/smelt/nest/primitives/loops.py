@@ -38,7 +38,7 @@ from smelt.nest.tree import (
     with_body,
 )
 from smelt.records import replace
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, least, same, span
+from smelt.symbolic import flatten, free_symbols, least, same, span
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in, times, total
 from smelt.symbolic.index import simplify
 
@@ -51,7 +51,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     strides = {param.name: param.strides for param in kernel.params}
     for stmt in walk(kernel.body):
         if isinstance(stmt, Alloc):
-            strides[stmt.buffer] = contiguous_strides(stmt.shape)
+            strides[stmt.buffer] = stmt.strides
     extents = {loop.var: loop.end for loop in loops(kernel.body)}
 
     def flat(buffer: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -71,7 +71,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
                 into = flat(result, stmt.into) if result else stmt.into
                 stmts.append(replace(stmt, start=flat(stmt.source, stmt.start), into=into))
             elif isinstance(stmt, Alloc):
-                stmts.append(replace(stmt, shape=(sympy.Mul(*stmt.shape),)))
+                stmts.append(replace(stmt, shape=(stmt.count,), aligned=()))
             else:
                 stmts.append(stmt)
         return Block(tuple(stmts))
