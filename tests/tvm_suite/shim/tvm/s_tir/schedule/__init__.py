@@ -1,0 +1,9 @@
+"""``tvm.s_tir.schedule``."""
+
+from smelt.tir import BlockRV, ExprRV, Instruction, LoopRV, SBlockRV, Schedule, ScheduleError, Trace
+from tvm.s_tir.schedule import schedule, testing
+
+__all__ = [
+    *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "Trace"),
+    *("schedule", "testing"),
+]
