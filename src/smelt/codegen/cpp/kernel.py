@@ -187,8 +187,7 @@ class KernelPrinter:
             elif isinstance(stmt, Advance):
                 self.advance(stmt, scope)
             elif isinstance(stmt, Guard):
-                with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
-                    self.statements(stmt.body, scope)
+                self.guard(stmt, scope)
             elif isinstance(stmt, Prefetch):
                 memory = self.memories[stmt.buffer]
                 self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
@@ -396,6 +395,20 @@ class KernelPrinter:
         declaration.append("  " * indent + declared)
         self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
 
+    def guard(self, stmt: Guard, scope: Scope) -> None:
+        """A branch; lanes in which the condition does not hold do not count."""
+        if scope.varying.isdisjoint(stmt.condition.free_symbols):
+            with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
+                self.statements(stmt.body, scope)
+            return
+        text = condition_text(stmt.condition, self.lane_names(scope))
+        mask = self.fresh("m")
+        found = f"resize<i32>(gather<{scope.lanes}>([&](i64 k) {{ return bool({text}); }}))"
+        text = found if scope.mask is None else f"bitwise_and({scope.mask}, {found})"
+        self.line(f"const auto {mask} = {text};")
+        with self.block(f"if (any({mask}))"):
+            self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
+
     def sort_row(self, stmt: SortRow, scope: Scope) -> None:
         if scope.lanes > 1:
             raise SmeltError(
@@ -538,11 +551,15 @@ class KernelPrinter:
 
     def at_lane(self, offset: Offset, scope: Scope) -> str:
         """The offset in lane ``k``."""
+        return offset.text(self.lane_names(scope))
+
+    def lane_names(self, scope: Scope) -> Names:
+        """What symbols are in lane ``k``."""
         own = {
             s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
             for s in scope.varying
         }
-        return offset.text(self.symbols.in_lanes(own))
+        return self.symbols.in_lanes(own)
 
     def index_expr(self, stmt: Let, scope: Scope) -> None:
         offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])
