@@ -11,9 +11,13 @@ from smelt.tir import (
     TensorIntrin,
     Trace,
 )
-from tvm.s_tir import schedule
+from tvm.s_tir import schedule, tensor_intrin
 
 __all__ = [
     *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "TensorIntrin"),
     *("Trace", "schedule"),
 ]
+from smelt.tir.references import BlockView, LoopView
+
+StmtSRef = (BlockView, LoopView)
+ScheduleState = Schedule
