@@ -14,7 +14,7 @@ from torch.utils._sympy.functions import Mod
 from smelt.codegen.cpp.kernel import print_kernel as print_cpp
 from smelt.nest.finish import PASSES, finish
 from smelt.nest.ir import Accumulate, Block, Carry, For, Guard, Kernel, Let, LoopKind, Stage, Update
-from smelt.nest.primitives.nests import join
+from smelt.nest.primitives.orders import join
 from smelt.nest.printer import print_kernel
 from smelt.nest.tree import loops, rewritten, walk, with_body
 from smelt.nest.verify import verify

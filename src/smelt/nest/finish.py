@@ -162,6 +162,8 @@ def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
     """
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Stage):  # with a text of its own
+            return [stmt]
         return _in_registers(stmt, lanes) if isinstance(stmt, For) else None
 
     return with_body(kernel, rewritten(kernel.body, rewrite))

@@ -245,6 +245,34 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """A buffer of a `Text`, which finds it as the pointer ``name`` and the strides ``name_0`` … in elements.
+
+    It begins where the body's access number ``access`` is in the first turn of its loops; dimension d goes on
+    with the body's loop number ``loops[d]``. ``strides``: what they have to be, None for anything.
+    """
+
+    name: str
+    dtype: torch.dtype
+    written: bool
+    access: int
+    loops: tuple[int, ...]
+    strides: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """C++ for what a stage computes: statements over operands. ``requires``: the macros without which the
+    stage's body is printed (``__AVX512VNNI__``).
+    """
+
+    name: str
+    source: str
+    operands: tuple[Operand, ...]
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A computation with index variables of its own (TVM: a block). What is inside speaks of its axes alone,
     never of the loops around it.
@@ -253,7 +281,7 @@ class Stage:
     loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
     reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body is
     statements like any other, also loops and stages. ``notes``: what a person wrote beside it, which changes
-    nothing.
+    nothing. ``text``: how a target computes the body.
     """
 
     name: str
@@ -262,6 +290,7 @@ class Stage:
     init: Block | None = None
     where: tuple[Boolean, ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
+    text: Text | None = None
 
 
 Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch

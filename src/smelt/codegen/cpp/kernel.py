@@ -19,6 +19,7 @@ from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.filled import filled
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import ITERATION, Names, Offset, condition_text, flat_offset, index_text
+from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
 from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
 from smelt.codegen.cpp.scope import Function, Head, Memory, Scope, Value
 from smelt.codegen.cpp.turned import columns_turned, stores_beside
@@ -40,6 +41,7 @@ from smelt.nest.ir import (
     Masked,
     Prefetch,
     SortRow,
+    Stage,
     Stmt,
     Store,
     Update,
@@ -188,6 +190,8 @@ class KernelPrinter:
                 self.advance(stmt, scope)
             elif isinstance(stmt, Guard):
                 self.guard(stmt, scope)
+            elif isinstance(stmt, Stage):
+                self.intrinsic(stmt, scope)
             elif isinstance(stmt, Prefetch):
                 memory = self.memories[stmt.buffer]
                 self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
@@ -408,6 +412,23 @@ class KernelPrinter:
         self.line(f"const auto {mask} = {text};")
         with self.block(f"if (any({mask}))"):
             self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
+
+    def intrinsic(self, stage: Stage, scope: Scope) -> None:
+        """A call of a stage's text; its body, where the text cannot be compiled."""
+        text = stage.text
+        assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
+        function, arguments = intrinsic_call(stage, text, self.memories)
+        self.functions[function.name] = function
+        given = [*(memory.at(offset, self.symbols) for memory, offset in arguments[0])]
+        call = f"{function.name}({', '.join([*given, *map(self.index, arguments[1])])});"
+        if not text.requires:
+            self.line(call)
+            return
+        self.line(macros(text))
+        self.line(call)
+        self.line("#else")
+        self.statements(stage.body, scope)
+        self.line("#endif")
 
     def sort_row(self, stmt: SortRow, scope: Scope) -> None:
         if scope.lanes > 1:

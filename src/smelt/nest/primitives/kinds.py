@@ -154,6 +154,9 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
         return "the loop holds scratch memory of its own"
     if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
         return "the loop sorts rows"
+    texts = [stage.text.name for stage in stages(loop.body) if stage.text is not None]
+    if texts:
+        return f"the loop holds the intrinsic {texts[0]}"
     if any(update.merge for update in carried_updates(loop)):
         return "the loop merges accumulators"
     return conflict(loop, private)

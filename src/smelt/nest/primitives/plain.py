@@ -18,6 +18,7 @@ from smelt.nest.ir import (
     Masked,
     Prefetch,
     SortRow,
+    Stage,
     Stmt,
     Store,
 )
@@ -46,7 +47,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     def visit(block: Block) -> Block:
         stmts: list[Stmt] = []
         for stmt in block.stmts:
-            if isinstance(stmt, (For, Masked, Guard)):
+            if isinstance(stmt, (For, Masked, Guard, Stage)):
                 stmts.append(replace(stmt, body=visit(stmt.body)))
             elif isinstance(stmt, (Store, Prefetch)):
                 stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))
