@@ -12,6 +12,7 @@ from sympy import Symbol
 from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import reads, writes
 from smelt.tir.intrinsics import TensorIntrin
 from smelt.tir.maps import IndexMap
@@ -210,8 +211,12 @@ class PlaceMoves:
     # -- other ways of computing -------------------------------------------------------------------------
 
     def blockize(self, target: Any, preserve_unit_iters: bool = True) -> Block:
-        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`)."""
-        changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
+        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`), or of several blocks."""
+        if isinstance(target, (list, tuple)):
+            names = [self._stage_name(each) for each in target]
+            changed, made = blockize_together(self._kernel, names, preserve_unit_iters)
+        else:
+            changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
         given = {"target": target, "preserve_unit_iters": preserve_unit_iters}
         return self._step(changed, "blockize", given, [made])[0]
 
