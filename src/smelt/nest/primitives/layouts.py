@@ -282,6 +282,8 @@ def _with_padding(
 def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> Kernel:
     """Name the axes of a block in another order; what it computes, and when, stays.
 
+    C: v_i, v_j, v_k = i, j, k   →   C: v_k, v_i, v_j = k, i, j      (order [2, 0, 1])
+
     Raises:
         ScheduleError: SM1020 there is no such block; SM1036 the order does not have each axis once.
     """
