@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 from sympy import Expr, Symbol
-from sympy.core.relational import Eq, GreaterThan, LessThan, Ne, Relational, StrictGreaterThan, StrictLessThan
+from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Max, Min
 
 from smelt.nest.ir import Block, For, Guard, Kernel, Let, LoopKind, Stmt
+from smelt.nest.regions import slack
 from smelt.nest.stages import guarded
 from smelt.nest.tree import rewritten, walk, with_blocks, with_body
 from smelt.records import replace
@@ -89,22 +90,9 @@ def conjuncts(condition: Boolean) -> list[Boolean]:
     )
 
 
-def gap_of(condition: Boolean) -> Expr | None:
-    """What is not negative where the condition holds (of integers); None where it is no inequality."""
-    if isinstance(condition, StrictLessThan):
-        return sympy.expand(condition.rhs - condition.lhs - 1)
-    if isinstance(condition, LessThan):
-        return sympy.expand(condition.rhs - condition.lhs)
-    if isinstance(condition, StrictGreaterThan):
-        return sympy.expand(condition.lhs - condition.rhs - 1)
-    if isinstance(condition, GreaterThan):
-        return sympy.expand(condition.lhs - condition.rhs)
-    return None
-
-
 def holds(condition: Boolean, extents: Mapping[Symbol, Expr]) -> bool:
     """Whether a condition always holds, of variables from 0 to their extents."""
-    gap = gap_of(condition)
+    gap = slack(condition)
     return gap is not None and is_nonnegative(gap, dict(extents))
 
 
@@ -112,7 +100,7 @@ def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | Non
     """The first value of ``var`` for which an inequality holds, and the first for which it does not any more;
     None for none, both None where ``var`` is not a plain term of it.
     """
-    gap = gap_of(condition)
+    gap = slack(condition)
     if gap is None:
         return None, None
     step, rest = linear(gap, var)

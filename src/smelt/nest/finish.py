@@ -33,13 +33,13 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.primitives.common import in_loops
 from smelt.nest.primitives.compact import compact
+from smelt.nest.primitives.reductions import first_values
 from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
 from smelt.nest.tree import (
     accesses,
-    map_condition,
     rewritten,
-    substitute,
     trip_count,
     walk,
     with_blocks,
@@ -116,23 +116,8 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     if not all(_rises(axis.value, var) for axis in reduce for var in reducing) or not _same_places(stage):
         return None
     firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
-    names = {each.var: fresh(each.var.name) for each in kept}
-    values = {axis.var: replaced(axis.value, names) for axis in stage.axes}
-    body = Block(
-        tuple(
-            guarded(
-                [map_condition(e, lambda x: replaced(x, names)) for e in where],
-                substitute(stage.init, values),
-            )
-        )
-    )
-    for each in reversed(kept):
-        begin, end = replaced(each.begin, names), replaced(each.end, names)
-        body = Block((replace(each, var=names[each.var], begin=begin, end=end, body=body),))
-    rest = Block((replace(stage, init=None),))
-    for each in reversed(chain):
-        rest = Block((replace(each, body=rest),))
-    return [*guarded(firsts, body), *rest.stmts]
+    body = Block((first_values(stage, f"{stage.name}_init", chain, fresh),))
+    return [*guarded(firsts, body), in_loops(chain, replace(stage, init=None))]
 
 
 def _rises(expr: Expr, var: Symbol) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sympy
-import torch
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.conditions import gap_of
-from smelt.nest.dependence import apart, carried_updates, not_begun_once, not_placed
+from smelt.nest.apart import apart
+from smelt.nest.dependence import carried_updates, not_begun_once, not_placed
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -22,22 +21,27 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Param,
     Stage,
     Stmt,
     Store,
     Update,
 )
 from smelt.nest.primitives.combiners import Combiner, combiner_of
-from smelt.nest.primitives.common import listed, loop_place, refused, stage_place
+from smelt.nest.primitives.common import in_loops, listed, loop_place, refused, stage_place
 from smelt.nest.primitives.kinds import renamed
-from smelt.nest.regions import found_accesses
+from smelt.nest.regions import found_accesses, slack
 from smelt.nest.scopes import (
     buffer_names,
+    buffers,
     members,
+    position,
     reads,
     renamed_stage,
+    shapes_of,
     stage_names,
     unique_name,
+    with_alloc,
     writes,
 )
 from smelt.nest.stages import Fresh, names_of
@@ -126,49 +130,56 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     again = not_begun_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
     if again is not None:
         raise refused(kernel, method, name, again, code="SM1007")
-    fresh, used = Fresh(names_of(kernel)), stage_names(kernel)
-    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
-    needed = {symbol for axis in spatial for symbol in symbols_in(axis.value)}
-    inside = [each for each in place.loops[at:] if each.var in needed or each.thread is not None]
-    new = {each.var: fresh(f"{named(each)}_init") for each in inside}
-    axes = {axis.var: fresh(f"{axis.label or axis.var.name}_init") for axis in spatial}
-    dropped = {each.var for each in place.loops[at:]} - set(new)
-    where = [each for each in stage.where if dropped.isdisjoint(each.free_symbols)]
+    needed = spatial_loops(stage)
     for condition in stage.where:
-        if condition not in where and not needed.isdisjoint(condition.free_symbols):
+        over = condition.free_symbols & {each.var for each in place.loops[at:]}
+        if over - needed and not needed.isdisjoint(condition.free_symbols):
             why = f"the condition {python_text(condition)} is about what is reduced and what is not"
             raise refused(kernel, method, name, why, code="SM1007")
-    begun = Stage(
-        unique_name(f"{name}_init", used),
-        tuple(
-            replace(
-                axis,
-                var=axes[axis.var],
-                value=replaced(axis.value, new),
-                label=f"{axis.label or axis.var.name}_init",
-            )
-            for axis in spatial
-        ),
-        substitute(stage.init, axes),
-        where=tuple(map_condition(each, lambda expr: replaced(expr, new)) for each in where),
-        notes=stage.notes,
-    )
-    nest: Stmt = begun
-    for each in reversed(inside):
-        made = replace(each, var=new[each.var], label=f"{named(each)}_init", body=Block((nest,)))
-        nest = replace(made, begin=replaced(each.begin, new), end=replaced(each.end, new))
+    used = stage_names(kernel)
+    begun = unique_name(f"{name}_init", used)
+    nest = first_values(stage, begun, place.loops[at:], Fresh(names_of(kernel)))
     rest = replace(stage, name=unique_name(f"{name}_update", used), init=None)
     kernel = renamed_stage(kernel, stage, rest)
     found = find(kernel.body, var)
     kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (nest, found)))
-    return kernel, begun.name, rest.name
+    return kernel, begun, rest.name
+
+
+def spatial_loops(stage: Stage) -> set[Symbol]:
+    """The loops (and sizes) that the spatial axes of a stage are made of."""
+    spatial = (axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE)
+    return {symbol for axis in spatial for symbol in symbols_in(axis.value)}
+
+
+def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable[[str], Symbol]) -> Stmt:
+    """What a reduction begins with, as a stage of its own, in copies of those of the loops ``around`` that
+    its spatial axes need. Conditions on others are left out.
+
+    for i: for k: C (init: C[i] = 0; C[i] += A[i, k])   →   for i_init: C[i_init] = 0
+    """
+    assert stage.init is not None
+    needed = spatial_loops(stage)
+    for each in reversed(around):
+        if each.var in needed:
+            needed |= symbols_in(each.begin) | symbols_in(each.end)
+    inside = [each for each in around if each.var in needed or each.thread is not None]
+    new = {each.var: fresh(f"{named(each)}_init") for each in inside}
+    dropped = {each.var for each in around} - set(new)
+    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    axes = [_copy(axis, fresh, new, "_init") for axis in spatial]
+    renamed = {axis.var: made.var for axis, made in zip(spatial, axes)}
+    where = [each for each in stage.where if dropped.isdisjoint(each.free_symbols)]
+    where = [map_condition(each, lambda expr: replaced(expr, new)) for each in where]
+    begun = Stage(name, tuple(axes), substitute(stage.init, renamed), where=tuple(where), notes=stage.notes)
+    return in_loops([_again(each, new, "_init") for each in inside], begun)
 
 
 def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
     """Why another stage in the loops around a reduction may touch an element before it is begun."""
     for loop in around:
         inside = members(loop.body)
-        here = next(number for number, each in enumerate(inside) if each is stage)
+        here = position(inside, stage)
         for buffer in writes(stage):
             users = [n for n, each in enumerate(inside) if buffer in (*reads(each), *writes(each))]
             others = [number for number in users if number != here]
@@ -207,8 +218,8 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         raise refused(kernel, "rfactor", var, f"{named(loop)} holds more than one stage alone")
     (stage,) = inside
     around = [*place.loops, *(each for each in chain if isinstance(each, For))]
-    buffers = _buffers(kernel)
-    of = combiner_of(stage, {name: dtype for name, (dtype, _) in buffers.items()})
+    declared = buffers(kernel)
+    of = combiner_of(stage, {name: each.dtype for name, each in declared.items()})
     if isinstance(of, str):
         raise refused(kernel, "rfactor", var, of, code="SM1007")
     over = {symbol for axis in _reduce_axes(stage) for symbol in symbols_in(axis.value)}
@@ -262,17 +273,15 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     element = index(own.var, meant)
     body, begin = _parts_body(of, parts, element, meant, names, still)
     kept = tuple(map_condition(each, lambda expr: replaced(expr, new_loops)) for each in stage.where)
-    nest: Stmt = Stage(part_name, tuple(axes), body, begin, kept, stage.notes)
-    for each in reversed(around):
-        made = replace(each, var=new_loops[each.var], body=Block((nest,)), label=named(each))
-        nest = replace(made, begin=replaced(each.begin, new_loops), end=replaced(each.end, new_loops))
+    part = Stage(part_name, tuple(axes), body, begin, kept, stage.notes)
+    nest = in_loops([_again(each, new_loops) for each in around], part)
 
     # their sum
     number = Axis(fresh(own.label), own.extent, var - loop.begin, AxisKind.REDUCE, label=own.label)
     rest = replace(
         stage,
         axes=(number, *spatial),
-        body=_sum_body(of, parts, index(number.var, {}), buffers, names),
+        body=_sum_body(of, parts, index(number.var, {}), declared, names),
         where=where or (),
     )
     kernel = renamed_stage(kernel, stage, rest)
@@ -280,14 +289,12 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         kernel = with_body(kernel, replace_loop(kernel.body, each.var, lambda found: found.body.stmts))
     outer = find(kernel.body, next(each.var for each in around if each not in dropped))
     allocs = []
-    for name, part in parts.items():
-        dtype, shape = buffers[name]
-        allocs.append(Alloc(part, dtype, (*shape[:at], own.extent, *shape[at:])))
+    for name, each_part in parts.items():
+        dtype, shape = declared[name].dtype, declared[name].shape
+        allocs.append(Alloc(each_part, dtype, (*shape[:at], own.extent, *shape[at:])))
     if place.scope is None:
-        kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (nest, outer)))
-        stmts = kernel.body.stmts
-        behind = next(n for n, stmt in enumerate(stmts) if not isinstance(stmt, Alloc))
-        return with_body(kernel, Block((*stmts[:behind], *allocs, *stmts[behind:]))), part_name
+        body = replace_loop(kernel.body, outer.var, lambda _: (nest, outer))
+        return with_body(kernel, with_alloc(body, *allocs)), part_name
     kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (*allocs, nest, outer)))
     return kernel, part_name
 
@@ -323,18 +330,18 @@ def _sum_body(
     of: Combiner,
     parts: Mapping[str, str],
     element: tuple[Expr, ...],
-    buffers: Mapping[str, tuple[torch.dtype, tuple[Expr, ...]]],
+    declared: Mapping[str, Param | Alloc],
     names: Fresh,
 ) -> Block:
     """How the parts are combined."""
     loads, known = [], dict[str, str]()
     for store, term in zip(of.stores, of.terms):
-        part, dtype = parts[store.buffer], buffers[store.buffer][0]
+        part, dtype = parts[store.buffer], declared[store.buffer].dtype
         loads.append(Let(names(f"{part}_value").name, dtype, "load", (part, element)))
         known[term] = loads[-1].name
     for state, buffer in of.states:
         name, place = names(f"{buffer}_value").name, (buffer, of.index)
-        loads.append(Let(name, buffers[buffer][0], "load", place))
+        loads.append(Let(name, declared[buffer].dtype, "load", place))
         known[state] = name
     steps = []
     for step in of.combining:
@@ -356,7 +363,7 @@ def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tu
         first = map_condition(condition, lambda expr: replaced(expr, begins))
         if first == sympy.true:
             continue
-        now, later = gap_of(condition), gap_of(first)
+        now, later = slack(condition), slack(first)
         if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), turns):
             return None
         if not is_nonnegative(expand(replaced(later, shifted)), turns):
@@ -364,9 +371,18 @@ def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tu
     return tuple(found)
 
 
-def _copy(axis: Axis, fresh: Fresh, loops_of: Mapping[Symbol, Symbol]) -> Axis:
-    label = axis.label or axis.var.name
+def _copy(
+    axis: Axis, fresh: Callable[[str], Symbol], loops_of: Mapping[Symbol, Symbol], suffix: str = ""
+) -> Axis:
+    """An axis with another variable, over copies of loops."""
+    label = f"{axis.label or axis.var.name}{suffix}"
     return replace(axis, var=fresh(label), value=replaced(axis.value, loops_of), label=label)
+
+
+def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> For:
+    """A loop with another variable, in copies of loops."""
+    begin, end = replaced(loop.begin, loops_of), replaced(loop.end, loops_of)
+    return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
 def _only(loop: For) -> list[Stmt] | None:
@@ -406,19 +422,13 @@ def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For
         made = needed & set(writes(other))
         if other is not stage and made:
             return f"{stage.name} reads {min(made)}, which {other.name} writes in the same loop"
-    extents, buffers = {axis.var: axis.extent for axis in stage.axes}, _buffers(kernel)
+    extents, shapes = {axis.var: axis.extent for axis in stage.axes}, shapes_of(kernel)
     scratch = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
     for store in of.stores:
-        sizes = [(extents.get(expr, size), size) for expr, size in zip(store.index, buffers[store.buffer][1])]
+        sizes = [(extents.get(expr, size), size) for expr, size in zip(store.index, shapes[store.buffer])]
         if store.buffer in scratch and not all(same(extent, size) for extent, size in sizes):
             return f"{stage.name} makes only a part of {store.buffer}"
     return None
-
-
-def _buffers(kernel: Kernel) -> dict[str, tuple[torch.dtype, tuple[Expr, ...]]]:
-    found = {param.name: (param.dtype, param.shape) for param in kernel.params}
-    found |= {s.buffer: (s.dtype, s.shape) for s in walk(kernel.body) if isinstance(s, Alloc)}
-    return found
 
 
 def _values(kernel: Kernel) -> set[str]:
