@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import sympy
 from sympy import Expr, Symbol
@@ -44,7 +43,7 @@ from smelt.records import replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
 
-ZERO = sympy.Integer(0)
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def compute_inline(kernel: Kernel, stage: str) -> Kernel:
@@ -338,6 +337,9 @@ def inverted(
     {i: (p//16), j: Mod(p, 16)}
     >>> inverted((FloorDiv(i, 16), Mod(i, 16)), (p, q), {i: sympy.Integer(64)})
     {i: 16*p + q}
+    >>> n = loop_var("n")
+    >>> inverted((n * i + j,), (p,), {i: sixteen, j: n})
+    {i: (p//n), j: Mod(p, n)}
     """
     known = [(simplify(expand(expr), extents), value) for expr, value in zip(index, at, strict=True)]
     found: dict[Symbol, Expr] = {}
@@ -391,23 +393,25 @@ def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Exp
         if symbols_in(term).isdisjoint(extents):
             rest.append(term)
             continue
-        coefficient, part = term.as_coeff_Mul()
+        coefficient, part = term.as_independent(*extents, as_Add=False)
         span = interval(part, limits, Facts(extents))
-        if span is None or span[0] != 0 or not coefficient.is_Integer:
+        if span is None or span[0] != 0:
             return {expr: value}
         parts.append((coefficient, part, expand(span[1] + 1)))
     value = expand(value - sympy.Add(*rest))
     if len(parts) == 1 and abs(parts[0][0]) == 1:
         ((coefficient, part, _),) = parts
         return {part: expand(value * coefficient)}
-    parts.sort(key=lambda each: -int(each[0]))
-    if not parts or parts[-1][0] != 1:
-        return {expr: value} if not rest else {expand(expr - sympy.Add(*rest)): value}
-    for (above, _, _), (below, _, size) in pairwise(parts):
-        if expand(below * size) != above:
+    chain: list[tuple[Expr, Expr, Expr]] = []
+    while parts:  # from the lowest digit up
+        weight = expand(chain[-1][0] * chain[-1][2]) if chain else ONE
+        fitting = [each for each in parts if each[0] == weight]
+        if not fitting:
             return {expand(expr - sympy.Add(*rest)): value}
+        chain.append(next((each for each in fitting if each[2] == 1), fitting[0]))
+        parts.remove(chain[-1])
     found: dict[Expr, Expr] = {}
-    for number, (coefficient, part, size) in enumerate(parts):
+    for number, (coefficient, part, size) in enumerate(reversed(chain)):
         made = divided(value, coefficient)
         found[part] = remainder(made, size) if number else made
     return found

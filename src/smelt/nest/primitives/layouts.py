@@ -153,6 +153,10 @@ class _Mapping:
             sizes.append(expand(span[1] + 1))
         new = tuple(loop_var(f"new{dim}") for dim in range(len(made)))
         back = inverted(made, new, extents)
+        if isinstance(back, str):  # an index that is always 0 adds nothing
+            units = {var: ZERO for var, size in extents.items() if size == 1}
+            fewer = tuple([simplify(replaced(expr, units), extents) for expr in made])
+            back = inverted(fewer, new, extents) if units else back
         if isinstance(back, str):
             if not injective:
                 raise refusal("SM1035", what, f"the index map cannot be turned around: {back}")
