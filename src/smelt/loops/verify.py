@@ -296,7 +296,7 @@ def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str
 
 
 def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:
-    """Only what is certain is said: an affine index reaches its bounds. Zeros around a buffer may be loaded."""
+    """Only what is certain is said: an affine index reaches its bounds. Zeros around it may be loaded."""
     borders = buffer.border or ((0, 0),) * len(buffer.shape)
     for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, borders)):
         low, high = bounds(expr, extents)
