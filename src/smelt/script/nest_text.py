@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
-from sympy import Expr, Symbol
+from sympy import Eq, Expr, Ne, Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
@@ -34,8 +35,9 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.regions import Access, Box, Facts, found_accesses, touched
-from smelt.nest.tree import walk
+from smelt.nest.tree import map_exprs, walk
 from smelt.ops import TABLE
+from smelt.script.inert import Word
 from smelt.script.placement import bound
 from smelt.script.words import CALLS, DIALECTS, DTYPES, INFIX, Dialect
 from smelt.symbolic import contiguous_strides, same
@@ -110,6 +112,10 @@ class _Printer:
         self.masks = 0
         self.values: dict[str, tuple[str, int]] = {}
         self.indices: dict[Symbol, str] = {}
+        self.truths: dict[Any, tuple[str, int]] = {}
+        """The positions that are truths of data → their text."""
+        self.casts: dict[str, str] = {}
+        self.heads = _heads(kernel.body)
 
     # -- the head ----------------------------------------------------------------------------------------
 
@@ -143,6 +149,8 @@ class _Printer:
         parts = [tuple_text([self.expr(e, scope) for e in param.shape]), f'"{dtype_name(param.dtype)}"']
         if not all(map(same, param.strides, contiguous_strides(param.shape))):
             parts.append(f"strides={tuple_text([self.expr(e, scope) for e in param.strides])}")
+        if param.streamed:
+            parts.append("smelt_streamed=True")
         return ", ".join(parts)
 
     # -- statements --------------------------------------------------------------------------------------
@@ -159,10 +167,7 @@ class _Printer:
         if isinstance(stmt, Stage):
             return self.stage(stmt, scope)
         if isinstance(stmt, Guard):
-            return [
-                f"if {self.expr(stmt.condition, scope)}:",
-                *self.body(stmt.body, _Scope(scope)),
-            ]
+            return [f"if {self.condition(stmt, scope)}:", *self.body(stmt.body, _Scope(scope))]
         if isinstance(stmt, (Let, Masked)):
             return self.value(stmt, scope)
         if isinstance(stmt, Store):
@@ -195,6 +200,16 @@ class _Printer:
         ]
         return [f"T.smelt_sort_row({', '.join(parts)})"]
 
+    def condition(self, stmt: Guard, scope: _Scope) -> str:
+        """The condition, which is a value's where data says it."""
+        truth = stmt.condition.args[0] if isinstance(stmt.condition, (Ne, Eq)) else None
+        if truth not in self.truths or stmt.condition.args[1] != 0 or truth in scope.names:
+            return self.expr(stmt.condition, scope)
+        text, binds = self.truths[truth]
+        if isinstance(stmt.condition, Ne):
+            return text
+        return f"not {text if binds == _ATOM else f'({text})'}"
+
     def loops(self, loop: For, scope: _Scope) -> list[str]:
         """One loop, or plain loops inside one another as ``T.grid``."""
         chain = [loop]
@@ -221,7 +236,9 @@ class _Printer:
         if loop.thread is not None:
             parts.append(f'thread="{loop.thread}"')
         if loop.step != 1:
-            parts.append(f"step={loop.step}")
+            parts.append(f"smelt_lanes={loop.step}")
+        if loop.independent:
+            parts.append("smelt_independent=True")
         if loop.notes:
             parts.append(f"annotations={attrs_text(dict(loop.notes))}")
         if loop.thread is not None:
@@ -345,7 +362,8 @@ class _Printer:
             parts.append(f'scope="{stmt.scope}"')
         if stmt.padding:
             parts.append(f"smelt_padding={stmt.padding!r}")
-        return f"{stmt.buffer} = T.{self.dialect.alloc}({', '.join(parts)})"
+        word = self.dialect.alloc if stmt.buffer in self.heads else "alloc_buffer"
+        return f"{stmt.buffer} = T.{word}({', '.join(parts)})"
 
     def store(self, stmt: Store, scope: _Scope) -> str:
         place = self.place(stmt.buffer, stmt.index, scope)
@@ -378,9 +396,16 @@ class _Printer:
             text, binds = self.text_of(stmt, scope)
             cheap = stmt.index is not None or stmt.op in ("load", "constant", "index_expr")
         self.values[stmt.name] = text, binds
+        index = stmt.index if isinstance(stmt, Let) else None
         if isinstance(stmt, Let) and stmt.index is not None:
             self.indices[stmt.index] = text
+            if stmt.args[0] in self.casts and stmt.args[1:] == (2, False, False):
+                self.truths[stmt.index] = self.values[self.casts[stmt.args[0]]]
+        if isinstance(stmt, Let) and stmt.op == "to_dtype" and stmt.dtype is torch.int64:
+            self.casts[stmt.name] = stmt.args[0]
         shared = self.uses[stmt.name] > 1 and not cheap
+        if not self.masks and not self.uses[stmt.name] and not (index and self.uses[index]):
+            return [f"T.evaluate({text})"]
         if self.masks or not (shared or stmt.name in self.bound):
             return []
         if isinstance(stmt, Let) and stmt.index is not None:
@@ -451,13 +476,27 @@ def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
     return len(body), 0
 
 
+def _heads(body: Block) -> set[str]:
+    """What is allocated before all else in the function, or in a block."""
+    blocks = [body, *(stmt.body for stmt in walk(body) if isinstance(stmt, Stage))]
+    heads = [takewhile(lambda stmt: isinstance(stmt, Alloc), block.stmts) for block in blocks]
+    return {stmt.buffer for head in heads for stmt in head if isinstance(stmt, Alloc)}
+
+
 def _is_plain(loop: For) -> bool:
     plain = loop.kind is LoopKind.SERIAL and loop.thread is None and not loop.notes
-    return plain and loop.begin == 0 and loop.step == 1
+    return plain and loop.begin == 0 and loop.step == 1 and not loop.independent
 
 
-def _uses(block: Block) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _uses(block: Block) -> Counter[Any]:
+    """How often each value is used, and each symbol of the expressions."""
+    found: Counter[Any] = Counter()
+
+    def note(expr: Expr) -> Expr:
+        found.update(expr.free_symbols)
+        return expr
+
+    map_exprs(block, note)
     for stmt in walk(block):
         if isinstance(stmt, Let):
             found.update(arg for arg in stmt.args if isinstance(arg, str) and stmt.op not in ("load", "read"))
@@ -491,6 +530,8 @@ def attrs_text(attrs: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, Word):
+        return repr(value)
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, (list, tuple)):

@@ -16,6 +16,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.records import dataclass, field, replace
+from smelt.script.inert import Word
 from smelt.script.module import IRModule, PrimFunc
 from smelt.script.words import NAMED_DTYPES
 
@@ -164,6 +165,8 @@ def literal(node: ast.AST, source: Source) -> Any:
     if isinstance(node, ast.Name) and isinstance(source.outside.get(node.id), (int, float, str, torch.dtype)):
         found = source.outside[node.id]
         return str(found).removeprefix("torch.") if isinstance(found, torch.dtype) else found
+    if isinstance(node, ast.Call) and word_of(node.func) == "target":
+        return Word(ast.unparse(node))
     try:
         return ast.literal_eval(node)  # type: ignore[arg-type]
     except ValueError:
@@ -190,6 +193,22 @@ def _prim_func_of(function: Any, outside: Mapping[str, Any]) -> PrimFunc:
         return function  # type: ignore[no-any-return]
     found = from_source(function, {**function.__globals__, **outside})
     assert isinstance(found, PrimFunc)
+    return found
+
+
+def macro(function: Any = None, /, **options: Any) -> Any:
+    """``@T.inline``, ``@T.macro``: a function whose text is put in place of its calls."""
+    from smelt.script.outside import macro_of
+
+    del options
+    if function is None:
+        return macro
+    found = macro_of(function) if inspect.isfunction(function) else None
+    if found is None:
+        name = getattr(function, "__name__", function)
+        raise SmeltError(
+            "SM1202", f"the source of {name!r} is not to be had", remedy="@T.inline on a function"
+        )
     return found
 
 
