@@ -18,6 +18,10 @@ _SAME = ("broadcast", "Broadcast")
 _SAID = ("reads", "writes", "match_buffer")
 
 
+DERIVED = {"exp10": "10.0 ** x", "ceildiv": "(x + (y - 1)) // y"}
+"""Functions that are calculations on others: x and y are their arguments."""
+
+
 def at(node: Node, place: ast.AST) -> Node:
     """A node that was made, at the place of one that was read."""
     for each in ast.walk(node):
@@ -45,6 +49,15 @@ def augmented(stmt: ast.AugAssign) -> ast.expr:
 def chosen(node: ast.IfExp) -> ast.Call:
     """``a if c else b`` → ``T.if_then_else(c, a, b)``."""
     return ast.copy_location(call("if_then_else", node.test, node.body, node.orelse), node)
+
+
+def derived(node: ast.Call) -> ast.expr:
+    """``T.ceildiv(a, b)`` → ``(a + (b - 1)) // b``."""
+    body = ast.parse(DERIVED[word_of(node.func)], mode="eval").body
+    given = dict(zip("xy", node.args))
+    _, result = inlined(ast.Lambda(ast.arguments([], [], None, [], [], None, []), body), given, None, node)
+    assert result is not None
+    return result
 
 
 def stepped(stmt: ast.For, begin: ast.expr, end: ast.expr, step: ast.expr) -> ast.For:
@@ -134,10 +147,10 @@ def _apart(target: ast.Subscript, stmt: ast.stmt, source: Source) -> None:
     own = ast.unparse(target)
     assert isinstance(stmt, ast.Assign)
     for each in ast.walk(stmt.value):
-        if isinstance(each, ast.Subscript) and ast.unparse(each) != own:
-            if ast.unparse(each.value) == ast.unparse(target.value):
-                what = "a vector is read in another place than it is written in"
-                raise source.error("SM1204", what, each, remedy="a loop, or two statements")
+        same = isinstance(each, ast.Subscript) and ast.unparse(each.value) == ast.unparse(target.value)
+        if same and ast.unparse(each) != own:
+            what = "a vector is read in another place than it is written in"
+            raise source.error("SM1204", what, each, remedy="a loop, or two statements")
 
 
 class _Lanes(ast.NodeTransformer):
@@ -219,4 +232,4 @@ class _Inline(ast.NodeTransformer):
         return copy.deepcopy(found)
 
 
-__all__ = ["at", "augmented", "call", "chosen", "inlined", "lanes", "stepped", "without_continue"]
+__all__ = ["DERIVED", "at", "augmented", "call", "chosen", "derived", "inlined", "lanes", "stepped", "without_continue"]

@@ -17,9 +17,9 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, Let, Masked, Stmt
 from smelt.nest.stages import Fresh
-from smelt.ops import TABLE, result_dtype
+from smelt.ops import TABLE, Rule, result_dtype
 from smelt.records import dataclass
-from smelt.script.desugar import at, chosen
+from smelt.script.desugar import DERIVED, at, chosen, derived
 from smelt.script.inert import Word
 from smelt.script.outside import UNKNOWN, Macro, macro_of, python_value
 from smelt.script.parse import Source, literal, near, word_of
@@ -72,6 +72,7 @@ _BINARY: dict[type[ast.AST], str] = {
     ast.Div: "truediv",
     ast.FloorDiv: "floordiv",
     ast.Mod: "remainder",
+    ast.Pow: "pow",
     ast.LShift: "lshift",
     ast.RShift: "rshift",
     ast.BitAnd: "bitwise_and",
@@ -139,7 +140,7 @@ _FOREIGN = ("call_", "cuda", "ptx_", "tvm_", "mma_", "address_of", "llvm_", "vsc
 
 def words() -> list[str]:
     """The words of expressions."""
-    return [*_WORDS, *TABLE, *NAMED_DTYPES, *_OWN, *_LIMITS]
+    return [*_WORDS, *TABLE, *NAMED_DTYPES, *_OWN, *_LIMITS, *DERIVED]
 
 
 class Reader:
@@ -363,6 +364,8 @@ class Reader:
         known = next((each.dtype for each in found if isinstance(each, Value)), None)
         said = next((each.dtype for each in found if isinstance(each, Index) and each.dtype), None)
         kind = known or said or dtype
+        if known is None and word in TABLE and TABLE[word].rule is Rule.FLOAT:
+            kind = kind if kind is not None and kind.is_floating_point else torch.float32
         return self._apply(word, [self.value(each, kind, node) for each in found], node)
 
     def _on_indices(self, word: str, exprs: Sequence[Expr], node: ast.AST) -> Any:
@@ -431,6 +434,8 @@ class Reader:
             return Index(self._position(value, self.index(node.args[1]), *flags))
         if word == "smelt_read":
             return self._read(node)
+        if word in DERIVED:
+            return self.read(derived(node), dtype)
         found = [self.read(arg, dtype) for arg in node.args]
         operator = _WORDS.get(word, word)
         if operator == "where" and found and isinstance(found[0], (Condition, Value)):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -66,20 +66,26 @@ class Macro:
 def macro_of(function: FunctionType) -> Macro | None:
     """The text of a function, a lambda, too; None where it is not to be had."""
     try:
-        text, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(text)))
+        tree = _parsed("".join(inspect.findsource(function)[0]))
     except (OSError, TypeError, SyntaxError):
         return None
     closure = inspect.getclosurevars(function)
     outside = {**closure.globals, **closure.nonlocals}
-    own = function.__code__
+    code = function.__code__
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            continue
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        same = names == list(code.co_varnames[: code.co_argcount])
+        if same and first == code.co_firstlineno and getattr(node, "name", "<lambda>") == code.co_name:
             return Macro(node, outside)
-        if isinstance(node, ast.Lambda) and node.lineno + first - 1 == own.co_firstlineno:
-            if [each.arg for each in node.args.args] == list(own.co_varnames[: own.co_argcount]):
-                return Macro(node, outside)
     return None
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def python_value(node: ast.AST, names: Mapping[str, Any], source: Source) -> Any:

@@ -7,7 +7,7 @@ import difflib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -39,16 +39,25 @@ class Source:
     indent: int = 0
     outside: Mapping[str, Any] = field(default_factory=dict)
 
+    def _excerpt(self, node: ast.AST, line: int, column: int) -> Iterator[str]:
+        """The lines of a place, marked; with their numbers where there are several."""
+        lines = self.text.splitlines()
+        last = min(getattr(node, "end_lineno", None) or line, len(lines))
+        end = getattr(node, "end_col_offset", None)
+        shown = lines[line - 1 : last]
+        margin = min((len(each) - len(each.lstrip()) for each in shown if each.strip()), default=0)
+        for number, text in enumerate(shown, line):
+            begin = column if number == line else len(text) - len(text.lstrip())
+            stop = (end if number == last else None) or (len(text) if last > line else column + 1)
+            head = f"{self.first + number - 1:4} | " if last > line else ""
+            yield f"{head}{text[margin:]}"
+            yield " " * (len(head) + begin - margin) + "^" * max(stop - begin, 1)
+
     def error(self, code: str, what: str, node: ast.AST, **more: str | None) -> SmeltError:
         """An error at a place of the text: file, line, column, the line itself."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        lines = self.text.splitlines()
-        shown = lines[line - 1] if 0 < line <= len(lines) else ""
         where = f"{self.name}:{self.first + line - 1}:{self.indent + column + 1}"
-        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        margin = len(shown) - len(shown.lstrip())
-        mark = " " * (column - margin) + "^" * max((end or column + 1) - column, 1)
-        marked = f"{shown[margin:]}\n       {mark}"
+        marked = "\n       ".join(self._excerpt(node, line, column))
         why = more.get("why")
         return SmeltError(
             code,
@@ -162,8 +171,8 @@ def literal(node: ast.AST, source: Source) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         found = [literal(each, source) for each in node.elts]
         return found if isinstance(node, ast.List) else tuple(found)
-    if isinstance(node, ast.Name) and isinstance(source.outside.get(node.id), (int, float, str, torch.dtype)):
-        found = source.outside[node.id]
+    found = source.outside.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(found, (int, float, str, torch.dtype, Word)):
         return str(found).removeprefix("torch.") if isinstance(found, torch.dtype) else found
     if isinstance(node, ast.Call) and word_of(node.func) == "target":
         return Word(ast.unparse(node))
@@ -206,9 +215,8 @@ def macro(function: Any = None, /, **options: Any) -> Any:
     found = macro_of(function) if inspect.isfunction(function) else None
     if found is None:
         name = getattr(function, "__name__", function)
-        raise SmeltError(
-            "SM1202", f"the source of {name!r} is not to be had", remedy="@T.inline on a function"
-        )
+        what = f"the source of {name!r} is not to be had"
+        raise SmeltError("SM1202", what, remedy="@T.inline on a function")
     return found
 
 

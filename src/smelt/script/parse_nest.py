@@ -36,6 +36,7 @@ from smelt.nest.tree import map_exprs, walk
 from smelt.records import dataclass, field, replace
 from smelt.script.desugar import at, augmented, lanes, stepped, without_continue
 from smelt.script.expressions import Condition, Index, Reader
+from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
 from smelt.script.outside import UNKNOWN, Macro
 from smelt.script.parse import FUNCTIONS, Source, is_private, literal, near, word_of
@@ -92,10 +93,14 @@ class _Parser:
         self.handles: dict[str, str] = {}
         """A handle among the parameters → its buffer, "" as long as there is none."""
         self.sizes: list[Symbol] = []
+        self.free: set[Symbol] = set()
+        """The sizes that are no parameters: one that nothing needs is none."""
         self.attrs: dict[str, Any] = {}
         self.written: set[str] = set()
         self.reader = Reader(source, self.fresh)
         self.loops: dict[Symbol, For] = {}
+        self.around: list[Symbol] = []
+        """The variables of the loops around what is read."""
         self.stage: _Stage | None = None
         self.root = _Stage()
         self.explicit = False
@@ -118,7 +123,9 @@ class _Parser:
         order += [param.name for param in self.params if param.name not in order]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        kernel = Kernel(self.function.name, params, tuple(self.sizes), body)
+        needed = _symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
+        sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
+        kernel = Kernel(self.function.name, params, sizes, body)
         private = is_private(self.function)
         if private and "global_symbol" in self.attrs:
             what = "a private function has no global symbol"
@@ -154,6 +161,8 @@ class _Parser:
         if not dtype.is_floating_point and dtype is not torch.bool:
             if name not in self.reader.names:
                 self._size(name)
+                if name not in {arg.arg for arg in self.function.args.args}:
+                    self.free.add(self.sizes[-1])
             return
         self.reader.buffers[name] = Buffer(dtype, (), name)
         self.reader.scalars.add(name)
@@ -359,7 +368,9 @@ class _Parser:
             made.append(replace(loop, notes=tuple(notes.items()), independent=free))
             self.loops[var] = made[-1]
         self._gather(stmt.target, labels)
+        self.around += [loop.var for loop in made]
         body = self._block(without_continue(stmt.body))
+        del self.around[-len(made) :]
         self.reader.names = names
         for loop in reversed(made):
             body = Block((replace(loop, body=body),))
@@ -428,7 +439,7 @@ class _Parser:
         """The block with an axis for each loop around it that is named inside: nothing is known of those."""
         blocks = [block for block in (stage.body, stage.init) if block is not None]
         used = {symbol for block in blocks for symbol in _symbols(block)}
-        loops = [loop for loop in self.loops.values() if loop.var in used]
+        loops = [self.loops[var] for var in self.around if var in used]
         if not loops:
             return stage
         vars = {loop.var: self.fresh(f"v{loop.label}") for loop in loops}
@@ -655,7 +666,7 @@ class _Parser:
         self._add(Store(name, index, found.name, mode))
 
     def _call(self, node: ast.expr) -> None:
-        if isinstance(node, ast.Constant):  # a docstring
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return
         word = word_of(node.func) if isinstance(node, ast.Call) else ""
         if word == "evaluate" and isinstance(node, ast.Call) and len(node.args) == 1:
@@ -693,7 +704,9 @@ class _Parser:
                 elif not _is_empty(region):
                     self.reader.buffer(region)
         elif word in ("block_attr", "sblock_attr") and (self.stage is not None or self.explicit):
-            notes = literal(node.args[0], self.source)
+            buffers = {name: Word(name) for name in self.reader.buffers}
+            source = replace(self.source, outside={**self.source.outside, **buffers})
+            notes = literal(node.args[0], source)
             root = self.attrs.setdefault("smelt.root_attr", {}) if self.stage is None else {}
             self._note(root if self.stage is None else self.stage.notes, notes, node)
         elif word == "bind" and any(each.arg == "var" for each in node.keywords):

@@ -54,4 +54,6 @@ def from_source(text: Any, extra_vars: Any = None, **options: Any) -> Any:
 from tvm.script import ir, relax, tir, tirx
 from tvm.script.ir import ir_module
 
-__all__ = ["from_source", "ir", "ir_module", "program", "relax", "tir", "tirx"]
+from tvm.script import parser  # isort: skip  (needs the others)
+
+__all__ = ["from_source", "ir", "ir_module", "parser", "program", "relax", "tir", "tirx"]
