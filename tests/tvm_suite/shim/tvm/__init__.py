@@ -10,7 +10,7 @@ import torch
 import smelt
 from tvm import error, ir, relax, runtime, s_tir, script, te, testing, tir, tirx, topi
 from tvm.error import TVMError
-from tvm.ir import IRModule
+from tvm.ir import DataType, IRModule
 from tvm.runtime import cpu, device
 from tvm.target import Target
 
@@ -27,8 +27,3 @@ def compile(mod: Any, target: Any = None, **options: Any) -> Any:
 
 
 build = compile
-
-__all__ = [
-    *("IRModule", "TVMError", "Target", "build", "compile", "cpu", "device", "error", "ir", "nd", "relax"),
-    *("runtime", "s_tir", "script", "te", "testing", "tir", "tirx", "topi"),
-]

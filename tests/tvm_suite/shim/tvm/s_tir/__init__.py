@@ -17,3 +17,7 @@ __all__ = [
     *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "TensorIntrin"),
     *("Trace", "schedule"),
 ]
+from smelt.tir.references import BlockView, LoopView
+
+StmtSRef = (BlockView, LoopView)
+ScheduleState = Schedule
