@@ -159,14 +159,14 @@ class _Lanes(ast.NodeTransformer):
     def __init__(self, lane: ast.Name) -> None:
         self.lane = lane
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802  (Python's name)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         word = word_of(node.func)
         if word in _LANES:
             return operation(node.args[0], ast.Add(), operation(self.lane, ast.Mult(), node.args[1]))
         return node.args[0] if word in _SAME else node
 
-    def visit_Slice(self, node: ast.Slice) -> ast.AST:  # noqa: N802
+    def visit_Slice(self, node: ast.Slice) -> ast.AST:
         self.generic_visit(node)
         begin = node.lower or ast.Constant(0)
         return operation(begin, ast.Add(), operation(self.lane, ast.Mult(), node.step or ast.Constant(1)))
@@ -212,7 +212,7 @@ class _Inline(ast.NodeTransformer):
     ) -> None:
         self.given, self.outside, self.own, self.renamed = given, outside, own, renamed
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self.given:
             return self._argument(self.given[node.id])
         if node.id in self.own:
@@ -220,7 +220,7 @@ class _Inline(ast.NodeTransformer):
         found = (self.outside or {}).get(node.id, node)
         return node if found is node or isinstance(found, (ModuleType, type)) else ast.Constant(found)
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         found = self.given.get(word_of(node.value))
         if isinstance(found, (list, Mapping)) and isinstance(node.slice, ast.Constant):
             return self._argument(found[node.slice.value])  # type: ignore[index]
@@ -232,4 +232,7 @@ class _Inline(ast.NodeTransformer):
         return copy.deepcopy(found)
 
 
-__all__ = ["DERIVED", "at", "augmented", "call", "chosen", "derived", "inlined", "lanes", "stepped", "without_continue"]
+__all__ = [
+    *("DERIVED", "at", "augmented", "call", "chosen", "derived", "inlined", "lanes", "stepped"),
+    "without_continue",
+]

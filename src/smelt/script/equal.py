@@ -68,7 +68,9 @@ def _lines(thing: Any) -> Iterator[str]:
 
 def canonical(kernel: Kernel) -> Kernel:
     """The kernel with names by position: loops, stages and their axes, sizes, buffers, values."""
-    sizes = {size: loop_var(f"n{number}") for number, size in enumerate(kernel.sizes)}
+    shaped = {s for p in kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
+    ordered = sorted(kernel.sizes, key=lambda size: size not in shaped)
+    sizes = {size: loop_var(f"n{number}") for number, size in enumerate(ordered)}
     buffers = {param.name: f"p{number}" for number, param in enumerate(kernel.params)}
     stmts = walk(kernel.body)
     for stmt in stmts:

@@ -179,10 +179,18 @@ class Reader:
 
     def truth(self, node: ast.AST) -> Symbol:
         """A truth that data says, as an index: 0 or 1."""
+        return self._position(self.cast(self._truth(node), torch.int64), Integer(2), False, False)
+
+    def check(self, node: ast.AST, error: str) -> None:
+        """An assertion: a position that is 0 where it holds, among 1."""
+        wrong = self._apply("logical_not", [self._truth(node)], node)
+        self._position(self.cast(wrong, torch.int64), Integer(1), False, error)
+
+    def _truth(self, node: ast.AST) -> Value:
         value = self.value(self.read(node), None, node)
         if value.dtype is not torch.bool:
             raise self.source.error("SM1204", "a condition is wanted here", node)
-        return self._position(self.cast(value, torch.int64), Integer(2), False, False)
+        return value
 
     def value(self, found: Found, dtype: torch.dtype | None, node: ast.AST) -> Value:
         """As a value; one whose dtype is open gets ``dtype`` (without one int32, float32)."""
@@ -352,7 +360,7 @@ class Reader:
         """An operator on what was found: on indices an index, else an instruction."""
         if all(isinstance(each, Index) for each in found):
             index = self._on_indices(word, [each.expr for each in found], node)  # type: ignore[union-attr]
-            if isinstance(index, Boolean):
+            if word in _COMPARED:  # a Symbol is a Boolean, too
                 return Condition(index, word, tuple(found))
             if index is not None:
                 kinds = {each.dtype for each in found} - {None}  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 import torch
-from sympy import Eq, Expr, Ne, Symbol
+from sympy import Eq, Expr, Ne, Not, Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
@@ -108,6 +108,7 @@ class _Printer:
         self.shapes = {param.name: param.shape for param in kernel.params}
         self.shapes |= {s.buffer: s.shape for s in walk(kernel.body) if isinstance(s, Alloc)}
         self.loops_by_var = {s.var: s for s in walk(kernel.body) if isinstance(s, For)}
+        self.made = {s.name: s for s in walk(kernel.body) if isinstance(s, Let)}
         self.uses = _uses(kernel.body)
         self.bound = bound(kernel.body)
         self.masks = 0
@@ -115,7 +116,6 @@ class _Printer:
         self.indices: dict[Symbol, str] = {}
         self.truths: dict[Any, tuple[str, int]] = {}
         """The positions that are truths of data → their text."""
-        self.casts: dict[str, str] = {}
         self.heads = _heads(kernel.body)
 
     # -- the head ----------------------------------------------------------------------------------------
@@ -125,7 +125,8 @@ class _Printer:
         scope.taken |= set(self.shapes)
         for size in self.kernel.sizes:
             scope.add(size, size.name)
-        symbolic = bool(self.kernel.sizes)
+        shaped = {s for p in self.kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
+        symbolic = bool(shaped)
         params, matched = [], []
         for param in self.kernel.params:
             if symbolic:
@@ -135,12 +136,13 @@ class _Printer:
                 )
             else:
                 params.append(f"{param.name}: T.Buffer({self.buffer(param, scope)})")
+        params += [f"{scope.names[size]}: T.int64" for size in self.kernel.sizes if size not in shaped]
         lines = ["@T.prim_func(private=True)" if private else "@T.prim_func"]
         lines.append(f"def {name}({', '.join(params)}):")
         body: list[str] = []
         if attrs:
             body.append(f"T.func_attr({attrs_text(attrs)})")
-        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes]
+        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes if size in shaped]
         body += matched
         body.append(f'# with T.{self.dialect.block}("root"):')
         body += self.block(self.kernel.body, scope) or ["T.evaluate(0)"]
@@ -158,8 +160,18 @@ class _Printer:
 
     def block(self, block: Block, scope: _Scope) -> list[str]:
         lines: list[str] = []
+        before: Stmt | None = None
         for stmt in block.stmts:
+            if (
+                isinstance(before, Guard)
+                and isinstance(stmt, Guard)
+                and stmt.condition == Not(before.condition)
+            ):
+                lines += ["else:", *self.body(stmt.body, _Scope(scope))]
+                before = None
+                continue
             lines += self.statement(stmt, scope)
+            before = stmt
         return lines
 
     def statement(self, stmt: Stmt, scope: _Scope) -> list[str]:
@@ -340,6 +352,7 @@ class _Printer:
             return None
         (index,) = places
         inside = {s.var for s in walk(stage.body) if isinstance(s, For)} | set(self.indices)
+        inside |= {a.var for s in walk(stage.body) if isinstance(s, Stage) for a in s.axes}
         if any(not inside.isdisjoint(expr.free_symbols) for expr in index):
             return None
         return self.place(name, index, scope)
@@ -400,10 +413,13 @@ class _Printer:
         index = stmt.index if isinstance(stmt, Let) else None
         if isinstance(stmt, Let) and stmt.index is not None:
             self.indices[stmt.index] = text
-            if stmt.args[0] in self.casts and stmt.args[1:] == (2, False, False):
-                self.truths[stmt.index] = self.values[self.casts[stmt.args[0]]]
-        if isinstance(stmt, Let) and stmt.op == "to_dtype" and stmt.dtype is torch.int64:
-            self.casts[stmt.name] = stmt.args[0]
+            source = self.made[stmt.args[0]]
+            if source.op == "to_dtype" and stmt.args[1:] == (2, False, False):
+                self.truths[stmt.index] = self.values[source.args[0]]
+            if ": " in str(stmt.args[3]):
+                kind, _, message = stmt.args[3].partition(": ")
+                condition = self.values[self.made[source.args[0]].args[0]][0]
+                return [f'assert {condition}, ("{kind}", [{_literal(message)}])']
         shared = self.uses[stmt.name] > 1 and not cheap
         if not self.masks and not self.uses[stmt.name] and not (index and self.uses[index]):
             return [f"T.evaluate({text})"]

@@ -39,8 +39,9 @@ class Source:
     indent: int = 0
     outside: Mapping[str, Any] = field(default_factory=dict)
 
-    def _excerpt(self, node: ast.AST, line: int, column: int) -> Iterator[str]:
+    def excerpt(self, node: ast.AST) -> Iterator[str]:
         """The lines of a place, marked; with their numbers where there are several."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         lines = self.text.splitlines()
         last = min(getattr(node, "end_lineno", None) or line, len(lines))
         end = getattr(node, "end_col_offset", None)
@@ -57,7 +58,7 @@ class Source:
         """An error at a place of the text: file, line, column, the line itself."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         where = f"{self.name}:{self.first + line - 1}:{self.indent + column + 1}"
-        marked = "\n       ".join(self._excerpt(node, line, column))
+        marked = "\n       ".join(self.excerpt(node))
         why = more.get("why")
         return SmeltError(
             code,

@@ -8,22 +8,19 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Integer, Symbol
+from sympy import Expr, Integer
 from sympy.logic.boolalg import Boolean
 
+from smelt.loops.elementwise import ASSERTIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
-    Alloc,
-    Axis,
-    AxisKind,
     Block,
     Carry,
     For,
     Guard,
     Kernel,
     LoopKind,
-    Param,
     Prefetch,
     SortRow,
     Stage,
@@ -31,19 +28,16 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.stages import Fresh
-from smelt.nest.tree import map_exprs, walk
-from smelt.records import dataclass, field, replace
+from smelt.records import replace
 from smelt.script.desugar import at, augmented, lanes, stepped, without_continue
-from smelt.script.expressions import Condition, Index, Reader
+from smelt.script.expressions import Condition, Index
 from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
-from smelt.script.outside import UNKNOWN, Macro
+from smelt.script.outside import Macro
 from smelt.script.parse import FUNCTIONS, Source, is_private, literal, near, word_of
-from smelt.script.views import Buffer, flat_view, region_view
+from smelt.script.parse_blocks import AXES, Blocks, Stated, symbols
+from smelt.script.parse_buffers import is_empty
 from smelt.script.words import NAMED_DTYPES
-from smelt.symbolic import contiguous_strides
-from smelt.symbolic.affine import replaced
 
 _LOOPS = {
     "range": LoopKind.SERIAL,
@@ -55,15 +49,6 @@ _LOOPS = {
     "smelt_jam": LoopKind.JAM,
     "thread_binding": LoopKind.SERIAL,
 }
-_AXES = {
-    "spatial": AxisKind.SPATIAL,
-    "S": AxisKind.SPATIAL,
-    "reduce": AxisKind.REDUCE,
-    "R": AxisKind.REDUCE,
-    "opaque": AxisKind.OPAQUE,
-    "O": AxisKind.OPAQUE,
-    "scan": AxisKind.OPAQUE,
-}
 _BLOCKS = ("block", "sblock")
 _ALLOCS = ("alloc_buffer", "sblock_alloc_buffer", "decl_buffer")
 _SAID = ("assume", "pass")
@@ -73,47 +58,21 @@ _ONCE = ("reads", "writes", "where")
 _MACROS = ("inline", "macro")
 
 
-@dataclass(slots=True)
-class _Stage:
-    """A stage while it is read."""
-
-    axes: list[Axis] = field(default_factory=list)
-    where: list[Boolean] = field(default_factory=list)
-    init: Block | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
-    allocs: list[Stmt] = field(default_factory=list)
-
-
-class _Parser:
+class _Parser(Blocks):
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
-        self.function, self.source = function, source
-        self.fresh = Fresh()
-        self.params: list[Param] = []
-        self.handles: dict[str, str] = {}
-        """A handle among the parameters → its buffer, "" as long as there is none."""
-        self.sizes: list[Symbol] = []
-        self.free: set[Symbol] = set()
-        """The sizes that are no parameters: one that nothing needs is none."""
+        super().__init__(function, source)
+        self.reader.inline = self._inline
         self.attrs: dict[str, Any] = {}
         self.written: set[str] = set()
-        self.reader = Reader(source, self.fresh)
-        self.loops: dict[Symbol, For] = {}
-        self.around: list[Symbol] = []
-        """The variables of the loops around what is read."""
-        self.stage: _Stage | None = None
-        self.root = _Stage()
+        self.root = Stated()
         self.explicit = False
         """Whether a block that is called root is read."""
-        self.declared: set[str] = set()
-        """The buffers that the statements of this depth declare."""
-        self.reader.inline = self._inline
 
     def run(self) -> PrimFunc:
         for arg in self.function.args.args:
-            self._param(arg)
+            self.param(arg)
         body = self._block(self.function.body, root=True)
-        body = Block((*self.root.allocs, *body.stmts))
+        body = Block((*self.hoisted[0], *body.stmts))
         for handle, buffer in self.handles.items():
             if not buffer:
                 what = f"{handle} is never matched with a buffer"
@@ -123,7 +82,7 @@ class _Parser:
         order += [param.name for param in self.params if param.name not in order]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        needed = _symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
+        needed = symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
         sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
         kernel = Kernel(self.function.name, params, sizes, body)
         private = is_private(self.function)
@@ -131,91 +90,6 @@ class _Parser:
             what = "a private function has no global symbol"
             raise self.source.error("SM1204", what, self.function)
         return PrimFunc(kernel, self.attrs, private)
-
-    # -- the head ----------------------------------------------------------------------------------------
-
-    def _param(self, arg: ast.arg) -> None:
-        note = arg.annotation
-        if isinstance(note, ast.Call) and word_of(note.func) in ("Buffer", "buffer"):
-            self._buffer(arg.arg, note.args, note.keywords, note)
-            return
-        if isinstance(note, ast.Subscript) and word_of(note.value) == "Buffer":  # TVM of 2022
-            parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
-            shaped = (
-                [parts[0]] if isinstance(parts[0], ast.Tuple) else [ast.Tuple(list(parts[:1]), ast.Load())]
-            )
-            self._buffer(arg.arg, [*shaped, *parts[1:]], [], note)
-            return
-        word = "" if note is None else word_of(note.func if isinstance(note, ast.Call) else note)
-        if word == "handle":
-            self.handles[arg.arg] = ""
-            return
-        if word in NAMED_DTYPES or word == "boolean":
-            self._variable(arg.arg, NAMED_DTYPES.get(word, torch.bool))
-            return
-        what = f"the parameter {arg.arg} is no buffer, handle or number"
-        raise self.source.error("SM1204", what, arg, remedy=f'{arg.arg}: T.Buffer((128, 128), "float32")')
-
-    def _variable(self, name: str, dtype: torch.dtype) -> None:
-        """A number that is given: an integer is a size, others are buffers without dimensions."""
-        if not dtype.is_floating_point and dtype is not torch.bool:
-            if name not in self.reader.names:
-                self._size(name)
-                if name not in {arg.arg for arg in self.function.args.args}:
-                    self.free.add(self.sizes[-1])
-            return
-        self.reader.buffers[name] = Buffer(dtype, (), name)
-        self.reader.scalars.add(name)
-        self.params.append(Param(name, dtype, (), ()))
-
-    def _size(self, name: str) -> None:
-        symbol = self.fresh(name)
-        self.sizes.append(symbol)
-        self.reader.names[name] = Index(symbol)
-
-    def _buffer(
-        self, name: str, args: Sequence[ast.AST], keywords: Sequence[ast.keyword], node: ast.AST
-    ) -> None:
-        given = {each.arg: each.value for each in keywords}
-        shape_node = args[0] if args else given.get("shape")
-        if shape_node is None:
-            raise self.source.error("SM1204", f"{name} has no shape", node)
-        shape = self._shape(shape_node)
-        dtype = self._dtype(args[1] if len(args) > 1 else given.get("dtype"))
-        strides = self._strides(given, shape)
-        streamed = "smelt_streamed" in given
-        self.reader.buffers[name] = Buffer(dtype, shape, name)
-        self.params.append(Param(name, dtype, shape, strides, streamed=streamed))
-
-    def _strides(self, given: Mapping[str | None, ast.expr], shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        if "strides" not in given or _is_empty(given["strides"]):
-            return contiguous_strides(shape)
-        return self._shape(given["strides"])
-
-    def _shape(self, node: ast.AST) -> tuple[Expr, ...]:
-        """Sizes. A text in the place of one, ``"n + 1"``, declares the names in it, as a variable from
-        outside of the script does.
-        """
-        found = []
-        for part in self.reader.spread([node]):  # type: ignore[list-item]
-            value = self.reader.python(part)
-            if isinstance(value, str):
-                try:
-                    part = at(ast.parse(value, mode="eval").body, part)
-                except SyntaxError:
-                    raise self.source.error("SM1204", f"{value!r} is no size", part) from None
-                for each in ast.walk(part):
-                    if isinstance(each, ast.Name) and each.id not in (*self.reader.names, "T"):
-                        self._size(each.id)
-            elif isinstance(part, ast.Name) and value is not UNKNOWN and not isinstance(value, (int, Expr)):
-                self._size(part.id)
-            found.append(self.reader.index(part))
-        return tuple(found)
-
-    def _dtype(self, node: ast.AST | None) -> torch.dtype:
-        if node is None:
-            return torch.float32
-        return self.reader.dtype(node)
 
     # -- statements --------------------------------------------------------------------------------------
 
@@ -276,6 +150,8 @@ class _Parser:
             self._assign(stmt.target, augmented(stmt), stmt)
         elif isinstance(stmt, ast.Expr):
             self._call(stmt.value)
+        elif isinstance(stmt, ast.Assert):
+            self._assert(stmt)
         elif (isinstance(stmt, ast.Return) and stmt.value is None) or isinstance(stmt, ast.Pass):
             return
         else:
@@ -297,14 +173,15 @@ class _Parser:
     def _if(self, stmt: ast.If) -> None:
         condition = self._known_truth(stmt.test)
         test = stmt.test
-        if condition is None and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            if not stmt.orelse:  # what is on the right is not looked at where the left is false
-                first, *rest = test.values
-                inner: list[ast.stmt] = list(stmt.body)
-                for each in reversed(rest):
-                    inner = [ast.copy_location(ast.If(each, inner, []), stmt)]
-                self._if(ast.copy_location(ast.If(first, inner, []), stmt))
-                return
+        both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+        if condition is None and isinstance(test, ast.BoolOp) and both and not stmt.orelse:
+            # what is on the right is not looked at where the left is false
+            first, *rest = test.values
+            inner: list[ast.stmt] = list(stmt.body)
+            for each in reversed(rest):
+                inner = [ast.copy_location(ast.If(each, inner, []), stmt)]
+            self._if(ast.copy_location(ast.If(first, inner, []), stmt))
+            return
         if condition is None:
             truth = self.reader.truth(test)
             condition = sympy.Ne(truth, 0)
@@ -312,6 +189,19 @@ class _Parser:
             if body and part != sympy.false:
                 inner_block = self._block(body)
                 self._add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
+
+    def _assert(self, stmt: ast.Assert) -> None:
+        """``assert c, ("ValueError", ["n is ", "odd"])``."""
+        said = "" if stmt.msg is None else literal(stmt.msg, self.source)
+        kind, message = said if isinstance(said, tuple) else ("RuntimeError", said)
+        if kind not in ASSERTIONS:
+            remedy = f"one of {', '.join(ASSERTIONS)}"
+            raise self.source.error("SM1204", f"{kind} is no error of an assertion", stmt, remedy=remedy)
+        known = self._known_truth(stmt.test)
+        test = (
+            at(ast.Constant(known == sympy.true), stmt) if known in (sympy.true, sympy.false) else stmt.test
+        )
+        self.reader.check(test, f"{kind}: {message if isinstance(message, str) else ''.join(message)}")
 
     def _known_truth(self, node: ast.AST) -> Boolean | None:
         """A condition over loops and sizes; None for one that depends on data."""
@@ -421,44 +311,25 @@ class _Parser:
             remedy = 'with T.block("name"):'
             raise self.source.error("SM1203", f"no statement: with {ast.unparse(call)}", call, remedy=remedy)
         name = str(literal(call.args[0], self.source)) if call.args else "block"
-        if root and name == "root" and not _has_axes(stmt.body):
+        if root and (name == "root" or (not call.args and self._alone(stmt))) and not _has_axes(stmt.body):
             self.explicit = True
             self._statements(stmt.body, root)
             self.explicit = False
             return
-        around, self.stage = self.stage, _Stage()
+        around, self.stage = self.stage, Stated()
         names = dict(self.reader.names)
+        self.hoisted.append([])
         body = self._block(stmt.body)
         own = self.stage
         self.stage, self.reader.names = around, names
-        body = Block((*own.allocs, *body.stmts))
+        body = Block((*self.hoisted.pop(), *body.stmts))
         stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where), tuple(own.notes.items()))
-        self._add(self._closed(stage))
+        self._add(self.closed(stage))
 
-    def _closed(self, stage: Stage) -> Stage:
-        """The block with an axis for each loop around it that is named inside: nothing is known of those."""
-        blocks = [block for block in (stage.body, stage.init) if block is not None]
-        used = {symbol for block in blocks for symbol in _symbols(block)}
-        loops = [self.loops[var] for var in self.around if var in used]
-        if not loops:
-            return stage
-        vars = {loop.var: self.fresh(f"v{loop.label}") for loop in loops}
-        axes = tuple(
-            Axis(
-                vars[loop.var],
-                replaced(loop.end - loop.begin, vars),
-                loop.var,
-                AxisKind.OPAQUE,
-                replaced(loop.begin, vars),
-                label=f"v{loop.label}",
-            )
-            for loop in loops
-        )
-        body, init = (
-            block and map_exprs(block, lambda e: replaced(e, vars)) for block in (stage.body, stage.init)
-        )
-        assert body is not None
-        return replace(stage, axes=(*stage.axes, *axes), body=body, init=init)
+    def _alone(self, stmt: ast.With) -> bool:
+        """Whether a block is all that the function does: TVM puts no other one around it."""
+        others = (each for each in self.function.body if each is not stmt)
+        return not any(isinstance(each, (ast.For, ast.If, ast.With, ast.While)) for each in others)
 
     def _attr(self, call: ast.Call, body: Sequence[ast.stmt]) -> None:
         """``T.attr(node, key, value)``: a note beside each of the loops in it."""
@@ -501,15 +372,15 @@ class _Parser:
         word = word_of(value.func) if isinstance(value, ast.Call) else ""
         names = [word_of(each) for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
         call = value if isinstance(value, ast.Call) else None
-        if (call is not None and word == "remap") or (word in _AXES and _is_axis(value)):
+        if (call is not None and word == "remap") or (word in AXES and _is_axis(value)):
             assert call is not None
-            self._axes(names, call, word)
+            self.axes(names, call, word)
         elif call is not None and word in ("match_buffer", "buffer_decl"):
-            self._match(names[0], call)
+            self.match(names[0], call)
         elif call is not None and word in _ALLOCS:
-            self._alloc(names[0], call, word)
+            self.alloc(names[0], call, word)
         elif call is not None and (word == "var" or (word in NAMED_DTYPES and not call.args)):
-            self._variable(names[0], NAMED_DTYPES.get(word, torch.int32))
+            self.variable(names[0], NAMED_DTYPES.get(word, torch.int32))
         elif call is not None and word == "smelt_accumulator":
             kind, dtype = (literal(arg, self.source) for arg in call.args)
             self._add(Accumulate(names[0], kind, NAMED_DTYPES[dtype]))
@@ -528,130 +399,6 @@ class _Parser:
         if not isinstance(found, Index) or dtype not in (None, torch.int32, torch.int64):
             found = self.reader.value(found, dtype, value)
         self.reader.names[name] = found
-
-    def _match(self, name: str, call: ast.Call) -> None:
-        given = {str(each.arg): each.value for each in call.keywords}
-        first = call.args[0] if call.args else call
-        if isinstance(first, ast.Subscript):
-            self._region(name, first, call.args[1] if len(call.args) > 1 else given.get("shape"), call)
-            return
-        handle = word_of(first)
-        if handle not in self.handles:
-            what = f"{handle or ast.unparse(first)} is no handle among the parameters"
-            raise self.source.error("SM1205", what, first, remedy=near(handle, self.handles))
-        self.handles[handle] = name
-        self._buffer(name, call.args[1:], call.keywords, call)
-
-    def _region(self, name: str, node: ast.Subscript, shape: ast.expr | None, call: ast.Call) -> None:
-        """``A = T.match_buffer(B[0:4, i], (4, 1))``: a view."""
-        base = self.reader.buffer(node.value)
-        region = self._span(base, node)
-        sizes = tuple(extent for _, extent in region) if shape is None else self._shape(shape)
-        view = region_view(base, region, sizes)
-        if view is None:
-            what = f"the region has the shape {tuple(extent for _, extent in region)}, not {sizes}"
-            raise self.source.error("SM1204", what, call)
-        self.reader.buffers[name] = view
-
-    def _span(self, base: Buffer, node: ast.Subscript) -> list[tuple[Expr, Expr]]:
-        """The begin and the extent of a region in each dimension."""
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if len(parts) != len(base.shape):
-            what = f"{ast.unparse(node.value)} has {len(base.shape)} dimensions, {len(parts)} are given"
-            raise self.source.error("SM1206", what, node)
-        region = []
-        for part, size in zip(parts, base.shape):
-            if not isinstance(part, ast.Slice):
-                region.append((self.reader.index(part), Integer(1)))
-                continue
-            if part.step is not None and not (isinstance(part.step, ast.Constant) and part.step.value == 1):
-                raise self.source.error("SM1204", "a region has no steps", part.step)
-            begin = self.reader.index(part.lower) if part.lower else Integer(0)
-            end = self.reader.index(part.upper) if part.upper else size
-            region.append((begin, sympy.expand(end - begin)))
-        return region
-
-    def _alloc(self, name: str, call: ast.Call, word: str) -> None:
-        given = {each.arg: each.value for each in call.keywords}
-        shape = self._shape(call.args[0] if call.args else given["shape"])
-        dtype = self._dtype(call.args[1] if len(call.args) > 1 else given.get("dtype"))
-        if word == "decl_buffer" and "data" in given:
-            self._view(name, given, shape, dtype, call)
-            return
-        scope = str(literal(given["scope"], self.source)) if "scope" in given else ""
-        padding = literal(given["smelt_padding"], self.source) if "smelt_padding" in given else ()
-        if name in self.declared:
-            raise self.source.error("SM1204", f"{name} is allocated twice", call)
-        self.declared.add(name)
-        taken = {buffer.memory for buffer in self.reader.buffers.values()}
-        memory, number = name, 0
-        while memory in taken:
-            number += 1
-            memory = f"{name}_{number}"
-        self.reader.buffers[name] = Buffer(dtype, shape, memory)
-        alloc = Alloc(memory, dtype, shape, "" if scope == "global" else scope, tuple(padding))
-        looped = {symbol for size in shape for symbol in size.free_symbols} & self.loops.keys()
-        if word == "sblock_alloc_buffer" and not looped:
-            (self.stage or self.root).allocs.append(alloc)
-        else:
-            self._add(alloc)
-
-    def _view(
-        self,
-        name: str,
-        given: Mapping[str | None, ast.expr],
-        shape: tuple[Expr, ...],
-        dtype: torch.dtype,
-        call: ast.Call,
-    ) -> None:
-        """``A = T.decl_buffer((256,), data=B.data)``: a view."""
-        data = given["data"]
-        if word_of(data) in self.handles:
-            self.handles[word_of(data)] = name
-            self._buffer(name, [], call.keywords, call)
-            return
-        base = self.reader.buffer(data.value if isinstance(data, ast.Attribute) else data)
-        if base.dtype != dtype:
-            what = f"a view of {dtype} on memory of {base.dtype}"
-            raise self.source.error("SM1207", what, call)
-        offset = self.reader.index(given["elem_offset"]) if "elem_offset" in given else Integer(0)
-        self.reader.buffers[name] = flat_view(base, shape, self._strides(given, shape), offset)
-
-    def _axes(self, names: Sequence[str], call: ast.Call, word: str) -> None:
-        if self.stage is None:
-            raise self.source.error("SM1204", "an axis outside of a block", call)
-        if word != "remap":
-            if len(call.args) != 2:
-                raise self.source.error("SM1204", "an axis is a size and a value", call, remedy="128, i")
-            extent, value = call.args
-            begin, size = Integer(0), Integer(0)
-            if isinstance(extent, ast.Tuple):
-                begin, end = (self.reader.index(each) for each in extent.elts)
-                size = end - begin
-            else:
-                size = self.reader.index(extent)
-            self._axis(names[0], size, self.reader.index(value), _AXES[word], begin, call)
-            return
-        letters, values = str(literal(call.args[0], self.source)), call.args[1]
-        nodes = self.reader.spread([values])
-        if not len(letters) == len(nodes) == len(names):
-            what = f"{len(names)} axes, {len(letters)} kinds, {len(nodes)} values"
-            raise self.source.error("SM1204", what, call)
-        for name, letter, node in zip(names, letters, nodes):
-            value = self.reader.index(node)
-            loop = self.loops.get(value) if isinstance(value, Symbol) else None
-            if loop is None or letter not in _AXES:
-                what = f"{ast.unparse(node)} is no loop" if loop is None else f"{letter!r} is no kind of axis"
-                raise self.source.error("SM1204", what, node, remedy="S, R or O, and a loop around the block")
-            self._axis(name, loop.end - loop.begin, value, _AXES[letter], loop.begin, node)
-
-    def _axis(self, name: str, extent: Expr, value: Expr, kind: AxisKind, begin: Expr, node: ast.AST) -> None:
-        assert self.stage is not None
-        if name in (axis.label for axis in self.stage.axes):
-            raise self.source.error("SM1204", f"{name} is an axis already", node)
-        var = self.fresh(name)
-        self.reader.names[name] = Index(var)
-        self.stage.axes.append(Axis(var, extent, value, kind, begin, label=name))
 
     def _store(self, target: ast.Subscript, value: ast.expr) -> None:
         dtype = self.reader.buffer(target.value).dtype
@@ -700,15 +447,15 @@ class _Parser:
         elif word in ("reads", "writes"):
             for region in self.reader.spread(node.args):
                 if isinstance(region, ast.Subscript):
-                    self._span(self.reader.buffer(region.value), region)
-                elif not _is_empty(region):
+                    self.span(self.reader.buffer(region.value), region)
+                elif not is_empty(region):
                     self.reader.buffer(region)
         elif word in ("block_attr", "sblock_attr") and (self.stage is not None or self.explicit):
             buffers = {name: Word(name) for name in self.reader.buffers}
             source = replace(self.source, outside={**self.source.outside, **buffers})
             notes = literal(node.args[0], source)
             root = self.attrs.setdefault("smelt.root_attr", {}) if self.stage is None else {}
-            self._note(root if self.stage is None else self.stage.notes, notes, node)
+            self.note(root if self.stage is None else self.stage.notes, notes, node)
         elif word == "bind" and any(each.arg == "var" for each in node.keywords):
             (name,) = (word_of(each.value) for each in node.keywords if each.arg == "var")
             self._name(name, node.args[0], None)
@@ -741,17 +488,6 @@ class _Parser:
         position = isinstance(found, Index) and self.reader.stmts[before:] and found.expr.is_Symbol
         if not position and not (isinstance(found, Index) and found.expr == 0):
             self.reader.value(found, None, node)
-
-    def _note(self, notes: dict[str, Any], added: Mapping[str, Any], node: ast.AST) -> None:
-        for key, value in added.items():
-            known = notes.get(key, value)
-            if isinstance(value, dict) and isinstance(known, dict):
-                known = dict(known)
-                self._note(known, value, node)
-                value = known
-            elif known != value:
-                raise self.source.error("SM1204", f"{key} is {known!r} already", node)
-            notes[key] = value
 
     def _inline(self, macro: Macro, call: ast.Call) -> ast.expr | None:
         """The statements of a function in place of its call, and what it returns."""
@@ -800,24 +536,6 @@ def _thread(target: ast.expr, call: ast.Call, body: Sequence[ast.stmt]) -> ast.F
 
 def _is_macro(node: ast.AST) -> bool:
     return word_of(node.func if isinstance(node, ast.Call) else node) in _MACROS
-
-
-def _symbols(block: Block) -> set[Symbol]:
-    """The symbols of all expressions of a block."""
-    found: set[Symbol] = set()
-
-    def note(expr: Expr) -> Expr:
-        found.update(expr.free_symbols)
-        return expr
-
-    map_exprs(block, note)
-    return found
-
-
-def _is_empty(node: ast.AST) -> bool:
-    return (isinstance(node, (ast.Tuple, ast.List)) and not node.elts) or (
-        isinstance(node, ast.Constant) and node.value is None
-    )
 
 
 def _is_axis(node: ast.AST) -> bool:

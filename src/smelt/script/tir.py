@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from smelt.script.inert import Word
-from smelt.script.parse import macro as inline
 from smelt.script.parse import macro, prim_func
+from smelt.script.parse import macro as inline
 
 
 def __getattr__(name: str) -> Word:

@@ -93,6 +93,8 @@ def _tensor(arg: Any, param: Param) -> torch.Tensor:
             what = f"{param.name} is {arg.layout} on {arg.device}"
             raise SmeltError("SM1044", what, why="kernels are for this machine's CPU")
         return arg.detach() if arg.requires_grad else arg
+    if isinstance(arg, (bool, int, float)) and not param.shape:
+        return torch.tensor(arg, dtype=param.dtype)
     if hasattr(arg, "__array__"):
         return torch.from_numpy(arg)
     raise SmeltError("SM1044", f"{param.name} wants a tensor or an array, not {type(arg).__name__}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from types import FrameType
 from typing import Any
 
 from smelt.script import parse
@@ -29,11 +30,11 @@ class Unread:
         raise self._error
 
 
-def program(definition: Any = None, /, **options: Any) -> Any:
+def program(definition: Any = None, /, frame: FrameType | None = None, **options: Any) -> Any:
     """``@T.prim_func``, ``@R.function``, ``@I.ir_module``: the program that a text is."""
     if definition is None:
         return functools.partial(program, **options)
-    frame = sys._getframe(1)
+    frame = frame or sys._getframe(1)
     if "__qualname__" in frame.f_locals:  # within a class, which is read as a whole
         return definition
     outside = {**getattr(definition, "__globals__", {}), **parse._outside(frame)}

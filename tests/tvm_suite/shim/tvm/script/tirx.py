@@ -1,4 +1,4 @@
-"""``from tvm.script import tirx as T``: words are pieces of text, which smelt reads where a script has them."""
+"""``from tvm.script import tirx as T``: words are texts that smelt reads where a script has them."""
 
 from __future__ import annotations
 
