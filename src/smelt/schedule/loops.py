@@ -30,16 +30,16 @@ from smelt.nest.ir import (
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
+    fuse,
+    fuses_cleanly,
     hoist,
     inner_loop,
     interchange,
     jam,
-    merge,
-    merges_cleanly,
     not_parallel,
     not_vector,
     parallelize,
-    peel,
+    partition,
     split,
     tile,
     vectorize,
@@ -112,7 +112,7 @@ class _Arranger:
 
     def run(self) -> Kernel:
         self.kernel = flatten_accesses(self.kernel)
-        self._merge_all()
+        self._fuse_all()
         self._cascade_all()
         for root in [stmt.var for stmt in self.kernel.body.stmts if isinstance(stmt, For)]:
             self._arrange_root(root)
@@ -131,15 +131,30 @@ class _Arranger:
 
     # -- passes ---------------------------------------------------------------------------------------------
 
-    def _merge_all(self) -> None:
-        merged = True
-        while merged:
-            merged = False
+    def _fuse_all(self) -> None:
+        fused = True
+        while fused:
+            fused = False
             for loop in loops(self.kernel.body):
-                if inner_loop(loop) is not None and merges_cleanly(self.kernel, loop.var):
-                    self.kernel = merge(self.kernel, loop.var)
-                    merged = True
+                inner = inner_loop(loop)
+                if inner is not None and fuses_cleanly(self.kernel, loop.var):
+                    self.kernel, _ = fuse(self.kernel, [loop.var, inner.var], plain=True)
+                    fused = True
                     break
+
+    def _split(self, var: Symbol, factor: int) -> Symbol:
+        """Cut a loop into blocks; returns the loop inside one."""
+        self.kernel, (_, inner) = split(self.kernel, var, [None, factor], plain=True)
+        return inner
+
+    def _peel(self, var: Symbol, count: int) -> Symbol:
+        """Cut off what comes behind a loop's first turns; returns the loop of that."""
+        self.kernel, (_, rest) = partition(self.kernel, var, [count, None], plain=True)
+        return rest
+
+    def _interchange(self, var: Symbol) -> None:
+        """Swap a loop, whose turns are independent, with the one that is its body."""
+        self.kernel = interchange(self.kernel, var, proved=True)
 
     def _cascade_all(self) -> None:
         """Long sums in two levels, so that rounding errors do not pile up in one accumulator."""
@@ -150,10 +165,10 @@ class _Arranger:
                 continue
             outer = self._enclosing(loop.var)
             if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
-                self.kernel, _ = split(self.kernel, loop.var, _column_block(self.trips(loop)))
+                self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
-                self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
+                self._split(loop.var, CASCADE_TERMS)
                 self.kernel = cascade(self.kernel, loop.var)
             elif (
                 outer is not None
@@ -200,13 +215,13 @@ class _Arranger:
             if _scans(root):
                 line = self._line_step(root, self._lanes(root))
                 block = -(-block // line) * line
-            self.kernel, inner = split(self.kernel, root.var, block)
+            inner = self._split(root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
             self._few_beside(vector_var)
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
-                self.kernel = vectorize(self.kernel, vector_var, self._step(loop))
+                self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
         if parallel:
             self._parallelize_from(root.var)
 
@@ -216,12 +231,12 @@ class _Arranger:
         if loop.kind is LoopKind.VECTOR:
             return
         if not_parallel(loop) is None:
-            self.kernel = parallelize(self.kernel, var)
+            self.kernel = parallelize(self.kernel, var, proved=True)
             inner = inner_loop(loop)
             if inner is not None and inner.kind is LoopKind.SERIAL and self._shared_as_one(loop, inner):
                 independent = not inner.begin.has(var) and not inner.end.has(var)
                 if independent and not_parallel(inner) is None:
-                    self.kernel = parallelize(self.kernel, inner.var)
+                    self.kernel = parallelize(self.kernel, inner.var, proved=True)
             return
         for stmt in loop.body.stmts:
             if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
@@ -269,7 +284,7 @@ class _Arranger:
             if not self._moves_inside(loop.var, len(chain) - 2 - names.index(loop.var)):
                 continue
             columns = min(TILE_COLUMNS, int(vector.end)) if vector.end.is_Integer else TILE_COLUMNS
-            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns)
+            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns, proved=True)
             return within
         return var
 
@@ -279,7 +294,7 @@ class _Arranger:
         if any(not_parallel(loop) is not None for loop in chain):
             return False
         for _ in range(times):
-            self.kernel = interchange(self.kernel, var)
+            self._interchange(var)
         return True
 
     def _turned(self, root: For) -> list[Symbol]:
@@ -302,19 +317,19 @@ class _Arranger:
         whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
-            self.kernel, rest = peel(self.kernel, rows.var, whole)
-            self.kernel, within = split(self.kernel, self._inside(rest), TILE_COLUMNS)
-            self.kernel = interchange(self.kernel, rest)
+            rest = self._peel(rows.var, whole)
+            within = self._split(self._inside(rest), TILE_COLUMNS)
+            self._interchange(rest)
             vectors.append(within)
-        self.kernel = interchange(self.kernel, rows.var)
+        self._interchange(rows.var)
         if beside < int(columns.end):
-            self.kernel, rest = peel(self.kernel, columns.var, beside)
+            rest = self._peel(columns.var, beside)
             vectors.append(self._inside(rest))
-        self.kernel, column = split(self.kernel, columns.var, lanes)
-        self.kernel = interchange(self.kernel, column)
+        column = self._split(columns.var, lanes)
+        self._interchange(column)
         length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
-        self.kernel, within = split(self.kernel, rows.var, length)
-        self.kernel = interchange(self.kernel, columns.var)
+        within = self._split(rows.var, length)
+        self._interchange(columns.var)
         return [within, *vectors]
 
     def _few_beside(self, var: Symbol) -> None:
@@ -330,7 +345,7 @@ class _Arranger:
             return
         (index,) = store.index
         if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
-            self.kernel = jam(self.kernel, columns.var, stores_last=True)
+            self.kernel = jam(self.kernel, columns.var, stores_last=True, proved=True)
 
     def _inside(self, var: Symbol) -> Symbol:
         """The loop that is the whole body of another one."""

@@ -222,8 +222,9 @@ class PlaceMoves:
             target = self._stage_name(block_or_loop)
         else:
             target = self._block_or_loop(block_or_loop)
-        intrinsic = TensorIntrin.get(tensor_intrin).intrinsic
-        changed = blocks.tensorize(self._kernel, target, intrinsic, preserve_unit_iters)
+        found = TensorIntrin.get(tensor_intrin)
+        assert found is not None
+        changed = blocks.tensorize(self._kernel, target, found.intrinsic, preserve_unit_iters)
         given = {"block_or_loop": block_or_loop, "tensor_intrin": tensor_intrin}
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
 

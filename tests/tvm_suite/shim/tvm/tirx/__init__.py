@@ -10,8 +10,9 @@ from smelt.te import *
 from smelt.te import IterVar, Value, all, any, cast, const, if_then_else, max, max_value, min, min_value, sum
 from smelt.te import Var as _Var
 from smelt.te.functions import select as Select
-from smelt.tir import ScheduleError, TensorIntrin
+from smelt.tir import ScheduleError
 from tvm.ir import IRModule
+from tvm.tirx.function import TensorIntrin
 
 Expr = PrimExpr = Value
 
@@ -39,11 +40,10 @@ def Cast(dtype: Any, value: Any, span: Any = None) -> Any:
     return cast(dtype, value)
 
 
-from tvm.tirx import expr, function, stmt
+from tvm.tirx import expr, function, stmt, views
 from tvm.tirx.stmt import (
     BufferRegion,
     BufferStore,
-    BufferVar,
     Evaluate,
     For,
     IfThenElse,
@@ -55,11 +55,11 @@ from tvm.tirx.stmt import (
 
 def is_buffer_var(value: Any) -> bool:
     """Whether a parameter is a buffer."""
-    return isinstance(value, BufferVar)
+    return hasattr(value, "shape")
 
 
 __all__ = [
-    *("BufferRegion", "BufferStore", "BufferVar", "Evaluate", "For", "IfThenElse", "SBlock"),
+    *("BufferRegion", "BufferStore", "Evaluate", "For", "IfThenElse", "SBlock"),
     *("SBlockRealize", "SeqStmt", "is_buffer_var", "stmt"),
     *("Cast", "Expr", "FloatImm", "IRModule", "IntImm", "IterVar", "PrimExpr", "PrimFunc", "ScheduleError"),
     *("Select", "SizeVar", "TensorIntrin", "Var", "all", "any", "cast", "const", "expr", "function"),

@@ -7,7 +7,7 @@ made from ``func.script()``: what a test finds here, the printer has said.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -16,15 +16,6 @@ from smelt.script import PrimFunc
 
 KINDS = {"parallel": 1, "vectorized": 2, "unroll": 3, "thread_binding": 4}
 NAMES = ("var", "block", "sblock", "init")
-
-
-@dataclass
-class BufferVar:
-    """A buffer among the parameters."""
-
-    name: str
-    shape: tuple[Any, ...] = field(compare=False)
-    dtype: str = field(compare=False)
 
 
 @dataclass
@@ -113,7 +104,7 @@ def _region(node: ast.AST) -> BufferRegion:
         begin = _number(part.lower if isinstance(part, ast.Slice) else part)
         extent = _number(part.upper) - begin if isinstance(part, ast.Slice) else 1
         found.append(Node(min=begin, extent=extent))
-    return BufferRegion(BufferVar(ast.unparse(node.value), (), ""), found)
+    return BufferRegion(Var(ast.unparse(node.value)), found)
 
 
 def _sequence(body: list[ast.stmt]) -> Any:
@@ -189,15 +180,9 @@ def body(func: PrimFunc) -> Any:
     return _block("root", stmts) if blocks else _sequence(stmts)
 
 
-def params(func: PrimFunc) -> list[Any]:
-    """``func.params``: the buffers, then the sizes."""
-    buffers = [BufferVar(p.name, p.shape, str(p.dtype).removeprefix("torch.")) for p in func.kernel.params]
-    return [*buffers, *(Var(str(size)) for size in func.kernel.sizes)]
-
-
-PrimFunc.body, PrimFunc.params = property(body), property(params)
+PrimFunc.body = property(body)
 
 __all__ = [
-    *("AllocBuffer", "Bind", "BufferRegion", "BufferStore", "BufferVar", "Evaluate", "For", "IfThenElse"),
+    *("AllocBuffer", "Bind", "BufferRegion", "BufferStore", "Evaluate", "For", "IfThenElse"),
     *("SBlock", "SBlockRealize", "SeqStmt", "Var"),
 ]
