@@ -416,6 +416,8 @@ class Reader:
             if result is None:
                 raise self.source.error("SM1204", f"{word} returns nothing", node)
             return self.read(result, dtype)
+        if word.startswith(_FOREIGN):
+            raise self.unknown(word, node)
         if word == "Let":
             return self._where(node, dtype)
         if word in NAMED_DTYPES and len(node.args) == 1:

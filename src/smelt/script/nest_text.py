@@ -250,7 +250,7 @@ class _Printer:
             parts.append(f'thread="{loop.thread}"')
         if loop.step != 1:
             parts.append(f"smelt_lanes={loop.step}")
-        if loop.independent:
+        if _is_marked(loop):
             parts.append("smelt_independent=True")
         if loop.notes:
             parts.append(f"annotations={attrs_text(dict(loop.notes))}")
@@ -500,9 +500,14 @@ def _heads(body: Block) -> set[str]:
     return {stmt.buffer for head in heads for stmt in head if isinstance(stmt, Alloc)}
 
 
+def _is_marked(loop: For) -> bool:
+    """Whether a loop's turns are said to be independent; a parallel or a vector loop says it by its kind."""
+    return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
+
+
 def _is_plain(loop: For) -> bool:
     plain = loop.kind is LoopKind.SERIAL and loop.thread is None and not loop.notes
-    return plain and loop.begin == 0 and loop.step == 1 and not loop.independent
+    return plain and loop.begin == 0 and loop.step == 1 and not _is_marked(loop)
 
 
 def _uses(block: Block) -> Counter[Any]:
