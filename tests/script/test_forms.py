@@ -203,6 +203,40 @@ def main(A: T.Buffer((8,), "float32"), scale: T.float32, keep: T.bool, n: T.int3
     assert memory["A"].tolist() == [3, 3, 3, 3, 3, 0, 0, 0]
 
 
+def test_what_is_returned_is_stored_in_one_more_buffer():
+    func = again(
+        from_source("""
+@T.prim_func
+def main(A: T.Buffer((8,), "float32")) -> T.float32:
+    return A[3] * 2.0
+""")
+    )
+    memory = {"A": torch.arange(8.0), "result": torch.zeros(1)}
+    run_kernel(func.kernel, memory)
+    assert memory["result"].item() == 6
+
+
+def test_bits_are_counted():
+    _, after = computed("""
+for i in range(8):
+    I[i] = T.popcount(I[i] - 3)
+""")
+    numbers = torch.arange(8) * 5 % 8 - 3
+    assert after["I"].tolist() == [bin(number & 0xFFFFFFFF).count("1") for number in numbers.tolist()]
+
+
+def test_what_a_block_says_that_it_reads_is_not_computed():
+    plain = """
+with T.sblock("b"):
+    vi = T.axis.spatial(1, 0)
+    B[vi, 0] = A[I[0] % 4, 0]
+"""
+    _, after = computed(plain)
+    said = plain.replace("    B[", "    T.reads(A[I[0] % 4, 0], I[0])\n    T.writes(B[vi, 0])\n    B[")
+    _, same = computed(said)
+    assert torch.equal(after["B"], same["B"])
+
+
 # -- what stands outside -------------------------------------------------------------------------------------
 
 
@@ -319,7 +353,7 @@ def test_words_outside_are_texts():
         ("for i in T.thread_binding(8):\n        B[0, i] = 1.0", "SM1204", ["threadIdx.x"]),
         ("C = T.alloc_buffer((m,))", "SM1205", ["m is not defined"]),
         ("B[0, 0] = T.tanh(\n        [1],\n    )", "SM1204", ["^"]),
-        ("return 3", "SM1204", ["return"]),
+        ("for i in range(4):\n        return 3", "SM1204", ["return"]),
     ],
 )
 def test_refusals(body, code, words):

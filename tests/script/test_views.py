@@ -50,7 +50,7 @@ def test_a_schedule_is_a_page_of_its_steps():
     sch = Schedule(ONE)
     other = sch.copy()
     (loop,) = sch.get_loops(sch.get_block("copy"))
-    outer, inner = sch.split(loop, factors=[2, 4])
+    outer, _ = sch.split(loop, factors=[2, 4])
     sch.parallel(outer)
     page = sch.html()
     assert page.count("<section") == 3 and "sch.parallel(" in page and "T.parallel(2)" in page

@@ -49,6 +49,7 @@ from smelt.relax.values import (
 )
 from smelt.script import parse
 from smelt.script.module import GlobalVar
+from smelt.script.outside import resolved
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -105,7 +106,7 @@ def from_source(text: Any, constants: Sequence[Any] = ()) -> Any:
 def _of_script(node: ast.FunctionDef, source: parse.Source, known: Mapping[str, Any]) -> Function:
     """A function in a script; errors show the line."""
     try:
-        return function_of(node, "Module", known, _constants.get())
+        return function_of(resolved(node, source), "Module", known, _constants.get())
     except ScriptError as error:
         assert error.node is not None
         raise source.error("SM1309", error.what, error.node, why=error.why, remedy=error.remedy) from error

@@ -51,11 +51,11 @@ def chosen(node: ast.IfExp) -> ast.Call:
     return ast.copy_location(call("if_then_else", node.test, node.body, node.orelse), node)
 
 
-def derived(node: ast.Call) -> ast.expr:
-    """``T.ceildiv(a, b)`` → ``(a + (b - 1)) // b``."""
-    body = ast.parse(DERIVED[word_of(node.func)], mode="eval").body
-    given = dict(zip("xy", node.args))
-    _, result = inlined(ast.Lambda(ast.arguments([], [], None, [], [], None, []), body), given, None, node)
+def derived(text: str, args: Sequence[ast.expr], place: ast.AST) -> ast.expr:
+    """``(x + (y - 1)) // y`` of a and b → ``(a + (b - 1)) // b``."""
+    body = ast.parse(text, mode="eval").body
+    function = ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
+    _, result = inlined(function, dict(zip("xy", args)), None, place)
     assert result is not None
     return result
 
@@ -183,8 +183,8 @@ def inlined(
     ``given``: the argument of each parameter, a list of them, or a mapping. ``outside``: what other names in
     it stand for, those of the caller without any. Its own names that an argument also has get an underscore.
     """
-    body = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
-    body = copy.deepcopy(body)
+    whole = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
+    body: list[ast.stmt] = [copy.deepcopy(stmt) for stmt in whole]
     own = {
         each.id for stmt in body for each in ast.walk(stmt) if isinstance(each, ast.Name) and _is_set(each)
     }

@@ -131,8 +131,8 @@ _WORDS = {
 }
 """TVM's names of functions → operators."""
 _OWN = (
-    *("Cast", "Let", "bind", "cast", "if_then_else", "likely", "meta_var", "reinterpret", "smelt_index"),
-    "smelt_read",
+    *("Cast", "Let", "bind", "cast", "if_then_else", "likely", "meta_var", "reinterpret"),
+    *("popcount", "smelt_index", "smelt_read"),
 )
 _FOREIGN = ("call_", "cuda", "ptx_", "tvm_", "mma_", "address_of", "llvm_", "vscale", "wmma", "nvshmem")
 """How words begin of code that is not in the script: functions of C, instructions of a GPU."""
@@ -152,7 +152,7 @@ class Reader:
 
     def __init__(self, source: Source, fresh: Fresh) -> None:
         self.source, self.fresh = source, fresh
-        self.names: dict[str, Found | tuple[Any, ...]] = {}
+        self.names: dict[str, Found | Macro | tuple[Any, ...]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.scalars: set[str] = set()
         self.inline: Callable[[Macro, ast.Call], ast.expr | None] = lambda macro, node: None
@@ -429,8 +429,8 @@ class Reader:
             return self._cast(self.dtype(first), self.read(second), second)
         if word == "reinterpret":
             kind = self.dtype(node.args[0])
-            found = self.value(self.read(node.args[1]), None, node)
-            return found if found.dtype == kind else self._let("bitcast", (found.name,), kind)
+            source = self.value(self.read(node.args[1]), None, node)
+            return source if source.dtype == kind else self._let("bitcast", (source.name,), kind)
         if word in _LIMITS:
             number, kind = self._limit(word, node)
             return self._let("constant", (number,), kind)
@@ -444,8 +444,12 @@ class Reader:
             return Index(self._position(value, self.index(node.args[1]), *flags))
         if word == "smelt_read":
             return self._read(node)
+        if word == "popcount" and len(node.args) == 1:
+            counted = self.value(self.read(node.args[0]), None, node)
+            bits = " + ".join(f"((x >> {bit}) & 1)" for bit in range(8 * counted.dtype.itemsize))
+            return self.read(derived(bits, [at(ast.Constant(counted), node)], node))  # type: ignore[arg-type]
         if word in DERIVED:
-            return self.read(derived(node), dtype)
+            return self.read(derived(DERIVED[word], node.args, node), dtype)
         found = [self.read(arg, dtype) for arg in node.args]
         operator = _WORDS.get(word, word)
         if operator == "where" and found and isinstance(found[0], (Condition, Value)):

@@ -25,6 +25,9 @@ class Word:
     def __getitem__(self, index: Any) -> Word:
         return Word(f"{self._text}[{index!r}]")
 
+    def __iter__(self) -> Any:
+        raise TypeError(f"{self._text} is a word of a script: it is not several things")
+
     def __getattr__(self, name: str) -> Word:
         if name.startswith("__"):
             raise AttributeError(name)

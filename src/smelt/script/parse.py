@@ -172,9 +172,9 @@ def literal(node: ast.AST, source: Source) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         found = [literal(each, source) for each in node.elts]
         return found if isinstance(node, ast.List) else tuple(found)
-    found = source.outside.get(node.id) if isinstance(node, ast.Name) else None
-    if isinstance(found, (int, float, str, torch.dtype, Word)):
-        return str(found).removeprefix("torch.") if isinstance(found, torch.dtype) else found
+    named = source.outside.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(named, (int, float, str, torch.dtype, Word)):
+        return str(named).removeprefix("torch.") if isinstance(named, torch.dtype) else named
     if isinstance(node, ast.Call) and word_of(node.func) == "target":
         return Word(ast.unparse(node))
     try:

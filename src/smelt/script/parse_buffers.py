@@ -63,11 +63,13 @@ class Buffers:
         what = f"the parameter {arg.arg} is no buffer, handle or number"
         raise self.source.error("SM1204", what, arg, remedy=f'{arg.arg}: T.Buffer((128, 128), "float32")')
 
-    def variable(self, name: str, dtype: torch.dtype) -> None:
-        """A number that is given: an integer is a size, others are buffers without dimensions."""
+    def variable(self, name: str, dtype: torch.dtype, number: bool = True) -> None:
+        """A number that is given: an integer is a size, others are buffers without dimensions. ``number``:
+        whether it is none that is returned, which is such a buffer whatever it is.
+        """
         if name in self.texts and dtype is not torch.int32 and name not in self._arguments():
             raise self.source.error("SM1204", f"{name} is an int32 already", self.function)
-        if not dtype.is_floating_point and dtype is not torch.bool:
+        if number and not dtype.is_floating_point and dtype is not torch.bool:
             if name not in self.reader.names:
                 self.size(name)
                 if name not in self._arguments():
@@ -209,7 +211,10 @@ class Buffers:
         data = given["data"]
         if word_of(data) in self.handles:
             self.handles[word_of(data)] = name
-            self._buffer(name, [], call.keywords, call)
+            offset = given.get("elem_offset")
+            if offset is not None and self.reader.index(offset) != 0:
+                raise self.source.error("SM1204", "a handle is of a buffer's first element", offset)
+            self._buffer(name, call.args, call.keywords, call)
             return
         base = self.reader.buffer(data.value if isinstance(data, ast.Attribute) else data)
         if base.dtype != dtype:

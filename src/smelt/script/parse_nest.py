@@ -152,6 +152,8 @@ class _Parser(Blocks):
             self._call(stmt.value)
         elif isinstance(stmt, ast.Assert):
             self._assert(stmt)
+        elif isinstance(stmt, ast.Return) and stmt.value is not None and stmt is self.function.body[-1]:
+            self._return(stmt.value)
         elif (isinstance(stmt, ast.Return) and stmt.value is None) or isinstance(stmt, ast.Pass):
             return
         else:
@@ -189,6 +191,20 @@ class _Parser(Blocks):
             if body and part != sympy.false:
                 inner_block = self._block(body)
                 self._add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
+
+    def _return(self, node: ast.expr) -> None:
+        """``return x``: a number, which is stored to one more buffer, without dimensions."""
+        if self.around or self.stage is not None:
+            raise self.source.error("SM1204", "a function returns at its end", node)
+        note = self.function.returns
+        dtype = None if note is None or is_empty(note) else self.reader.dtype(note)
+        value = self.reader.value(self.reader.read(node, dtype), dtype, node)
+        name = "result"
+        while name in self.reader.buffers or name in self.reader.names:
+            name += "_"
+        self.variable(name, value.dtype, number=False)
+        self.written.add(name)
+        self._add(Store(name, (), value.name))
 
     def _assert(self, stmt: ast.Assert) -> None:
         """``assert c, ("ValueError", ["n is ", "odd"])``."""
@@ -379,6 +395,8 @@ class _Parser(Blocks):
             self.match(names[0], call)
         elif call is not None and word in _ALLOCS:
             self.alloc(names[0], call, word)
+        elif call is not None and word == "handle":
+            self.handles[names[0]] = ""
         elif call is not None and (word == "var" or (word in NAMED_DTYPES and not call.args)):
             self.variable(names[0], NAMED_DTYPES.get(word, torch.int32))
         elif call is not None and word == "smelt_accumulator":
@@ -421,6 +439,9 @@ class _Parser(Blocks):
             return
         if word in _SAID:
             return
+        if word in ("Return", "ret") and isinstance(node, ast.Call) and len(node.args) == 1:
+            self._return(node.args[0])
+            return
         if not isinstance(node, ast.Call):
             self._evaluate(node)
             return
@@ -445,11 +466,13 @@ class _Parser(Blocks):
                 raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
             self.stage.where += [each for each in sympy.And.make_args(condition) if each != sympy.true]
         elif word in ("reads", "writes"):
+            before = len(self.reader.stmts)
             for region in self.reader.spread(node.args):
                 if isinstance(region, ast.Subscript):
                     self.span(self.reader.buffer(region.value), region)
                 elif not is_empty(region):
                     self.reader.buffer(region)
+            del self.reader.stmts[before:]  # what a region says of itself, nobody computes
         elif word in ("block_attr", "sblock_attr") and (self.stage is not None or self.explicit):
             buffers = {name: Word(name) for name in self.reader.buffers}
             source = replace(self.source, outside={**self.source.outside, **buffers})

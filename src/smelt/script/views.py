@@ -43,7 +43,7 @@ def flat_view(base: Buffer, shape: Place, strides: Place, offset: Expr) -> Buffe
 
 
 def _unflattened(flat: Expr, shape: Place) -> Place:
-    found = []
+    found: list[Expr] = []
     for size, stride in zip(shape, contiguous_strides(shape)):
         whole = FloorDiv(flat, stride) if stride != 1 else flat
         found.append(whole if not found else Mod(whole, size))

@@ -177,7 +177,11 @@ def body(func: PrimFunc) -> Any:
     heads = ("match_buffer", "func_attr", "int32", "int64")
     stmts = [each for each in function.body if _word(getattr(each, "value", None)) not in heads]
     blocks = any(isinstance(each, ast.With) for each in ast.walk(function)) or "sblock_alloc" in func.script()
-    return _block("root", stmts) if blocks else _sequence(stmts)
+    if not blocks:
+        return _sequence(stmts)
+    root = _block("root", stmts)
+    root.block.annotations = func.attrs.get("smelt.root_attr", {})
+    return root
 
 
 PrimFunc.body = property(body)
