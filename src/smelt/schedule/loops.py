@@ -48,7 +48,7 @@ from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass
 from smelt.symbolic import size_hint
-from smelt.symbolic.affine import linear, symbols_in
+from smelt.symbolic.affine import coefficient, symbols_in
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
 TURNED_ROWS = 256
@@ -183,7 +183,7 @@ class _Arranger:
         """Whether memory runs along a loop around this one: lanes are results then, with one sum each."""
         others = {other.var for other in loops(self.kernel.body)} - {loop.var}
         found = [
-            (_coefficient(index[0], loop.var), any(_coefficient(index[0], other) == 1 for other in others))
+            (coefficient(index[0], loop.var), any(coefficient(index[0], other) == 1 for other in others))
             for _, index, is_store in accesses(loop.body)
             if not is_store
         ]
@@ -344,7 +344,7 @@ class _Arranger:
         if store is None:
             return
         (index,) = store.index
-        if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
+        if (coefficient(index, columns.var), coefficient(index, var)) == (1, trip_count(columns)):
             self.kernel = jam(self.kernel, columns.var, stores_last=True, proved=True)
 
     def _inside(self, var: Symbol) -> Symbol:
@@ -366,7 +366,7 @@ class _Arranger:
             return False
         loaded = set()
         for buffer, index, is_store in accesses(columns.body):
-            down, along = (_coefficient(index[0], loop.var) for loop in (rows, columns))
+            down, along = (coefficient(index[0], loop.var) for loop in (rows, columns))
             if is_store:
                 turns = along == 1 and down not in (None, 0, 1)
             else:
@@ -378,7 +378,7 @@ class _Arranger:
 
     def _strides_against(self, vector: For, other: Symbol) -> bool:
         for _, index, _ in accesses(vector.body):
-            own, crossing = _coefficient(index[0], vector.var), _coefficient(index[0], other)
+            own, crossing = coefficient(index[0], vector.var), coefficient(index[0], other)
             if crossing == 1 and own is not None and own not in (0, 1):
                 return True
         return False
@@ -455,7 +455,7 @@ class _Arranger:
     ) -> float:
         if symbols_in(index[0]).isdisjoint(varying):
             return 0.5
-        return 1.0 if _coefficient(index[0], var) == 1 else gather
+        return 1.0 if coefficient(index[0], var) == 1 else gather
 
     def _step(self, loop: For) -> int:
         """Lanes of a vector loop: two registers side by side where it is long and its memory contiguous.
@@ -467,7 +467,7 @@ class _Arranger:
             return self._line_step(loop, lanes)
         if any(isinstance(stmt, (For, Masked)) for stmt in walk(loop.body)):
             return lanes
-        if any(_coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
+        if any(coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
             return lanes
         even = trips % (2 * lanes) == 0 or trips >= WIDE_TURNS * lanes
         return 2 * lanes if even and trips >= 4 * lanes else lanes
@@ -476,7 +476,7 @@ class _Arranger:
         """Lanes for lines that are scanned side by side: a line of the cache, so that it is fetched once."""
         sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
         touched = [(sizes.get(buffer), index[0]) for buffer, index, _ in accesses(loop.body)]
-        if any(size is None or _coefficient(index, loop.var) not in (0, 1) for size, index in touched):
+        if any(size is None or coefficient(index, loop.var) not in (0, 1) for size, index in touched):
             return lanes
         wanted = LINE_BYTES // min((size for size, _ in touched if size), default=LINE_BYTES)
         return max(lanes, wanted) if self.trips(loop) >= wanted else lanes
@@ -535,9 +535,3 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
     if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True
     return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
-
-
-def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
-    """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
-    coefficient, rest = linear(expr, var)
-    return None if var in symbols_in(rest) or var in symbols_in(coefficient) else coefficient

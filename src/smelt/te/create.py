@@ -42,7 +42,7 @@ def create_prim_func(
 
     Raises:
         SmeltError: SM1106, an argument is no tensor, or given twice; a placeholder is read and not given;
-            SM1101, nothing shows that an index is inside of its tensor.
+            SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
     """
     tensors = [ops] if isinstance(ops, Tensor) else list(ops)
     return _Maker(tensors).function(name)
@@ -90,7 +90,7 @@ class _Maker:
         self.tensors = tensors
         self.order = in_order(tensors)
         for op in self.order:
-            if isinstance(op, ComputeOp) and op.open is not None:
+            if op.open is not None:
                 raise op.open
         self.names: dict[int, str] = {}
         self.pool = _Pool()

@@ -11,7 +11,8 @@ from sympy import Symbol
 
 from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.common import refusal, stage_place
+from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import reads, writes
 from smelt.tir.intrinsics import TensorIntrin
 from smelt.tir.maps import IndexMap
@@ -210,8 +211,12 @@ class PlaceMoves:
     # -- other ways of computing -------------------------------------------------------------------------
 
     def blockize(self, target: Any, preserve_unit_iters: bool = True) -> Block:
-        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`)."""
-        changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
+        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`), or of several blocks."""
+        if isinstance(target, (list, tuple)):
+            names = [self._stage_name(each) for each in target]
+            changed, made = blockize_together(self._kernel, names, preserve_unit_iters)
+        else:
+            changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
         given = {"target": target, "preserve_unit_iters": preserve_unit_iters}
         return self._step(changed, "blockize", given, [made])[0]
 
@@ -229,7 +234,7 @@ class PlaceMoves:
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
 
     def _axes(self, name: str) -> int:
-        return len(stage_of(stage_place(self._kernel, name, name)).axes)
+        return len(stage_place(self._kernel, name, name)[0].axes)
 
     def _block_or_loop(self, given: Any) -> str | Symbol:
         """A stage's name or a loop's variable, whichever a reference is of."""
@@ -241,11 +246,11 @@ class PlaceMoves:
         """The name of a buffer that is given by name, or as one that a block reads or writes."""
         if isinstance(buffer, tuple):
             kind, number = buffer
-            target = stage_of(stage_place(self._kernel, stage, f"{method} of {stage}"))
+            target = stage_place(self._kernel, stage, method)[0]
             names = reads(target) if kind == "read" else writes(target)
             if kind not in ("read", "write") or not 0 <= number < len(names):
                 listed = ", ".join(names) or "nothing"
-                raise Refused("SM1031", f"{method} of {stage}", f"there is no ({kind!r}, {number}): {listed}")
+                raise refusal("SM1031", f"{method} of {stage}", f"there is no ({kind!r}, {number}): {listed}")
             return names[number]
         return str(_buffer_name(buffer))
 
