@@ -445,9 +445,9 @@ class Reader:
         if word == "smelt_read":
             return self._read(node)
         if word == "popcount" and len(node.args) == 1:
-            counted = self.value(self.read(node.args[0]), None, node)
+            counted: Any = self.value(self.read(node.args[0]), None, node)
             bits = " + ".join(f"((x >> {bit}) & 1)" for bit in range(8 * counted.dtype.itemsize))
-            return self.read(derived(bits, [at(ast.Constant(counted), node)], node))  # type: ignore[arg-type]
+            return self.read(derived(bits, [at(ast.Constant(counted), node)], node))
         if word in DERIVED:
             return self.read(derived(DERIVED[word], node.args, node), dtype)
         found = [self.read(arg, dtype) for arg in node.args]
