@@ -3,13 +3,15 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from smelt.errors import SmeltError
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.verify import find_problems
 from smelt.script import from_source, structural_equal
 from smelt.script import tir as T
-from tests.script.test_round_trip import again
+from tests.script.test_round_trip import again, same_numbers
 
 HEAD = """
 @T.prim_func
@@ -237,6 +239,31 @@ with T.sblock("b"):
     assert torch.equal(after["B"], same["B"])
 
 
+FORMS = (
+    "if A[i, j] > 3.0 and B[i, j] < 5.0:\n    B[i, j] += 1.0",
+    "if A[i, j] > 20.0:\n    A[i, j] = 1.0\nelse:\n    B[i, j] = A[i, j]",
+    "if i < 2:\n    continue",
+    "B[i, 0:4] = A[i, T.ramp(1, 2, 4)] * T.broadcast(2.0, 4)",
+    "for k in T.serial(1, 8, step=3):\n    B[i, k] = B[i, k] + T.Cast('float32', k)",
+    "with T.sblock('s'):\n    B[i, j] = T.max(A[i, j], 4.0)",
+    "row = T.decl_buffer((32,), data=A.data)\nB[i, j] = row[i * 8 + j]",
+    "assert A[i, j] >= 0.0, ('ValueError', ['below', ' 0'])",
+    "T.evaluate(A[i, j] + T.exp10(1.0))",
+    "v: T.let[T.float32] = A[i, j]\nA[i, j] = 0.0\nB[i, j] = v * v",
+    "I[j] = T.truncdiv(i - j, 2) + T.ceildiv(I[j], 3)",
+    "B[i, j] = A[i, j] if j < 4 else T.float32(1.0)",
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(FORMS), min_size=1, max_size=3, unique=True))
+def test_forms_one_after_another(forms):
+    lines = [f"        {line}" for form in forms for line in form.splitlines()]
+    func = from_source(HEAD + "\n".join(["    for i, j in T.grid(4, 8):", *lines]))
+    assert not find_problems(func.kernel)
+    same_numbers(again(func), func)
+
+
 # -- what stands outside -------------------------------------------------------------------------------------
 
 
@@ -244,7 +271,7 @@ def test_python_values_outside():
     dims, scale = (4, 8), {"by": [2.0, 3.0]}
 
     @T.prim_func
-    def given(A: T.Buffer((2, *dims), "float32")):
+    def made(A: T.Buffer((2, *dims), "float32")):
         for i, j, k in T.grid(*A.shape):
             A[i, j, k] = A[i, j, k] * scale["by"][1] + len(A.shape)
 
@@ -253,7 +280,7 @@ def test_python_values_outside():
         for i, j, k in T.grid(2, 4, 8):
             A[i, j, k] = A[i, j, k] * 3.0 + 3
 
-    assert structural_equal(given, plain)
+    assert structural_equal(made, plain)
 
 
 def test_a_name_may_stand_for_several_loops():
@@ -285,7 +312,7 @@ def test_functions_are_put_in_place_of_their_calls():
     shifted = lambda x: x + 1.0  # noqa: E731
 
     @T.prim_func
-    def given(A: T.Buffer((4, 2), "float32")):
+    def made(A: T.Buffer((4, 2), "float32")):
         for i, limit in T.grid(8, 1):
             half, bit = place(i)
             scaled(A, half, bit, by=2.0, most=A[0, 0])
@@ -297,12 +324,12 @@ def test_functions_are_put_in_place_of_their_calls():
             A[i // 2, i % 2] = T.min(A[i // 2, i % 2] * 2.0, A[0, 0] + 5)
             A[i // 2, i % 2] = A[i // 2, i % 2] + 1.0
 
-    assert structural_equal(given, plain)
+    assert structural_equal(made, plain)
 
 
 def test_a_function_within_a_script_sees_its_names():
     @T.prim_func
-    def given(A: T.Buffer((8,), "int32")):
+    def made(A: T.Buffer((8,), "int32")):
         for i in range(8):
 
             @T.inline
@@ -312,10 +339,10 @@ def test_a_function_within_a_script_sees_its_names():
             store(A)
 
     assert structural_equal(
-        given,
+        made,
         from_source("""
 @T.prim_func
-def given(A: T.Buffer((8,), "int32")):
+def made(A: T.Buffer((8,), "int32")):
     for i in range(8):
         A[i] = i
 """),
@@ -327,11 +354,11 @@ def test_words_outside_are_texts():
     n = T.Var("n", "int32")
 
     @T.prim_func
-    def given(A: T.Buffer((n,), "float32")):
+    def made(A: T.Buffer((n,), "float32")):
         A[0] = value
 
-    assert "A[0] = T.exp(T.float32(0.0)) + T.float32(1.0)" in again(given).script()
-    assert len(given.kernel.sizes) == 1
+    assert "A[0] = T.exp(T.float32(0.0)) + T.float32(1.0)" in again(made).script()
+    assert len(made.kernel.sizes) == 1
 
 
 # -- what is refused -----------------------------------------------------------------------------------------

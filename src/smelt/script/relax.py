@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import typing
 
 from smelt.script.inert import Word
 from smelt.script.parse import from_source
 
 
-def function(definition: Any = None, /, **options: Any) -> Any:
+def function(definition: typing.Any = None, /, **options: typing.Any) -> typing.Any:
     """``@R.function``: the function of `smelt.relax` that a Python function's text is."""
     del options
     return from_source if definition is None else from_source(definition)

@@ -11,8 +11,10 @@ import sys
 from types import FrameType
 from typing import Any
 
+from smelt.errors import SmeltError
 from smelt.script import parse
 from smelt.script.parse import from_source as read
+from tvm.error import ScriptError
 
 
 class Unread:
@@ -42,7 +44,7 @@ def program(definition: Any = None, /, frame: FrameType | None = None, **options
         return read(definition, outside)
     except Exception as error:
         if frame.f_locals is not frame.f_globals:
-            raise
+            raise (ScriptError(error) if isinstance(error, SmeltError) else error) from error
         return Unread(error)
 
 

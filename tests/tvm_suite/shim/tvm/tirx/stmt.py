@@ -177,7 +177,7 @@ def body(func: PrimFunc) -> Any:
     heads = ("match_buffer", "func_attr", "int32", "int64")
     stmts = [each for each in function.body if _word(getattr(each, "value", None)) not in heads]
     blocks = any(isinstance(each, ast.With) for each in ast.walk(function)) or "sblock_alloc" in func.script()
-    if not blocks:
+    if not blocks and "smelt.root_attr" not in func.attrs:
         return _sequence(stmts)
     root = _block("root", stmts)
     root.block.annotations = func.attrs.get("smelt.root_attr", {})
