@@ -108,15 +108,19 @@ class _Printer:
         self.shapes = {param.name: param.shape for param in kernel.params}
         self.shapes |= {s.buffer: s.shape for s in walk(kernel.body) if isinstance(s, Alloc)}
         self.loops_by_var = {s.var: s for s in walk(kernel.body) if isinstance(s, For)}
-        self.made = {s.name: s for s in walk(kernel.body) if isinstance(s, Let)}
-        self.uses = _uses(kernel.body)
-        self.bound = bound(kernel.body)
+        self.look_at(kernel.body)
         self.masks = 0
         self.values: dict[str, tuple[str, int]] = {}
         self.indices: dict[Symbol, str] = {}
         self.truths: dict[Any, tuple[str, int]] = {}
         """The positions that are truths of data → their text."""
         self.heads = _heads(kernel.body)
+
+    def look_at(self, block: Block) -> None:
+        """What the names of values in a block are, and how they are used there."""
+        self.made = {s.name: s for s in walk(block) if isinstance(s, Let)}
+        self.uses = _uses(block)
+        self.bound = bound(block)
 
     # -- the head ----------------------------------------------------------------------------------------
 
@@ -267,8 +271,11 @@ class _Printer:
         inner = _Scope(scope)
         lines = self.axes(stage.axes, scope, inner)
         lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
+        around = self.made, self.uses, self.bound  # names of values are those of a stage
+        self.look_at(Block((*(stage.init.stmts if stage.init else ()), *stage.body.stmts)))
         init = None if stage.init is None else self.body(stage.init, _Scope(inner))
         body = self.block(stage.body, inner)
+        self.made, self.uses, self.bound = around
         lines += self.regions(stage, inner, body)
         if stage.notes:
             lines.append(f"T.{self.dialect.block}_attr({attrs_text(dict(stage.notes))})")
