@@ -381,8 +381,8 @@ class _Printer:
             parts.append(f'"{dtype_name(stmt.dtype)}"')
         if stmt.scope:
             parts.append(f'scope="{stmt.scope}"')
-        if stmt.padding:
-            parts.append(f"smelt_padding={stmt.padding!r}")
+        if stmt.aligned:
+            parts.append(f"smelt_aligned={stmt.aligned!r}")
         word = self.dialect.alloc if stmt.buffer in self.heads else "alloc_buffer"
         return f"{stmt.buffer} = T.{word}({', '.join(parts)})"
 

@@ -11,11 +11,9 @@ from functools import lru_cache
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from sympy import Symbol
-
 from smelt.errors import SmeltError
 from smelt.records import dataclass
-from smelt.script.desugar import Node, at, inlined
+from smelt.script.desugar import inlined
 from smelt.script.inert import Word
 from smelt.script.parse import Source, word_of
 from smelt.script.words import DTYPES
@@ -136,23 +134,4 @@ def _attribute(node: ast.Attribute, names: Mapping[str, Any], source: Source) ->
     return UNKNOWN
 
 
-class _Words(ast.NodeTransformer):
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        found = self.source.outside.get(node.id)
-        if isinstance(found, Word):
-            return at(ast.parse(str(found), mode="eval").body, node)
-        variable = isinstance(getattr(found, "expr", None), Symbol)
-        return at(ast.Constant(str(found.expr)), node) if variable else node  # type: ignore[union-attr]
-
-
-def resolved(node: Node, source: Source) -> Node:
-    """A tree with words of the script, and texts for variables, in place of the names that stand for them
-    outside of it.
-    """
-    return _Words(source).visit(node)  # type: ignore[no-any-return]
-
-
-__all__ = ["UNKNOWN", "Macro", "macro_of", "python_value", "resolved"]
+__all__ = ["UNKNOWN", "Macro", "macro_of", "python_value"]

@@ -182,7 +182,7 @@ class Buffers:
             self._view(name, given, shape, dtype, call)
             return
         scope = str(literal(given["scope"], self.source)) if "scope" in given else ""
-        padding = literal(given["smelt_padding"], self.source) if "smelt_padding" in given else ()
+        aligned = literal(given["smelt_aligned"], self.source) if "smelt_aligned" in given else ()
         if name in self.declared:
             raise self.source.error("SM1204", f"{name} is allocated twice", call)
         self.declared.add(name)
@@ -192,7 +192,7 @@ class Buffers:
             number += 1
             memory = f"{name}_{number}"
         self.reader.buffers[name] = Buffer(dtype, shape, memory)
-        alloc = Alloc(memory, dtype, shape, "" if scope == "global" else scope, tuple(padding))
+        alloc = Alloc(memory, dtype, shape, "" if scope == "global" else scope, tuple(aligned))
         looped = {symbol for size in shape for symbol in size.free_symbols} & self.loops.keys()
         if word == "sblock_alloc_buffer" and not looped:
             self.hoisted[-1].append(alloc)

@@ -15,6 +15,7 @@ from smelt.loops.elementwise import ASSERTIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
+    Alloc,
     Block,
     Carry,
     For,
@@ -28,6 +29,8 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
+from smelt.nest.scopes import writes
+from smelt.nest.tree import rewritten
 from smelt.records import replace
 from smelt.script.desugar import at, augmented, lanes, stepped, without_continue
 from smelt.script.expressions import Condition, Index
@@ -65,6 +68,7 @@ class _Parser(Blocks):
         self.attrs: dict[str, Any] = {}
         self.written: set[str] = set()
         self.root = Stated()
+        self.aligned: dict[str, list[tuple[int, ...]]] = {}
         self.explicit = False
         """Whether a block that is called root is read."""
 
@@ -73,6 +77,8 @@ class _Parser(Blocks):
             self.param(arg)
         body = self._block(self.function.body, root=True)
         body = Block((*self.hoisted[0], *body.stmts))
+        if self.aligned:
+            body = rewritten(body, self._aligned)
         for handle, buffer in self.handles.items():
             if not buffer:
                 what = f"{handle} is never matched with a buffer"
@@ -339,8 +345,17 @@ class _Parser(Blocks):
         own = self.stage
         self.stage, self.reader.names = around, names
         body = Block((*self.hoisted.pop(), *body.stmts))
-        stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where), tuple(own.notes.items()))
-        self._add(self.closed(stage))
+        stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where))
+        if _is_alignment(own.notes.get("buffer_dim_align")):  # as TVM says it, beside the stage that writes
+            stored = writes(stage)
+            for number, *aligned in own.notes.pop("buffer_dim_align"):
+                self.aligned.setdefault(stored[number], []).append(tuple(aligned))
+        self._add(self.closed(replace(stage, notes=tuple(own.notes.items()))))
+
+    def _aligned(self, stmt: Stmt) -> list[Stmt] | None:
+        if not isinstance(stmt, Alloc) or stmt.buffer not in self.aligned:
+            return None
+        return [replace(stmt, aligned=tuple(sorted(self.aligned[stmt.buffer])))]  # type: ignore[arg-type]
 
     def _alone(self, stmt: ast.With) -> bool:
         """Whether a block is all that the function does: TVM puts no other one around it."""
@@ -567,6 +582,10 @@ def _is_axis(node: ast.AST) -> bool:
         and isinstance(node.func, ast.Attribute)
         and (word_of(node.func.value) == "axis")
     )
+
+
+def _is_alignment(note: Any) -> bool:
+    return isinstance(note, list) and all(isinstance(each, (list, tuple)) and len(each) == 4 for each in note)
 
 
 def _has_axes(body: Sequence[ast.stmt]) -> bool:
