@@ -75,6 +75,18 @@ def stepped(stmt: ast.For, begin: ast.expr, end: ast.expr, step: ast.expr) -> as
     return loop
 
 
+def threaded(target: ast.expr, call: ast.Call, body: Sequence[ast.stmt]) -> ast.For:
+    """``i = T.launch_thread("blockIdx.x", 64)`` → ``for i in T.thread_binding(64, "blockIdx.x")``."""
+    tag, extent = call.args
+    made = ast.Call(ast.Name("thread_binding", ast.Load()), [extent, tag], [])
+    return ast.copy_location(ast.For(target, ast.copy_location(made, call), list(body), []), call)
+
+
+def plain(stmt: ast.AugAssign) -> ast.Assign:
+    """``x[i] = x[i] + v`` of ``x[i] += v``."""
+    return ast.copy_location(ast.Assign([stmt.target], augmented(stmt)), stmt)
+
+
 def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """``if c: a; continue`` and the rest of a loop's body → ``if c: a``, ``else:`` the rest."""
     for number, stmt in enumerate(body):
@@ -233,6 +245,6 @@ class _Inline(ast.NodeTransformer):
 
 
 __all__ = [
-    *("DERIVED", "at", "augmented", "call", "chosen", "derived", "inlined", "lanes", "stepped"),
-    "without_continue",
+    *("DERIVED", "at", "augmented", "call", "chosen", "derived", "inlined", "lanes", "plain"),
+    *("stepped", "threaded", "without_continue"),
 ]

@@ -32,7 +32,7 @@ from smelt.nest.ir import (
 from smelt.nest.scopes import writes
 from smelt.nest.tree import rewritten
 from smelt.records import replace
-from smelt.script.desugar import at, augmented, lanes, stepped, without_continue
+from smelt.script.desugar import at, augmented, lanes, plain, stepped, threaded, without_continue
 from smelt.script.expressions import Condition, Index
 from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
@@ -125,7 +125,7 @@ class _Parser(Blocks):
             return None
         body = list(rest) or [at(ast.Pass(), stmt)]
         if isinstance(stmt, ast.Assign) and word_of(call.func) == "launch_thread" and len(call.args) == 2:
-            return _thread(stmt.targets[0], call, body)
+            return threaded(stmt.targets[0], call, body)
         if isinstance(stmt, ast.Expr) and word_of(call.func) == "attr":
             return ast.copy_location(ast.With([ast.withitem(call)], body), stmt)
         return None
@@ -136,8 +136,8 @@ class _Parser(Blocks):
     def _statement(self, stmt: ast.stmt, root: bool) -> None:
         vector = None
         if isinstance(stmt, (ast.Assign, ast.Expr, ast.AugAssign)):
-            plain = _plain(stmt) if isinstance(stmt, ast.AugAssign) else stmt
-            vector = lanes(plain, self.source, self._count)
+            whole = plain(stmt) if isinstance(stmt, ast.AugAssign) else stmt
+            vector = lanes(whole, self.source, self._count)
         if vector is not None:
             self._for(vector)
         elif isinstance(stmt, ast.FunctionDef) and any(map(_is_macro, stmt.decorator_list)):
@@ -317,7 +317,7 @@ class _Parser(Blocks):
         call, target = stmt.items[0].context_expr, stmt.items[0].optional_vars
         word = word_of(call.func) if isinstance(call, ast.Call) else ""
         if word == "launch_thread" and isinstance(call, ast.Call) and len(call.args) == 2:
-            self._for(_thread(target or ast.Name("thread", ast.Store()), call, stmt.body))
+            self._for(threaded(target or ast.Name("thread", ast.Store()), call, stmt.body))
             return
         if target is not None:
             raise self.source.error("SM1204", f"{word} gives no value", target)
@@ -558,18 +558,6 @@ class _Parser(Blocks):
         descending = bool(literal(node.args[3], self.source))
         values, positions = (results.get(key, (None, ()))[0] for key in ("values", "positions"))
         self._add(SortRow(source, start, length, limit, descending, values, positions, into))
-
-
-def _plain(stmt: ast.AugAssign) -> ast.Assign:
-    """``x[i] = x[i] + v`` of ``x[i] += v``."""
-    return ast.copy_location(ast.Assign([stmt.target], augmented(stmt)), stmt)
-
-
-def _thread(target: ast.expr, call: ast.Call, body: Sequence[ast.stmt]) -> ast.For:
-    """``i = T.launch_thread("blockIdx.x", 64)`` → ``for i in T.thread_binding(64, "blockIdx.x")``."""
-    tag, extent = call.args
-    made = ast.Call(ast.Name("thread_binding", ast.Load()), [extent, tag], [])
-    return ast.copy_location(ast.For(target, ast.copy_location(made, call), list(body), []), call)
 
 
 def _is_macro(node: ast.AST) -> bool:
