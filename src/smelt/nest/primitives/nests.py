@@ -14,6 +14,7 @@ from smelt.nest.dependence import apart, commutes, not_placed
 from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Stage, Stmt
 from smelt.nest.primitives.common import (
     ONE,
+    ONE,
     ZERO,
     ScheduleError,
     inner_loop,
@@ -158,7 +159,8 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
                 raise _refused(kernel, method, inner, why)
     label = "_".join(map(named, chain)) + "_fused"
     made = Fresh(names_of(kernel))(label)
-    sizes = [trip_count(loop) for loop in chain]
+    turns = [trip_count(loop) for loop in chain]
+    sizes = [ONE if count == 0 else count for count in turns]  # nothing runs then, and nothing is divided by 0
     values: dict[Symbol, Expr] = {}
     for number, loop in enumerate(chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
@@ -172,7 +174,7 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
         return simplify(expand(replaced(expr, values)), extents)
 
     body = map_exprs(chain[-1].body, rewrite)
-    whole = expand(sympy.Mul(*sizes))
+    whole = expand(sympy.Mul(*turns))
     new = For(made, ZERO, whole, body, label=label, independent=all(loop.independent for loop in chain))
     return with_body(kernel, replace_loop(kernel.body, chain[0].var, lambda _: (new,))), made
 
