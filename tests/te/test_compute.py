@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from smelt import te
+from smelt import SmeltError, te
 from smelt.nest.stages import raised
 from smelt.nest.tree import loops, stages
 from tests.te.support import run
@@ -163,3 +163,5 @@ def test_tags():
         return te.compute((4,), lambda i: A[i] + 1)
 
     assert (B.op.tag, other().op.tag, te.compute((4,), lambda i: A[i]).op.tag) == ("conv", "dense", "")
+    with pytest.raises(SmeltError, match="SM1112"), te.tag_scope("conv"):
+        other()

@@ -31,7 +31,10 @@ def refused(code, program, *words):
         (lambda: te.compute((4,), lambda i: A[i - 1]), ["A[i - 1]", "begins at -1"]),
         (lambda: te.compute((4, 5), lambda i, j: B[j, i]), ["B[j, i]", "reaches 4", "dimension 0"]),
         (lambda: te.compute((n,), lambda i: S[i + 1]), ["S[i + 1]", "n"]),
-        (lambda: te.compute((te.var("m"),), lambda i: S[i]), ["nothing shows", "n"]),
+        (
+            lambda: te.create_prim_func([S, te.compute((te.var("m"),), lambda i: S[i])]),
+            ["nothing shows", "n"],
+        ),
         (lambda: te.compute((6,), lambda i: te.if_then_else(i < 5, A[i], 0.0)), ["reaches"]),
         (lambda: te.compute((6,), lambda i: te.if_then_else(te.any(i < 4, i > 7), A[i], 0.0)), ["A[i]"]),
         (lambda: te.compute((6,), lambda i: te.select(i < 4, A[i], 0.0)), ["A[i]"]),

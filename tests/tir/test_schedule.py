@@ -65,6 +65,18 @@ def replays(sch: Schedule, func: PrimFunc) -> None:
         assert str(again.trace) == str(sch.trace)
 
 
+def test_index_maps_go_into_json_and_back() -> None:
+    func = chain()
+    sch = Schedule(func)
+    sch.transform_layout("B", ("write", 0), lambda i, j: (j // 2, i, j % 2))
+    sch.transform_block_layout("C", lambda i, j: (i * 10 + j,))
+    replays(sch, func)
+    (steps, decided), broken = sch.trace.as_json(), "lambda i, j: (print(i), j)"
+    steps[0][2]["index_map"] = {"$map": broken}
+    with pytest.raises(ScheduleError, match="SM1009"):
+        Trace.apply_json_to_schedule([steps, decided], Schedule(func))
+
+
 def test_a_product_by_hand() -> None:
     func = product(24, 32, 20)
     sch = Schedule(func)

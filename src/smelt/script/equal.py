@@ -1,4 +1,4 @@
-"""Whether two programs are the same but for the names of loops, axes, buffers and values."""
+"""Whether two programs are the same but for the names of loops, blocks, axes, buffers and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.symbolic.affine import replaced
 def structural_equal(one: Any, other: Any) -> bool:
     """Whether two functions, or two modules with functions of the same names, are the same program.
 
-    Names of loops, axes, buffers and values do not count, nor do those of functions by themselves.
+    Names of loops, blocks, axes, buffers and values do not count, nor those of functions by themselves.
     """
     return _first_difference(one, other) is None
 
@@ -67,7 +67,7 @@ def _lines(thing: Any) -> Iterator[str]:
 
 
 def canonical(kernel: Kernel) -> Kernel:
-    """The kernel with names by position: loops and axes, sizes, buffers, values."""
+    """The kernel with names by position: loops, stages and their axes, sizes, buffers, values."""
     sizes = {size: loop_var(f"n{number}") for number, size in enumerate(kernel.sizes)}
     buffers = {param.name: f"p{number}" for number, param in enumerate(kernel.params)}
     stmts = walk(kernel.body)
@@ -88,14 +88,21 @@ def canonical(kernel: Kernel) -> Kernel:
     return replace(kernel, name="f", params=params, sizes=tuple(sizes.values()), body=body)
 
 
+def _key(note: tuple[str, Any]) -> str:
+    return note[0]
+
+
 def _relabelled(block: Block, counter: Iterator[int], buffers: Mapping[str, str]) -> Block:
     stmts: list[Stmt] = []
     for stmt in block.stmts:
         if isinstance(stmt, For):
-            stmt = replace(stmt, label=f"l{next(counter)}")
+            notes = tuple(sorted(stmt.notes, key=_key))
+            stmt = replace(stmt, label=f"l{next(counter)}", notes=notes)
         elif isinstance(stmt, Stage):
             axes = tuple(replace(axis, label=f"a{next(counter)}") for axis in stmt.axes)
-            stmt = replace(stmt, axes=axes)
+            stmt = replace(
+                stmt, name=f"s{next(counter)}", axes=axes, notes=tuple(sorted(stmt.notes, key=_key))
+            )
         elif isinstance(stmt, Let) and stmt.op == "load":
             stmt = replace(stmt, args=(buffers[stmt.args[0]], stmt.args[1]))
         elif isinstance(stmt, (Store, Alloc, Prefetch)):

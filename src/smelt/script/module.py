@@ -27,6 +27,10 @@ class PrimFunc:
     def name(self) -> str:
         return self.kernel.name
 
+    @property
+    def __name__(self) -> str:
+        return self.kernel.name
+
     def script_lines(self, name: str, dialect: str) -> list[str]:
         """The lines of its text, under a name, not indented."""
         return function_lines(self.kernel, self.attrs, self.private, dialect, name)

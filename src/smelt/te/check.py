@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from sympy import Expr, Integer, Mul, Symbol
 
+from smelt.errors import SmeltError
 from smelt.symbolic import FloorDiv, Mod, simplify
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 from smelt.symbolic.bounds import bounds, is_nonnegative
-from smelt.te.errors import refuse
+from smelt.te.errors import refusal, refuse
 from smelt.te.index import Idx, Unknown, as_index
 from smelt.te.reductions import Reduced
 from smelt.te.value import Choice, Elementwise, Found, Load, Value
@@ -25,8 +26,9 @@ Facts = tuple[Expr, ...]
 ONE = Integer(1)
 
 
-def computed(op: ComputeOp) -> tuple[Tensor, ...]:
-    """The tensors that an operation reads, in order, after its bodies are found to be in order.
+def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
+    """The tensors that an operation reads, in order, after its bodies are found to be in order; and what is
+    to be said where a function is made of it, if sizes decide whether an index is inside of its tensor.
 
     Raises:
         SmeltError: SM1101, SM1105.
@@ -38,7 +40,7 @@ def computed(op: ComputeOp) -> tuple[Tensor, ...]:
             checker.reduced(body)
         else:
             checker.value(body, ())
-    return tuple(checker.tensors.values())
+    return tuple(checker.tensors.values()), checker.open
 
 
 def one_reduction(name: str, bodies: Sequence[Value]) -> None:
@@ -54,6 +56,7 @@ class _Checker:
         self.name, self.extents = name, extents
         self.tensors: dict[int, Tensor] = {}
         self.seen: set[tuple[int, Facts]] = set()
+        self.open: SmeltError | None = None
 
     def reduced(self, body: Reduced) -> None:
         axes = body.of.axes
@@ -108,7 +111,7 @@ class _Checker:
             self.inside(load, dim, at, size, facts)
 
     def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts) -> None:
-        """Refuses an index that is not shown to be in ``[0, size)``."""
+        """Refuses an index that is not in ``[0, size)``; keeps a refusal where sizes decide that."""
         below = shown(at, self.extents, facts)
         above = shown(expand(size - 1 - at), self.extents, facts)
         if below and above:
@@ -125,7 +128,11 @@ class _Checker:
             what = f"index begins at {low}, {name} at 0" if known else f"nothing shows that {at} >= 0"
         where = f" (dimension {dim})" if len(load.index) > 1 else ""
         remedy = "te.if_then_else(condition, value, other) where only some indices are inside"
-        refuse("SM1101", f"{self.name}: {load}: {what}{where}", remedy=remedy)
+        found = refusal("SM1101", f"{self.name}: {load}: {what}{where}", remedy=remedy)
+        past = high is not None and not above and is_nonnegative(expand(high - size), {})
+        if known or past or not any(isinstance(s, Unknown) and s.is_size for s in symbols_in(size - at)):
+            raise found
+        self.open = self.open or found
 
 
 # -- what conditions say -------------------------------------------------------------------------------------

@@ -39,7 +39,8 @@ def create_prim_func(
     ['A', 'B']
 
     Raises:
-        SmeltError: SM1106, an argument is no tensor, or given twice; a placeholder is read and not given.
+        SmeltError: SM1106, an argument is no tensor, or given twice; a placeholder is read and not given;
+            SM1101, nothing shows that an index is inside of its tensor.
     """
     tensors = [ops] if isinstance(ops, Tensor) else list(ops)
     return _Maker(tensors).function(name)
@@ -86,6 +87,9 @@ class _Maker:
             refuse("SM1106", "a tensor is given twice")
         self.tensors = tensors
         self.order = in_order(tensors)
+        for op in self.order:
+            if isinstance(op, ComputeOp) and op.open is not None:
+                raise op.open
         self.names: dict[int, str] = {}
         self.pool = _Pool()
         self.symbols: dict[Symbol, Expr] = {}

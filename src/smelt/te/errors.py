@@ -28,7 +28,12 @@ def users_line() -> str | None:
 
 def refuse(code: str, what: str, *, why: str | None = None, remedy: str | None = None) -> NoReturn:
     """Raise a SmeltError at the user's line."""
-    raise SmeltError(code, what, where=users_line(), why=why, remedy=remedy)
+    raise refusal(code, what, why=why, remedy=remedy)
 
 
-__all__ = ["refuse", "users_line"]
+def refusal(code: str, what: str, *, why: str | None = None, remedy: str | None = None) -> SmeltError:
+    """A SmeltError at the user's line."""
+    return SmeltError(code, what, where=users_line(), why=why, remedy=remedy)
+
+
+__all__ = ["refusal", "refuse", "users_line"]

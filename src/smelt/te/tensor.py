@@ -49,7 +49,7 @@ class PlaceholderOp(Operation):
 
 
 class ComputeOp(Operation):
-    """Values for each index: one body for each output."""
+    """Values for each index: one body for each output. ``open``: why no function can be made of it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ComputeOp(Operation):
             dict(attrs),
         )
         self.reduce_axis = tuple(body[0].axes) if isinstance(body[0], Reduced) else ()
-        self.input_tensors = check.computed(self)
+        self.input_tensors, self.open = check.computed(self)
         sizes, index = tuple(each.extent for each in axis), index_kind(axis)
         self.outputs = tuple(
             Tensor(self, number, sizes, each.kind, index) for number, each in enumerate(body)

@@ -13,42 +13,11 @@ from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.scopes import reads, writes
-from smelt.records import dataclass
-from smelt.symbolic import loop_var
-from smelt.symbolic.text import python_text
 from smelt.tir.intrinsics import TensorIntrin
+from smelt.tir.maps import IndexMap
 
 Block = Any
 Loop = Any
-
-
-@dataclass(frozen=True, slots=True)
-class IndexMap:
-    """An index map as the trace keeps it: a function, and the text that it is written as."""
-
-    function: Callable[..., Any]
-    text: str
-
-    def __call__(self, *index: Any, **last: Any) -> Any:
-        return self.function(*index, **last)
-
-    def __repr__(self) -> str:
-        return self.text
-
-    @staticmethod
-    def of(function: Callable[..., Any], dimensions: int) -> Callable[..., Any]:
-        """The function with its text over ``i0, i1, …``; itself where it does not take so many indices.
-
-        >>> IndexMap.of(lambda i, j: (i // 16, j, i % 16), 2)
-        lambda i0, i1: (i0//16, i1, i0%16)
-        """
-        names = [f"i{dim}" for dim in range(dimensions)]
-        try:
-            made = layouts.mapped(function, [loop_var(name) for name in names])
-        except TypeError:
-            return function
-        text = ", ".join(map(python_text, made))
-        return IndexMap(function, f"lambda {', '.join(names)}: ({text}{',' if len(made) == 1 else ''})")
 
 
 class PlaceMoves:

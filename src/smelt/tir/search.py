@@ -110,6 +110,7 @@ def tune(
     tools, store = toolchain.find(), cache.open_cache()
     threads = torch.get_num_threads()
     said = [str(known[size]) for size in kernel.sizes]
+    said += [stage.name for stage in stages(kernel.body)]  # the trace speaks of them
     key = "schedule-" + key_of(structural_hash(func), tools.identity, str(threads), *said)
     operations = work(kernel, known).operations
     remembered = _remembered(store, key, func, operations)

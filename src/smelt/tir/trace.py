@@ -10,7 +10,11 @@ from typing import Any
 
 from smelt.nest.primitives.common import ScheduleError
 from smelt.records import dataclass, field
+from smelt.tir.maps import IndexMap
 from smelt.tir.references import BlockRV, ExprRV, LoopRV, Reference
+
+MAP, TUPLE = "$map", "$tuple"
+"""What an index map and a tuple stand after in JSON."""
 
 DecisionProvider = Callable[["Instruction", Sequence[Any], Mapping[str, Any], Any], Any]
 
@@ -249,6 +253,13 @@ def _named(value: Any, known: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_named(each, known) for each in value]
     if isinstance(value, dict):
+        if list(value) == [TUPLE]:
+            return tuple(_named(each, known) for each in value[TUPLE])
+        if list(value) == [MAP]:
+            try:
+                return IndexMap.read(value[MAP])
+            except ValueError as error:
+                raise ScheduleError("apply_json_to_schedule", str(error), code="SM1009") from error
         return {key: _named(each, known) for key, each in value.items()}
     return value
 
@@ -288,8 +299,11 @@ class _Names:
             return f"${self.text(value)}"
         if isinstance(value, str):
             return f"${value}" if value.startswith("$") else value
+        if isinstance(value, IndexMap):
+            return {MAP: value.text}
         if isinstance(value, (list, tuple)):
-            return [self.plain(each) for each in value]
+            made = [self.plain(each) for each in value]
+            return {TUPLE: made} if isinstance(value, tuple) else made
         if isinstance(value, dict):
             return {key: self.plain(each) for key, each in value.items()}
         return value

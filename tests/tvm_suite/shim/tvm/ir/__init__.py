@@ -1,0 +1,63 @@
+"""``tvm.ir``: modules, ranges, types, and whether two programs are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt import relax
+from smelt.script import GlobalVar, IRModule, PrimFunc
+from smelt.te import Range as _Range
+from tvm.ir.comparing import equal
+
+PrimType = relax.PrimStructInfo
+
+
+class DataType(str):
+    """A dtype: its name, which has a name."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> str:
+        return str(self)
+
+
+class Range(_Range):
+    """``Range(begin, end)``, or ``Range(extent)``."""
+
+    def __init__(self, begin: Any, end: Any = None) -> None:
+        super().__init__(*((0, begin) if end is None else (begin, end - begin)))
+
+    @staticmethod
+    def from_min_extent(min_value: Any, extent: Any) -> _Range:
+        return _Range(min_value, extent)
+
+
+def _from_expr(function: Any) -> IRModule:
+    """A module of one function, under its global symbol."""
+    name = getattr(function, "attrs", {}).get("global_symbol")
+    return IRModule({name or "main": function})
+
+
+IRModule.from_expr = staticmethod(_from_expr)
+
+
+def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
+    """Whether two programs are the same but for names; other things, whether they are equal."""
+    del map_free_vars
+    return equal(lhs, rhs)
+
+
+def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
+    """
+    Raises:
+        ValueError: they are not.
+    """
+    if not structural_equal(lhs, rhs, map_free_vars):
+        raise ValueError(f"StructuralEqual check failed:\n{lhs}\nand\n{rhs}")
+
+
+__all__ = [
+    *("GlobalVar", "IRModule", "PrimFunc", "PrimType", "Range", "assert_structural_equal"),
+    "structural_equal",
+]

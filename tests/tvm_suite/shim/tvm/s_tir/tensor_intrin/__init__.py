@@ -1,0 +1,1 @@
+"""``tvm.s_tir.tensor_intrin``: intrinsics of targets."""

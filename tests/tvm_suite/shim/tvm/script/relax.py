@@ -1,0 +1,15 @@
+"""``from tvm.script import relax as R``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smelt.script import relax as _words
+from tvm.script import program as function
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_words, name)
+
+
+__all__ = ["function"]
