@@ -82,7 +82,9 @@ def main(
     columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("programs", total=len(seeds), note="")
-        for job, results in run_isolated(jobs, check_batch, workers=workers, timeout=timeout, jobs_per_process=8):
+        for job, results in run_isolated(
+            jobs, check_batch, workers=workers, timeout=timeout, jobs_per_process=8
+        ):
             if isinstance(results, Lost):
                 results = [check(replace(job, seeds=(each,))) for each in job.seeds]
             count(results)

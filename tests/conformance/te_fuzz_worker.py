@@ -45,9 +45,9 @@ class TeJob:
 
 @dataclass(slots=True)
 class TeResult:
-    """What became of one program. ``outcome``: ``pass``, or what failed: ``program`` (te refuses it, or its
-    interpreter is wrong), ``step`` (an error without a code), ``verify``, ``interpreter`` (other numbers after
-    the trace), ``replay``, ``script``, ``build``, ``unscheduled`` and ``scheduled`` (numbers of compiled ones).
+    """What became of one program. ``outcome``: ``pass``, or what failed: ``program`` (its interpreter is
+    wrong), ``step`` (an error without a code), ``verify``, ``interpreter`` (other numbers after the trace),
+    ``replay``, ``script``, ``build``, ``unscheduled`` and ``scheduled`` (numbers of compiled ones).
     """
 
     seed: int
@@ -138,7 +138,7 @@ class _Check:
         if not structural_equal(again, self.sch.mod):
             raise Fault("script", "the text of the scheduled program says another one")
 
-    # -- steps -------------------------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------------------
 
     def steps(self) -> None:
         draw = random.Random(self.result.seed)
@@ -146,7 +146,7 @@ class _Check:
             for line in self.job.lines:
                 self.step(line)
             return
-        for _ in range(draw.randint(1, self.job.steps)):
+        for _ in range(draw.randint(min(3, self.job.steps), self.job.steps)):
             line = next_line(self.sch, draw)
             if line is not None:
                 self.step(line)
@@ -196,7 +196,7 @@ class _Check:
             if str(again.trace) != str(trace):
                 raise Fault("replay", f"{name}: another trace\n{text}\n{again.trace}")
 
-    # -- numbers -----------------------------------------------------------------------------------------------
+    # -- numbers ---------------------------------------------------------------------------------------------
 
     def interpreted(self, kernel: Kernel) -> Callable[..., None]:
         def run(buffers: list[torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
@@ -205,7 +205,9 @@ class _Check:
 
         return run
 
-    def agree(self, outcome: str, run: Callable[..., None], known: Mapping[Symbol, int] | None = None) -> None:
+    def agree(
+        self, outcome: str, run: Callable[..., None], known: Mapping[Symbol, int] | None = None
+    ) -> None:
         """Compare what ``run`` fills its buffers with: at all sizes, or at those that are ``known``."""
         for sizes, inputs, eager, exact in self.expected:
             numbers = {symbol: sizes[symbol.name] for symbol in self.func.kernel.sizes}
@@ -238,7 +240,7 @@ class _Check:
             except Disagreement as error:
                 raise Fault(outcome, f"at {dict(sizes)}: {error}") from None
 
-    # -- compiled ----------------------------------------------------------------------------------------------
+    # -- compiled --------------------------------------------------------------------------------------------
 
     def wanted(self) -> list[tuple[Any, dict[Symbol, int]]]:
         """What to compile: both functions, for each kind of sizes."""
@@ -287,7 +289,9 @@ def _once(make: Callable[[], Any]) -> Callable[[], Any]:
 def _described(error: BaseException) -> str:
     """The error, and where in smelt it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    at = " < ".join(f"{f.filename.rpartition('/smelt/')[2]}:{f.lineno} {f.name}" for f in reversed(frames[-4:]))
+    at = " < ".join(
+        f"{f.filename.rpartition('/smelt/')[2]}:{f.lineno} {f.name}" for f in reversed(frames[-4:])
+    )
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]} ({at})"
 
 

@@ -1,8 +1,8 @@
 """Random te programs, each with the same program in torch's words: what its results must be.
 
-A program is made of one to four computations. The elements of each are an expression over loads, indices and
-constants; a load's indices are axes, also turned, cut, repeated, strided, looked up or outside of the tensor
-behind a condition: broadcasts, transposes, reshapes, slices, windows, gathers and padding are all of this kind.
+A program is one to four computations. The elements of each are an expression over loads, indices and
+constants; a load's indices are axes, also turned, cut, repeated, strided, looked up or, behind a condition,
+outside of it: broadcasts, transposes, reshapes, slices, windows, gathers and padding are all of this kind.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class _Writer:
             run.known[id(each.tensor)] = each.numbers(run)  # type: ignore[misc]
         return [run.known[id(each.tensor)] for each in self.made]
 
-    # -- computations ------------------------------------------------------------------------------------------
+    # -- computations ----------------------------------------------------------------------------------------
 
     def elementwise(self) -> None:
         shape = self.fitting(self.shape(), MOST_ELEMENTS)
@@ -342,7 +342,8 @@ class _Writer:
         def position(run: Run) -> Numbers:
             sizes = [run.size(d) for d in shape]
             best = run.cast(torch.full(sizes, identity("max", dtype), dtype=dtype), dtype)
-            at = torch.full(sizes, torch.iinfo(torch.int32).max, dtype=torch.int64)
+            kind = te.dtypes.kind_of(reduced[0].dtype)
+            at = torch.full(sizes, torch.iinfo(kind).max, dtype=torch.int64)
             inner = math.prod(run.size(d) for d in extents[1:])
             for number, (term, _) in enumerate(terms(run)):
                 here = begins[0] + number // max(inner, 1)
@@ -363,7 +364,7 @@ class _Writer:
             m, n, k = (d if not isinstance(d, int) else max(d // 2, 1) for d in (m, n, k))
             if not isinstance(m, int) and not isinstance(n, int) and not isinstance(k, int):
                 k = 2
-        dtype = self.draw.choice(self.dtypes[:1] + ["float32", "int32"])
+        dtype = self.draw.choice((*self.dtypes[:1], "float32", "int32"))
         a, b = self.given((m, k), dtype), self.given((k, n), dtype)
         kk = te.reduce_axis((0, k), "k")
         made = te.compute(
@@ -415,7 +416,11 @@ class _Writer:
         self.add(made, (rows, length), [numbers])
 
     def padded(self) -> None:
-        source = self.draw.choice(self.made) if self.made and self.draw.random() < 0.6 else self.given(self.shape(2))
+        source = (
+            self.draw.choice(self.made)
+            if self.made and self.draw.random() < 0.6
+            else self.given(self.shape(2))
+        )
         if source.below is not None:
             return
         before, after = self.draw.randint(0, 2), self.draw.randint(0, 2)
@@ -425,7 +430,9 @@ class _Writer:
         def body(*index: Any) -> Any:
             at = index[-1]
             inside = te.all(at >= before, at < last + before)
-            return te.if_then_else(inside, source.tensor(*index[:-1], at - before), te.const(1, source.tensor.dtype))
+            return te.if_then_else(
+                inside, source.tensor(*index[:-1], at - before), te.const(1, source.tensor.dtype)
+            )
 
         made = te.compute((*rest, wide), body, name=self.name())
 
@@ -441,7 +448,7 @@ class _Writer:
         else:
             self.add(made, shape, [numbers])
 
-    # -- expressions -------------------------------------------------------------------------------------------
+    # -- expressions -----------------------------------------------------------------------------------------
 
     def expression(self, axes: Sequence[Axis], depth: int) -> Both:
         if depth == 0:
@@ -471,7 +478,8 @@ class _Writer:
             ours, theirs = WHOLE[draw.choice(sorted(WHOLE))]
             return Both(ours(a.value, b.value), _both(theirs, a, b), True)
         ours, theirs = BINARY[draw.choice(sorted(BINARY))]
-        return self.between(Both(ours(a.value, b.value), _both(theirs, a, b), exact), 8)
+        value = ours(a.value, b.value)
+        return a if isinstance(value, int) else self.between(Both(value, _both(theirs, a, b), exact), 8)
 
     def between(self, value: Both, most: int) -> Both:
         """A floating value that is not far from 0."""
@@ -561,14 +569,14 @@ class _Writer:
 
     def load(self, axes: Sequence[Axis]) -> Both:
         draw = self.draw
-        known = [each for each in (*self.made, *self.inputs) if each.below is None]
-        if not known or draw.random() < 0.35:
+        known = [each for each in (*self.made, *self.inputs) if _is_plain(each)]
+        if not known or draw.random() < (0.15 if self.made else 0.4):
             shape = tuple(axis.extent for axis in axes if draw.random() < 0.8)
             shape = tuple(d if isinstance(d, int) or draw.random() < 0.97 else 4 for d in shape)
             source = self.given(shape or (draw.choice((1, 3)),))
         else:
-            source = draw.choice(known)
-        rank = len(axes)
+            latest = [each for each in self.made if _is_plain(each)]
+            source = latest[-1] if latest and draw.random() < 0.5 else draw.choice(known)
         ours, theirs, conditions = [], [], []
         for dim in source.shape:
             at, numbers, condition = self.place(dim, axes)
@@ -667,6 +675,11 @@ def _pair() -> Any:
         lambda t, u: (te.const(0, t), te.min_value(u) if u not in FLOATS else te.const(-math.inf, u)),
         "pair",
     )
+
+
+def _is_plain(made: Made) -> bool:
+    """Whether a tensor may be read at any index: it holds no indices, and its sizes have names."""
+    return made.below is None and not any(isinstance(dim, _Sum) for dim in made.shape)
 
 
 def _same(one: Any, other: Any) -> bool:

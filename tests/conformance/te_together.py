@@ -42,7 +42,10 @@ def compile_together(wanted: Sequence[Wanted]) -> list[pipeline.Compiled | Excep
         runs += scheduled.runs
         found.append((scheduled, graph.constants))
     if not runs:
-        return [each if isinstance(each, Exception) else executor.build(each[0].plan, None, each[1]) for each in found]
+        return [
+            each if isinstance(each, Exception) else executor.build(each[0].plan, None, each[1])
+            for each in found
+        ]
     unit = print_unit(runs, library.compilers())
     key = cache.key_of("te_fuzz", unit.text, tools.identity)
     store = cache.open_cache()

@@ -20,10 +20,13 @@ from smelt.nest.scopes import members, reads, writes
 from smelt.nest.tree import stages
 from smelt.tir import Schedule
 
+LOOKUPS = ("block", "child_blocks", "consumers", "loops", "output_blocks", "producers", "sblock", "sref")
 NO_STEPS = frozenset(
-    """copy fork_seed func func_working_on get get_block get_child_blocks get_consumers get_loops
-    get_output_blocks get_producers get_sblock get_sref mod remove_rv seed show state trace work_on
-    enter_postproc""".split()
+    (
+        *(f"get_{each}" for each in LOOKUPS),
+        *("copy", "enter_postproc", "fork_seed", "func", "func_working_on", "get", "mod", "remove_rv"),
+        *("seed", "show", "state", "trace", "work_on"),
+    )
 )
 """What a schedule has that changes no program."""
 
@@ -118,7 +121,9 @@ def _layout(count: int, drawer: Drawer, map_of_axes: bool = False) -> str:
     names = [f"i{n}" for n in range(count)]
     made = list(names)
     draw.shuffle(made)
-    kind = draw.choice(("order", "split", "split", "reverse") if not map_of_axes else ("order", "order", "drop"))
+    kind = draw.choice(
+        ("order", "split", "split", "reverse") if not map_of_axes else ("order", "order", "drop")
+    )
     if kind == "split" and made:
         at, by = draw.randrange(count), draw.choice((2, 4))
         name = made[at]
@@ -230,6 +235,26 @@ def _moved(drawer: Drawer, stage: Stage) -> str | None:
     return None if loop is None else f"{stage.name!r}, {loop}{options}"
 
 
+def _inlined(drawer: Drawer, stage: Stage) -> str:
+    """A block that others read, and that is no reduction."""
+    found = [each for each in stages(drawer.sch.func.kernel.body) if each.init is None]
+    read = [each for each in found if drawer.sch.get_consumers(each.name)]
+    return repr(drawer.draw.choice(read).name if read else stage.name)
+
+
+def _inlined_back(drawer: Drawer, stage: Stage) -> str:
+    """A block that reads what another one computes."""
+    found = [each for each in stages(drawer.sch.func.kernel.body) if each.init is None]
+    read = [each for each in found if drawer.sch.get_producers(each.name)]
+    return repr(drawer.draw.choice(read).name if read else stage.name)
+
+
+def _moved_in(drawer: Drawer, stage: Stage) -> str | None:
+    """`compute_at` of a block that others read."""
+    found = [each for each in stages(drawer.sch.func.kernel.body) if drawer.sch.get_consumers(each.name)]
+    return _moved(drawer, drawer.draw.choice(found) if found else stage)
+
+
 def _laid_out(drawer: Drawer, stage: Stage) -> str | None:
     params = {param.name for param in drawer.sch.func.kernel.params}
     names = [name for name in (*writes(stage), *reads(stage)) if name not in params]
@@ -263,7 +288,9 @@ TOGETHER: dict[str, Callable[[Drawer, Stage], str | None]] = {
     "merge": _siblings,
     "decompose_reduction": _begun,
     "rfactor": _factored,
-    "compute_at": _moved,
+    "compute_at": _moved_in,
+    "compute_inline": _inlined,
+    "reverse_compute_inline": _inlined_back,
     "reverse_compute_at": _moved,
     "transform_layout": lambda d, s: _laid_out(d, s) or "'nowhere', ('write', 0), lambda i: i",
     "transform_block_layout": _axes_map,

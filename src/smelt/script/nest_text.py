@@ -128,12 +128,15 @@ class _Printer:
                 )
             else:
                 params.append(f"{param.name}: T.Buffer({self.buffer(param, scope)})")
+        for place, size in sorted(self.kernel.scalars, key=lambda each: each[0]):
+            params.insert(place, f"{scope.names[size]}: T.int64")
+        given = {size for _, size in self.kernel.scalars}
         lines = ["@T.prim_func(private=True)" if private else "@T.prim_func"]
         lines.append(f"def {name}({', '.join(params)}):")
         body: list[str] = []
         if attrs:
             body.append(f"T.func_attr({attrs_text(attrs)})")
-        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes]
+        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes if size not in given]
         body += matched
         body.append(f'# with T.{self.dialect.block}("root"):')
         body += self.block(self.kernel.body, scope) or ["T.evaluate(0)"]
@@ -235,10 +238,14 @@ class _Printer:
 
     def stage(self, stage: Stage, scope: _Scope) -> list[str]:
         inner = _Scope(scope)
-        self.uses, outer = _uses(Block((stage,))), self.uses  # copies of a stage have values of the same names
+        outer = self.uses, self.bound
         lines = self.axes(stage.axes, scope, inner)
         lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
-        init = None if stage.init is None else self.body(stage.init, _Scope(inner))
+        init = None
+        if stage.init is not None:
+            self.uses, self.bound = _uses(stage.init), bound(stage.init)
+            init = self.body(stage.init, _Scope(inner))
+        self.uses, self.bound = _uses(stage.body), bound(stage.body)  # other stages may use the same names
         body = self.block(stage.body, inner)
         lines += self.regions(stage, inner, body)
         if stage.notes:
@@ -246,7 +253,7 @@ class _Printer:
         if init is not None:
             lines += ["with T.init():", *init]
         lines += body
-        self.uses = outer
+        self.uses, self.bound = outer
         return [f'with T.{self.dialect.block}("{stage.name}"):', *_indented(lines)]
 
     def axes(self, axes: Sequence[Axis], scope: _Scope, inner: _Scope) -> list[str]:

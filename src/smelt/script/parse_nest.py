@@ -100,7 +100,8 @@ class _Parser:
         order = [self.handles.get(arg.arg, arg.arg) for arg in self.function.args.args]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        kernel = Kernel(self.function.name, params, tuple(self.sizes), body)
+        scalars = tuple((order.index(each.name), each) for each in self.sizes if each.name in order)
+        kernel = Kernel(self.function.name, params, tuple(self.sizes), body, scalars=scalars)
         return PrimFunc(kernel, self.attrs, is_private(self.function))
 
     # -- the head ----------------------------------------------------------------------------------------
@@ -402,7 +403,8 @@ class _Parser:
             condition = self._known_truth(node.args[0])
             if condition is None:
                 raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            self.stage.where += [each for each in sympy.And.make_args(condition) if each != sympy.true]
+            parts = sympy.ordered(sympy.And.make_args(condition))
+            self.stage.where += [each for each in parts if each != sympy.true]
         elif word in ("block_attr", "sblock_attr"):
             notes = literal(node.args[0], self.source)
             if self.stage is None:

@@ -160,7 +160,7 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
 
 
 def _examples(kernel: Kernel, known: Mapping[Symbol, int]) -> tuple[list[Any], dict[Symbol, Any]]:
-    """A FakeTensor for each parameter; a size that is not known is one symbol wherever it stands. And these."""
+    """A FakeTensor for each parameter; a size that is not known is one symbol wherever it is. And these."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]

@@ -1,8 +1,8 @@
 """A person's function of loops as an operator of PyTorch's: by itself, and inside what smelt compiles.
 
 The operator is functional: buffers that the function only fills are its results, all others its arguments;
-one that it reads and writes is both. Numbers that no argument's shape tells are arguments as well, the last. An unscheduled function becomes loop functions among those around it; a
-scheduled one runs as it is written.
+one that it reads and writes is both. Numbers that no argument's shape tells are arguments as well, the last.
+An unscheduled function becomes loop functions among those around it; a scheduled one runs as it is written.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
+from smelt.nest.finish import begin_apart
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Block, For, Kernel, Let, Param, Store
+from smelt.nest.ir import Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
-from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_variables
+from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_blocks, with_variables
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
 from smelt.symbolic.affine import replaced
@@ -60,7 +61,9 @@ def signature(kernel: Kernel) -> Signature:
         if param.written:
             (made if fills(kernel, param) else both).append(position)
     given = tuple(place for place, param in enumerate(kernel.params) if not param.written or place in both)
-    told = {found.symbol for found in solve_sizes([(str(place), kernel.params[place].shape) for place in given])}
+    told = {
+        found.symbol for found in solve_sizes([(str(place), kernel.params[place].shape) for place in given])
+    }
     sizes = tuple(size for size in kernel.sizes if size not in told)
     return Signature(given, tuple(sorted([*made, *both])), tuple(both), sizes)
 
@@ -342,7 +345,8 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     )
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
-    plain = without_both(fitted, sign)
+    begun = with_sizes(begin_apart(kernel, 1), sizes)  # before a size of 0 takes its loops' conditions away
+    plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
     wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
     found_tensors = ctx.native(plain, [given[p] for p in sign.arguments], wanted, run)
@@ -376,7 +380,7 @@ def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
 
     params = tuple(replace(p, shape=fitted(p.shape), strides=fitted(p.strides)) for p in kernel.params)
     body = map_exprs(with_variables(kernel.body, mapping), sized)
-    return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)))
+    return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)), scalars=())
 
 
 def without_both(kernel: Kernel, sign: Signature) -> Kernel:
@@ -394,6 +398,19 @@ def without_both(kernel: Kernel, sign: Signature) -> Kernel:
             given.append(param)
     made = [params[place] for place in sign.results]
     return replace(kernel, params=(*given, *made), body=Block((*copies, *kernel.body.stmts)))
+
+
+def without_notes(kernel: Kernel) -> Kernel:
+    """The kernel without what people wrote beside loops and stages, which changes nothing."""
+
+    def plain(block: Block) -> Block:
+        stmts = (
+            replace(stmt, notes=()) if isinstance(stmt, (For, Stage)) and stmt.notes else stmt
+            for stmt in block.stmts
+        )
+        return Block(tuple(with_blocks(stmt, plain) for stmt in stmts))
+
+    return replace(kernel, body=plain(kernel.body))
 
 
 def _copy(source: Param, target: Param) -> For:

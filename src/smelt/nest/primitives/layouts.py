@@ -28,7 +28,7 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives.copies import Values
 from smelt.nest.primitives.inline import inverted
-from smelt.nest.primitives.places import shapes_of
+from smelt.nest.primitives.places import conjunction, in_buffer, shapes_of
 from smelt.nest.primitives.refusals import Refused, named, stage_of, stage_place
 from smelt.nest.regions import Facts, interval
 from smelt.nest.scopes import Place, members, scope_body, stage_names, unique_name, writes
@@ -401,7 +401,11 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     near = (name, tuple(axis.var - axis.begin for axis in axes))
     value, dtype = values(), dtype_of(kernel, buffer)
     load, store = (near, far) if stored else (far, near)
-    copy: Stmt = Stage(name, tuple(axes), Block((Let(value, dtype, "load", load), Store(*store, value))))
+    at = {axis.var: new.value for axis, new in zip(used, axes)}
+    facts = Facts({loop.var: loop.end for loop in nest_loops})
+    where = in_buffer([replaced(expr, at) for expr in index], shapes_of(kernel)[buffer], facts)
+    body = Block((Let(value, dtype, "load", load), Store(*store, value)))
+    copy: Stmt = Stage(name, tuple(axes), body, where=conjunction(where))
     for loop in reversed(nest_loops):
         copy = replace(loop, body=Block((copy,)))
     own_index = tuple(axis.var - axis.begin for axis in used)

@@ -14,7 +14,6 @@ from smelt.nest.dependence import apart, commutes, not_placed
 from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Stage, Stmt
 from smelt.nest.primitives.common import (
     ONE,
-    ONE,
     ZERO,
     ScheduleError,
     inner_loop,
@@ -160,7 +159,9 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
     label = "_".join(map(named, chain)) + "_fused"
     made = Fresh(names_of(kernel))(label)
     turns = [trip_count(loop) for loop in chain]
-    sizes = [ONE if count == 0 else count for count in turns]  # nothing runs then, and nothing is divided by 0
+    sizes = [
+        ONE if count == 0 else count for count in turns
+    ]  # nothing runs then, and nothing is divided by 0
     values: dict[Symbol, Expr] = {}
     for number, loop in enumerate(chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])

@@ -14,7 +14,7 @@ from smelt.nest.primitives.caches import check_memory, chosen, insert_at, meetin
 from smelt.nest.primitives.copies import Values
 from smelt.nest.primitives.inline import inverted
 from smelt.nest.primitives.layouts import IndexMap, dtype_of, indices_of, mapped
-from smelt.nest.primitives.places import comparison, conjunction
+from smelt.nest.primitives.places import comparison, conjunction, in_buffer, shapes_of
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.regions import Facts, extent, interval, relaxed
 from smelt.nest.scopes import (
@@ -190,6 +190,9 @@ def _copy(
         label = f"v{len(axes)}"
         axes.append(replace(axis, var=values.symbol(label), value=value, kind=AxisKind.SPATIAL, label=label))
     renamed: dict[Symbol, Expr] = {axis.var: new.var for axis, new in zip(used, axes)}
+    at = {axis.var: new.value for axis, new in zip(used, axes)}
+    own = facts.plus(loops)  # an element that the block touches under a condition alone may not be there
+    where += in_buffer([replaced(expr, at) for expr in index], shapes_of(kernel)[buffer], own)
     far = (buffer, tuple(replaced(expr, renamed) for expr in index))
     near = (name, tuple(replaced(expr, renamed) for expr in made))
     source, target = (near, far) if stored else (far, near)
