@@ -30,7 +30,7 @@ import zoo
 from contenders import CONTENDERS, OURS, USUAL, error_for_ours
 from kernels import KERNELS
 from smelt.cli.bench import duration
-from smelt.cli.caches import temporary_folder
+from smelt.cli.fresh_cache import temporary_folder
 from smelt.cli.measure import Timing, ratio
 from team import PACE, FailedError, Member, Turns, race
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from contenders import CONTENDERS
-from smelt.cli.caches import cache_variables
+from smelt.cli.fresh_cache import cache_variables
 from smelt.cli.measure import LEAST_ROUNDS, Timing
 
 HERE = Path(__file__).parent

@@ -178,10 +178,10 @@ def _told(contender: str, before: int) -> tuple[float | None, Answer | None]:
     """Seconds without Dynamo and AOTAutograd, and smelt's own report; None where there is no such thing."""
     if contender in OURS:
         import smelt
-        from smelt import report
+        from smelt.cli import report_tables
 
         reports = smelt.reports()[before:]
-        return sum(report.total_phases(reports).values()), report.summary(reports)
+        return sum(report_tables.total_phases(reports).values()), report_tables.summary(reports)
     if not contender.startswith("inductor"):
         return None, None
     from torch._dynamo.utils import compilation_time_metrics

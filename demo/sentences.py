@@ -24,7 +24,7 @@ import smelt
 from smelt.cli.bench import duration
 from smelt.cli.console import progress
 from smelt.cli.measure import race, ratio
-from smelt.report import overview
+from smelt.cli.report_tables import overview
 
 SENTENCES = (
     ("cooking", "Simmer the tomatoes with garlic and basil for twenty minutes."),

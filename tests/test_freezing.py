@@ -19,7 +19,7 @@ from torch.nn.utils import parametrizations
 
 import smelt
 from smelt.reporting import CompileReport
-from smelt.runtime import folded, watch
+from smelt.runtime import folded
 from tests.conformance.agreement import assert_agree, clones
 from tests.conformance.programs import generate
 
@@ -378,11 +378,8 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("asking", ["natively", "in Python"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_noticed(name: str, asking: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if asking == "in Python":
-        monkeypatch.setattr(watch, "_layout", lambda: None)
+def test_a_change_is_noticed(name: str) -> None:
     model, x = small()
     run = frozen(model)
     agrees(run, model, x)
@@ -429,9 +426,48 @@ def test_a_buffer_that_changes_at_every_call() -> None:
 
     model, x = Counting(), torch.randn(3, 4)
     run = frozen(model)
-    for _ in range(4):
-        model.step.mul_(0.5)
+    for turn in range(folded.MOST_CHANGES + 6):
+        model.step.mul_(0.9)
         agrees(run, model, x)
+        assert len(smelt.reports()) == 1 + (turn > folded.MOST_CHANGES)
+    assert [each.folded for each in smelt.reports()][1] < smelt.reports()[0].folded
+    assert not any("f32[4]*" in line for line in smelt.reports()[1].text("plan").splitlines())
+
+
+class Recurrent(nn.Module):
+    """A module that replaces its state, which is registered nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.recurrent, self.state = nn.Linear(16, 16), nn.Linear(16, 16), torch.zeros(1, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = torch.tanh(self.layer(x) + self.recurrent(self.state))
+        return self.state * 2
+
+
+def test_state_that_the_model_replaces_is_no_constant() -> None:
+    model, twin = Recurrent(), Recurrent()
+    twin.load_state_dict(model.state_dict())
+    run = frozen(model, dynamic=False)
+    for _ in range(folded.MOST_CHANGES + 4):
+        x = torch.randn(1, 16)
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), twin(x))
+    products = [each.what for each in smelt.reports()[-1].choices]
+    assert products and len(smelt.reports()) == 2
+    assert not any("f32[1, 16]*" in each for each in products)  # a star is what is the same at every call
+
+
+def test_a_change_now_and_then_compiles_nothing() -> None:
+    model, x = small()
+    run = frozen(model)
+    for _ in range(folded.MOST_CHANGES + 3):
+        with torch.no_grad():
+            model[0].weight.mul_(1.01)
+        agrees(run, model, x)
+        agrees(run, model, x)
+    assert len(smelt.reports()) == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -33,7 +33,7 @@ import smelt
 from smelt.capture import Program, capture_function
 from smelt.capture.aot import program_from_aot
 from smelt.contract import clustered, contracted, graph, unsupported
-from smelt.contract.higher_order import CONTROL, DEFINED, higher_order_name
+from smelt.contract.higher_order import BODIES, DEFINED, higher_order_name
 
 hops = torch.ops.higher_order
 PAGE = Path(__file__).parent.parent / "docs" / "higher-order.md"
@@ -198,7 +198,7 @@ def happened(name: str, seen: Seen) -> str:
     """What became of an operator, in the words of the table."""
     names = {name, f"{name}_stack_output"}
     if names & seen.kept:
-        return "compiled bodies" if name in CONTROL else "kernel" if name == "flex_attention" else "call"
+        return "compiled bodies" if name in BODIES else "kernel" if name == "flex_attention" else "call"
     if not names & seen.captured:
         return "inlined by PyTorch"
     if name == "with_effects":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -11,7 +11,7 @@ import torch
 from smelt import logs
 from smelt.backend import compile_alone, config_from
 from smelt.backend import smelt as backend
-from smelt.capture import from_torchscript, is_torchscript, past_dynamo
+from smelt.capture import from_torchscript, is_torchscript
 from smelt.capture.torchscript import FromTorchScript
 from smelt.captured import compile_captured
 from smelt.exported import compile_exported
@@ -19,6 +19,8 @@ from smelt.reporting import LOG, CompileReport
 from smelt.runtime.recycle import RECYCLER
 
 T = TypeVar("T", bound=Callable[..., Any])
+GuardFilter = Callable[[Sequence[Any]], Sequence[bool]]
+"""Of Dynamo's guards on a graph, which to ask before each call; `torch.compiler` has some."""
 
 _NO_GRAPH = """smelt: SM0125: torch.compile has looked at %d functions and handed over no graph
   why: they compute nothing, or Dynamo does not trace them: no function of torch's own that is called from
@@ -35,6 +37,7 @@ def compile(
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
     capture: str = ...,
+    guard_filter_fn: GuardFilter | None = ...,
     **options: object,
 ) -> T: ...
 @overload
@@ -45,6 +48,7 @@ def compile(
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
     capture: str = ...,
+    guard_filter_fn: GuardFilter | None = ...,
     **options: object,
 ) -> Callable[[T], T]: ...
 def compile(
@@ -54,12 +58,10 @@ def compile(
     dynamic: bool | None = None,
     fullgraph: bool = False,
     capture: str = "dynamo",
+    guard_filter_fn: GuardFilter | None = None,
     **options: object,
 ) -> Any:
     """``torch.compile`` with smelt: ``smelt.compile(model)``, or above a function as ``@smelt.compile``.
-
-    What it returns calls what Dynamo has compiled by itself where Dynamo's guards hold, which takes half of
-    the time that Dynamo's own way to there takes.
 
     ``dynamic``: True makes every size a symbol, False none, None those that changed. ``fullgraph``: a graph
     break is an error. An ``ExportedProgram`` is compiled at once, for the sizes it was exported for, and
@@ -69,6 +71,8 @@ def compile(
     ``while_loop``.
     ``capture``: another way than Dynamo to get the graph (`smelt.captured`): ``export``, ``symbolic``,
     ``trace``, ``script`` or ``make_fx``, which hold for what they have seen, and fix what they do not see.
+    ``guard_filter_fn``: ``torch.compile``'s option, such as ``torch.compiler.skip_guard_on_globals_unsafe``:
+    a call is faster, and what is not asked any more must not change (docs/capture.md).
     ``options``: fields of `smelt.config.Config`; they are checked here, not at the first
     call.
 
@@ -81,7 +85,7 @@ def compile(
     Traceback (most recent call last):
     smelt.errors.SmeltError: SM0102: option 'fusion' takes bool, not 1
     """
-    again: Any = compile
+    again: Any = partial(compile, mode=mode, dynamic=dynamic, guard_filter_fn=guard_filter_fn)
     if isinstance(model, torch.export.ExportedProgram):
         config = config_from(mode, {"freezing": True, **options})
         return compile_exported(model, config, compile_alone)
@@ -92,25 +96,24 @@ def compile(
     if scripted:
 
         def compile_piece(piece: Any) -> Any:
-            return again(piece, mode=mode, dynamic=dynamic, fullgraph=False, **options)
+            return again(piece, fullgraph=False, **options)
 
         model = from_torchscript(model, structured=fullgraph, compile_piece=compile_piece)
         _report_left(model)
         if _is_in_pieces(model):
             return model
     if model is None:
-        return lambda decorated: compile(
-            decorated, mode=mode, dynamic=dynamic, fullgraph=fullgraph, capture=capture, **options
-        )
+        return lambda decorated: again(decorated, fullgraph=fullgraph, capture=capture, **options)
     if capture != "dynamo":
-        then = partial(again, mode=mode, dynamic=dynamic, fullgraph=fullgraph, **options)
+        then = partial(again, fullgraph=fullgraph, **options)
         return compile_captured(model, capture, dynamic, then)
     together: dict[str, Any] = {"mode": mode, **options}
+    if guard_filter_fn is not None:
+        together["guard_filter_fn"] = guard_filter_fn
     # By its name, where it is installed: of unknown backends torch 2.14 keeps weak references to parameters,
     # and `torch.utils.swap_tensors` refuses these.
     known: Any = "smelt" if "smelt" in torch.compiler.list_backends() else backend
-    compiled = torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
-    return past_dynamo(compiled, torch._TorchCompileWrapper(known, None, together, dynamic))
+    return torch.compile(model, backend=known, dynamic=dynamic, fullgraph=fullgraph, options=together)
 
 
 def _is_in_pieces(model: Any) -> bool:
@@ -145,6 +148,6 @@ def reset() -> None:
 
     Memory that is kept for later outputs is given back.
     """
-    torch._dynamo.reset()
+    torch.compiler.reset()
     RECYCLER.clear()
     LOG.clear()

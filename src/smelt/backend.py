@@ -15,12 +15,9 @@ from smelt.capture import (
     Compiled,
     CompileProgram,
     Program,
-    ask_modules_at_once,
     by_pytorch,
     capture_aot,
     floats_settled,
-    mark_whole,
-    state_is_no_constant,
 )
 from smelt.capture.bugs import (
     Blamed,
@@ -100,7 +97,6 @@ def compile_graph(
     if reason is not None:
         _record_eager(Program(graph_module, "inference", (), (), name), reason)
         return graph_module.forward
-    state_is_no_constant(graph_module)
     try:
         with (
             floats_settled(graph_module, example_inputs) as inputs,
@@ -108,7 +104,7 @@ def compile_graph(
         ):
             table = denied.table(decompositions())
             compile_or_leave = guarded(compile_program, config, _leave)
-            call = capture_aot(graph_module, inputs, compile_or_leave, table, name)
+            return capture_aot(graph_module, inputs, compile_or_leave, table, name)
     except _RunEagerly as left:
         # The whole of Dynamo's graph, not AOTAutograd's: eager PyTorch as the user knows it.
         _record_eager(left.program, left.reason)
@@ -121,12 +117,6 @@ def compile_graph(
         found = bug_of_graph(error, graph_module, example_inputs, config)
         _record_eager(Program(graph_module, "inference", (), (), name), str(found))
         return graph_module.forward
-    try:
-        call = ask_modules_at_once(graph_module, call)
-    except Exception as error:  # Dynamo asks one by one then
-        _say_once(str(bug_of_graph(error, graph_module, example_inputs, config)), "its guards are PyTorch's")
-    mark_whole(graph_module, call)
-    return call
 
 
 class _RunEagerly(Exception):  # noqa: N818  (no error: the way out of AOTAutograd, to where Dynamo's graph is)
@@ -217,9 +207,5 @@ def _record_eager(program: Program, reason: str) -> None:
     if "fx" not in report.stages():
         report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
     text = reason if reason.startswith("SM") else f"SM0602: smelt cannot compile this graph: {reason}"
-    _say_once(text, "PyTorch runs it instead")
-
-
-def _say_once(text: str, instead: str) -> None:
     if LOG.first_time(text.splitlines()[0]):
-        logs.logger.warning("smelt: %s\n  %s (said once; see smelt.reports())", text, instead)
+        logs.logger.warning("smelt: %s\n  PyTorch runs it instead (said once; see smelt.reports())", text)

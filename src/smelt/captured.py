@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from smelt.capture.export import export_function
+from smelt.capture.torch_export import export_function
 from smelt.errors import SmeltError, describe
 
 Compile = Callable[[Any], Any]

@@ -285,7 +285,8 @@ class _Rest:
                 job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
         with report.phase("executor"):
             report.keep_text("plan", lambda: executor.render(plan))
-            built = executor.build(plan, job, constants, _clocks(plan, job, report))
+            thaw = partial(_thawed, program, self.config, self.otherwise)
+            built = executor.build(plan, job, constants, _clocks(plan, job, report), thaw)
             checked = _checked(built, plan, program, self.config, self.otherwise)
         return checked if job is None else _once_there(checked, job, plan, self.otherwise)
 
@@ -343,11 +344,27 @@ def _checked(
 
     def compile_otherwise() -> Compiled:
         logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
-        again = None if otherwise is None else lambda _, error: otherwise(error)
-        without = replace(config, winograd=False)
-        return _or(otherwise, partial(compile_program, program, without, instead=again))
+        return _again(program, replace(config, winograd=False), otherwise)
 
     return or_otherwise(compiled, compile_otherwise)
+
+
+def _thawed(
+    program: Program, config: Config, otherwise: Otherwise | None, changing: frozenset[int]
+) -> Compiled:
+    """The program for which the inputs at these positions are no constants: they change from call to call."""
+    names = ", ".join(program.inputs[position].name for position in sorted(changing))
+    logs.logger.info("smelt: %s: %s change at every call; compiled anew", program.name, names)
+    inputs = tuple(
+        replace(each, static=each.static and position not in changing)
+        for position, each in enumerate(program.inputs)
+    )
+    return _again(replace(program, inputs=inputs), config, otherwise)
+
+
+def _again(program: Program, config: Config, otherwise: Otherwise | None) -> Compiled:
+    again = None if otherwise is None else lambda _, error: otherwise(error)
+    return _or(otherwise, partial(compile_program, program, config, instead=again))
 
 
 def lowered(program: Program, config: Config, target: Target) -> Graph:
@@ -433,7 +450,8 @@ def _from_cache(
             constants = {
                 name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
             }
-            built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report))
+            thaw = partial(_thawed, program, config, otherwise)
+            built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report), thaw)
             _fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
     except Exception:  # whatever is wrong with what was stored: it is compiled again
         store.remove(key)

@@ -11,7 +11,6 @@ import torch
 import smelt
 from smelt.capture import Compiled, Program, capture_aot
 from smelt.contract import decompositions
-from smelt.runtime import probe
 
 
 class Captured:
@@ -46,15 +45,14 @@ class Captured:
 @pytest.fixture
 def captured() -> Iterator[Captured]:
     torch.set_num_threads(1)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield Captured()
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.fixture
-def watching() -> Iterator[None]:
-    """Nothing compiled before, and everything that is watched is watched from the first call on."""
-    probe.native_library()  # ready
+def fresh() -> Iterator[None]:
+    """Nothing compiled before."""
     smelt.reset()
     torch.manual_seed(0)
     yield

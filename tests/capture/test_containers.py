@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import smelt
 
-pytestmark = pytest.mark.usefixtures("watching")
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 class Block(nn.Module):

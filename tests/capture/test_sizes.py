@@ -11,7 +11,7 @@ import torch._dynamo.config
 from torch import Tensor
 
 import smelt
-from smelt.report import size_lines, summary
+from smelt.cli.report_tables import size_lines, summary
 from smelt.reporting import CompileReport
 
 

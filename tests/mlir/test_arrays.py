@@ -18,9 +18,9 @@ from smelt.loops.elementwise import apply
 from smelt.loops.interpreter import bind_sizes, evaluate_body
 from smelt.loops.ir import Extern, Graph, Host
 from smelt.lowering import lower
-from smelt.mlir.arrays import Array, access, evaluate_arrays
+from smelt.mlir.arrays import Array, ArrayBodies, access
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.evaluate import ArrayHandler, elementwise_on
+from smelt.mlir.arrays.evaluate import ArrayHandler
 from smelt.ops import TABLE, Rule
 from smelt.symbolic import FloorDiv, Mod, evaluate, loop_var
 from tests.mlir.torch_arrays import TorchArrays
@@ -138,7 +138,7 @@ def run_arrays(graph: Graph, inputs: list) -> None:
                 name: Array(tensor, tensor.dtype, graph.buffers[name].shape)
                 for name, tensor in buffers.items()
             }
-            found = evaluate_arrays(node.body, dialect, arrays, node.origin)
+            found = ArrayBodies(dialect, arrays).evaluate(node.body, node.origin)
             for name, one, other in zip(node.outputs, found, expected):
                 if name is not None:
                     torch.testing.assert_close(one.value, other, equal_nan=True, msg=str(node.origin))
@@ -273,7 +273,7 @@ def run_row(name: str, *args: torch.Tensor) -> torch.Tensor:
     """One row without the dialect's own."""
     dialect = Without({name, *(["atan2"] if name == "atan" else [])})
     arrays = [Array(arg, arg.dtype, tuple(map(N, arg.shape))) for arg in args]
-    return elementwise_on(dialect, name, *arrays).value
+    return dialect.apply(name, *arrays).value
 
 
 @pytest.mark.parametrize("name", ["remainder", "floordiv", "fmod", "int_pow", "sign"])

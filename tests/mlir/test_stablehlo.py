@@ -358,6 +358,12 @@ def test_all_that_is_not_supported_is_told_at_once() -> None:
     assert all("test_stablehlo.py" in str(problem.where) for problem in caught.value.problems)
 
 
+@pytest.mark.parametrize("dialect", ["linalg", "stablehlo", "tosa"])
+def test_determinants_of_complex_matrices_are_refused(dialect: Any) -> None:
+    with pytest.raises(UnsupportedOperatorsError, match="determinants of complex matrices"):
+        smelt.export(torch.linalg.det, [torch.ones(3, 3, dtype=torch.complex64)], to=dialect)
+
+
 def test_triangular_parts_of_determinants_are_not_there() -> None:
     for program in (
         lambda x: torch.ops.aten._linalg_det(x)[1],

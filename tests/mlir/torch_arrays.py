@@ -10,21 +10,21 @@ from sympy import Expr, Symbol
 
 from smelt.loops.elementwise import apply
 from smelt.loops.reductions import reduce
-from smelt.mlir.arrays import Array, ArrayDialect
+from smelt.mlir.arrays import Array, EvaluatedArrays
 from smelt.mlir.arrays.dialect import Number, Shape
 from smelt.symbolic import evaluate
 
 Tensor = torch.Tensor
 
 
-class TorchArrays(ArrayDialect):
+class TorchArrays(EvaluatedArrays):
     """``values``: what each size is. Every operation checks that the shape is the one that was said."""
 
     def __init__(self, values: Mapping[Symbol, int] | None = None) -> None:
         super().__init__()
         self.known = dict(values or {})
         for symbol, number in self.known.items():
-            self.symbols[symbol] = Array(torch.tensor(number), torch.tensor(number).dtype, ())
+            self.bind(symbol, Array(torch.tensor(number), torch.tensor(number).dtype, ()))
 
     def array(self, tensor: Tensor, shape: Shape) -> Array:
         assert list(tensor.shape) == self.sizes(shape), (tensor.shape, shape)
@@ -140,5 +140,5 @@ class TorchArrays(ArrayDialect):
             state = list(step(state))
         return state
 
-    def branch(self, condition: Array, then: Callable[[], Any], otherwise: Callable[[], Any]) -> list[Array]:
-        return list(then() if bool(condition.value) else otherwise())
+    def branch(self, condition: Array, functions: Sequence[Callable[[], Any]], kinds: Any) -> list[Array]:
+        return list(functions[0 if bool(condition.value) else 1]())

@@ -6,6 +6,7 @@ from smelt.nest.ir import Block, For, Kernel
 from smelt.nest.primitives.blocks import Intrinsic, blockize, tensorize
 from smelt.nest.primitives.caches import cache_read, cache_write
 from smelt.nest.primitives.places import compute_at, reverse_compute_at
+from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import place_of_stage
 from smelt.nest.tree import replace_loop, rewritten, stages, with_body
 from smelt.ops import ops
@@ -43,6 +44,19 @@ def test_loops_inside_become_a_block() -> None:
     blocked, _ = blockize(kernel, loops[2])
     assert [axis.extent for axis in stage(blocked, "C_o").axes] == [3, 2]
     assert [axis.extent for axis in stage(blocked, "C").axes] == [4, 4]
+
+
+def test_several_blocks_become_one() -> None:
+    kernel = chain(3, 1)
+    made, name = blockize_together(kernel, ["B", "C"], preserve_unit_iters=False)
+    assert name == "outer_B_C" and [each.name for each in stages(made.body)] == ["outer_B_C", "B", "C", "D"]
+    assert [len(stage(made, each).axes) for each in "BCD"] == [1, 1, 2]
+    same(kernel, made)
+    refused("SM1037", lambda: blockize_together(kernel, ["B", "D"]), "one after the other")
+    refused("SM1020", lambda: blockize_together(kernel, ["B", "E"]), "no block 'E'")
+    at = compute_at(chain(), "B", loops_of(chain(), "C")[0])
+    refused("SM1037", lambda: blockize_together(at, ["B", "C"]), "around all of them")
+    refused("SM1037", lambda: blockize_together(at, ["C", "D"]), "another block")
 
 
 def test_units_of_blocks() -> None:

@@ -15,9 +15,9 @@ from smelt.nest.primitives import (
     ScheduleError,
     cascade,
     flatten_accesses,
+    fuse,
     hoist,
     interchange,
-    merge,
     parallelize,
     split,
     unroll,
@@ -86,9 +86,9 @@ def test_the_interpreter_hands_values_on() -> None:
 LEGAL: dict[str, tuple[Kernel, Callable[[Kernel], Kernel]]] = {
     "vector loop around": (along_columns(), lambda k: vectorize(k, I1, 4)),
     "parallel loop around": (along_rows(), lambda k: parallelize(k, I0)),
-    "scan cut in blocks": (along_rows(), lambda k: split(k, I1, 4)[0]),
+    "scan cut in blocks": (along_rows(), lambda k: split(k, I1, [None, 4], plain=True)[0]),
     "scan unrolled": (along_rows(), lambda k: unroll(k, I1)),
-    "two scan loops made one": (along_all(), lambda k: merge(k, I0)),
+    "two scan loops made one": (along_all(), lambda k: fuse(k, [I0, I1], plain=True)[0]),
     "hoisting": (along_rows(), hoist),
 }
 

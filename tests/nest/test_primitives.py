@@ -26,13 +26,14 @@ from smelt.nest.primitives import (
     ScheduleError,
     cascade,
     flatten_accesses,
+    fuse,
+    fuses_cleanly,
     hoist,
     interchange,
     jam,
-    merge,
-    merges_cleanly,
     parallelize,
-    peel,
+    partition,
+    reorder,
     split,
     tile,
     unroll,
@@ -125,6 +126,12 @@ def running() -> Kernel:
     return Kernel("running", (param("x", 8), param("y", 9, written=True)), (), Block((body,)))
 
 
+def blocks(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol]:
+    """A plain loop cut into blocks, and the loop inside one."""
+    kernel, (_, inner) = split(kernel, var, [None, factor], plain=True)
+    return kernel, inner
+
+
 def outcome(kernel: Kernel, rows: int = 6) -> torch.Tensor:
     verify(kernel)
     torch.manual_seed(0)
@@ -141,13 +148,17 @@ def outcome(kernel: Kernel, rows: int = 6) -> torch.Tensor:
 
 CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "flatten": (scaled, flatten_accesses),
-    "merge": (copied, lambda k: merge(flatten_accesses(k), I0)),
-    "merge with division": (scaled, lambda k: merge(flatten_accesses(k), I0)),
-    "split evenly": (scaled, lambda k: split(flatten_accesses(k), I1, 5)[0]),
-    "split with a rest": (scaled, lambda k: split(flatten_accesses(k), I1, 4)[0]),
-    "split of a size": (lambda: scaled(N), lambda k: split(flatten_accesses(k), I0, 4)[0]),
-    "peel": (scaled, lambda k: peel(flatten_accesses(k), I1, 8)[0]),
-    "peel around a loop": (scaled, lambda k: peel(flatten_accesses(k), I0, 4)[0]),
+    "fuse": (copied, lambda k: fuse(flatten_accesses(k), [I0, I1], plain=True)[0]),
+    "fuse under a new name": (copied, lambda k: fuse(flatten_accesses(k), [I0, I1])[0]),
+    "fuse with division": (scaled, lambda k: fuse(flatten_accesses(k), [I0, I1], plain=True)[0]),
+    "split evenly": (scaled, lambda k: blocks(flatten_accesses(k), I1, 5)[0]),
+    "split with a rest": (scaled, lambda k: blocks(flatten_accesses(k), I1, 4)[0]),
+    "split of a size": (lambda: scaled(N), lambda k: blocks(flatten_accesses(k), I0, 4)[0]),
+    "split under a condition": (scaled, lambda k: split(flatten_accesses(k), I1, [None, 2, 2])[0]),
+    "partition": (scaled, lambda k: partition(flatten_accesses(k), I1, [3, None, 2])[0]),
+    "reorder": (scaled, lambda k: reorder(flatten_accesses(k), [I1, I0])),
+    "peel": (scaled, lambda k: partition(flatten_accesses(k), I1, [8, None], plain=True)[0]),
+    "peel around a loop": (scaled, lambda k: partition(flatten_accesses(k), I0, [4, None], plain=True)[0]),
     "interchange": (scaled, lambda k: interchange(flatten_accesses(k), I0)),
     "tile": (scaled, lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
     "tile of a size": (lambda: scaled(N), lambda k: tile(flatten_accesses(k), I0, 4, 3)[0]),
@@ -157,15 +168,15 @@ CHANGES: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], Kernel]]] = {
     "vectorize a sum": (summed, lambda k: vectorize(flatten_accesses(k), I1, 4)),
     "vectorize around a sum": (summed, lambda k: vectorize(flatten_accesses(k), I0, 4)),
     "unroll": (scaled, lambda k: unroll(k, I1)),
-    "cascade": (summed, lambda k: cascade(split(flatten_accesses(k), I1, 4)[0], I1)),
+    "cascade": (summed, lambda k: cascade(blocks(flatten_accesses(k), I1, 4)[0], I1)),
     "hoist": (scaled, lambda k: hoist(flatten_accesses(k))),
     "jam": (summed, lambda k: jam(flatten_accesses(k), I0)),
     "jam, stores last": (
         scaled,
-        lambda k: jam(*split(interchange(flatten_accesses(k), I0), I0, 3), stores_last=True),
+        lambda k: jam(*blocks(interchange(flatten_accesses(k), I0), I0, 3), stores_last=True),
     ),
     "jam what is masked": (bordered, lambda k: jam(flatten_accesses(k), I1, stores_last=True)),
-    "jam a block": (summed, lambda k: jam(*split(flatten_accesses(k), I0, 3))),
+    "jam a block": (summed, lambda k: jam(*blocks(flatten_accesses(k), I0, 3))),
 }
 
 
@@ -188,21 +199,40 @@ REFUSED: dict[str, tuple[Kernel, Callable[[Kernel], object], str]] = {
     "parallel recurrence": (running(), lambda k: parallelize(k, I0), "two turns|another"),
     "vector recurrence": (running(), lambda k: vectorize(k, I0, 4), "two turns|another"),
     "parallel sum": (summed(), lambda k: parallelize(flatten_accesses(k), I1), "accumulator acc"),
-    "merge around a sum": (summed(), lambda k: merge(k, I0), "not exactly one loop"),
+    "fuse around a sum": (summed(), lambda k: fuse(k, [I0, I1], plain=True), "not the whole body"),
     "interchange around a sum": (summed(), lambda k: interchange(k, I0), "not exactly one loop"),
     "unroll of a size": (scaled(N), lambda k: unroll(k, I0), "s0 turns"),
     "jam of a size": (scaled(N), lambda k: jam(k, I0), "s0 turns"),
     "jam of a sum": (summed(), lambda k: jam(flatten_accesses(k), I1), "accumulator acc"),
-    "peel of all": (scaled(), lambda k: peel(k, I1, 10), "runs from 0 to 10"),
-    "peel of a size": (scaled(N), lambda k: peel(k, I0, 4), "runs from 0 to s0"),
+    "peel of all": (
+        scaled(),
+        lambda k: partition(k, I1, [10, None], plain=True),
+        "i1 has 10 turns",
+    ),
+    "peel of a size": (
+        scaled(N),
+        lambda k: partition(k, I0, [4, None], plain=True),
+        "s0 of i0 is no number",
+    ),
+    "fuse of two kinds": (
+        parallelize(flatten_accesses(scaled()), I0),
+        lambda k: fuse(k, [I0, I1], plain=True),
+        "i0 is parallel, i1 is serial",
+    ),
+    "interchange of a recurrence": (
+        Kernel("twice", running().params, (), Block((loop(I1, 2, *running().body.stmts),))),
+        lambda k: interchange(k, I1),
+        "two turns|another",
+    ),
+    "split in three": (scaled(), lambda k: split(k, I0, [None, 2, 2], plain=True), "becomes two"),
     "stores last around a loop": (
         scaled(),
         lambda k: jam(flatten_accesses(k), I0, stores_last=True),
         "loops inside",
     ),
     "split of a split": (
-        split(scaled(), I1, 4)[0],
-        lambda k: split(k, loops(k.body)[-1].var, 2),
+        blocks(scaled(), I1, 4)[0],
+        lambda k: blocks(k, loops(k.body)[-1].var, 2),
         "does not begin at 0",
     ),
     "vector around vector": (
@@ -218,7 +248,29 @@ def test_what_would_change_results_is_refused(name: str) -> None:
     kernel, change, why = REFUSED[name]
     with pytest.raises(ScheduleError, match=why) as caught:
         change(kernel)
-    assert caught.value.code in ("SM1003", "SM1005", "SM1008")
+    assert caught.value.code in ("SM1003", "SM1004", "SM1005", "SM1008")
+
+
+NO_LOOP: dict[str, Callable[[Kernel, Symbol], object]] = {
+    "cascade": cascade,
+    "fuse": lambda k, v: fuse(k, [v]),
+    "interchange": interchange,
+    "jam": jam,
+    "parallelize": parallelize,
+    "partition": lambda k, v: partition(k, v, [2, None]),
+    "reorder": lambda k, v: reorder(k, [v, I0]),
+    "split": lambda k, v: split(k, v, [None, 2]),
+    "tile": lambda k, v: tile(k, v, 2, 2),
+    "unroll": unroll,
+    "vectorize": lambda k, v: vectorize(k, v, 4),
+}
+
+
+@pytest.mark.parametrize("name", NO_LOOP)
+def test_a_loop_that_is_not_there_is_told_of(name: str) -> None:
+    with pytest.raises(ScheduleError, match="no such loop") as caught:
+        NO_LOOP[name](scaled(), loop_var("nobody"))
+    assert caught.value.code == "SM1002"
 
 
 def test_cascade_takes_sums_only() -> None:
@@ -239,8 +291,8 @@ def test_cascade_takes_sums_only() -> None:
 
 
 def test_merging_is_clean_only_where_memory_is_contiguous() -> None:
-    assert merges_cleanly(flatten_accesses(copied()), I0)
-    assert not merges_cleanly(flatten_accesses(scaled()), I0)
+    assert fuses_cleanly(flatten_accesses(copied()), I0)
+    assert not fuses_cleanly(flatten_accesses(scaled()), I0)
 
 
 def test_hoist_moves_the_square_root_out_of_the_inner_loop() -> None:

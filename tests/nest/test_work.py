@@ -51,7 +51,7 @@ def test_a_symbolic_size_counts_as_its_hint() -> None:
 
 
 def test_a_loop_in_blocks_counts_its_turns_and_no_more() -> None:
-    kernel, _ = split(scale(100), I, 32)
+    kernel, _ = split(scale(100), I, [None, 32], plain=True)
     assert work(kernel, {}) == work(scale(100), {})
 
 

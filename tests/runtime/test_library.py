@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from smelt.cli.caches import cache_in, temporary_folder
+from smelt.cli.fresh_cache import cache_in, temporary_folder
 from smelt.errors import CacheError, ToolchainError
 from smelt.runtime import trampoline
 from smelt.runtime.cache import Cache, open_cache

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from smelt import SmeltError, te
+from smelt.nest.ir import Alloc, Block
 from smelt.nest.stages import raised
 from smelt.nest.tree import loops, stages
 from tests.te.support import run
@@ -165,3 +166,20 @@ def test_tags():
     assert (B.op.tag, other().op.tag, te.compute((4,), lambda i: A[i]).op.tag) == ("conv", "dense", "")
     with pytest.raises(SmeltError, match="SM1112"), te.tag_scope("conv"):
         other()
+
+
+def test_outputs_of_one_operation_share_a_nest_with_its_notes():
+    A0, A1 = te.placeholder((4, 5), name="A0"), te.placeholder((4, 5), name="A1")
+    B0, B1 = te.compute((4, 5), lambda i, j: (A0[i, j] + 2, A1[i, j] * 3), name="B")
+    notes = {"layout_free_placeholders": [B0, A0], "rule": "x"}
+    C = te.compute((4, 5), lambda i, j: B0[i, j] * B1[j % 4, j], name="C", attrs=notes)
+    kernel = te.create_prim_func([A0, A1, B1, C]).kernel
+    both, last = (stages(Block((nest,))) for nest in kernel.body.stmts if not isinstance(nest, Alloc))
+    assert [stage.name for stage in both] == ["B_v0", "B_v1"]
+    (free, rule) = last[0].notes
+    assert (free[0], str(free[1]), rule) == ("layout_free_placeholders", "(B_v0,)", ("rule", "x"))
+    assert len(raised(kernel).nodes) == 3
+    a, b = torch.rand(4, 5), torch.rand(4, 5)
+    _, made = run([A0, A1, B1, C], a, b)
+    columns = torch.arange(5)
+    torch.testing.assert_close(made, (a + 2) * (b * 3)[columns % 4, columns])

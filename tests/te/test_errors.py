@@ -185,5 +185,12 @@ def test_more_sizes():
 
 
 def test_what_there_is_not():
-    refused("SM1111", lambda: te.scan(A, A, A), "te.scan")
-    refused("SM1111", lambda: te.extern((4,), [A], lambda ins, outs: None), "te.extern")
+    scan = te.scan(te.compute((1,), lambda i: A[i]), te.compute((4,), lambda t: A[t]), A, inputs=[A])
+    assert (scan.shape, scan.dtype, type(scan.op)) == ((4,), "float32", te.ScanOp)
+    refused("SM1111", lambda: te.create_prim_func([A, scan]), "te.scan")
+    one, two = te.extern([(4, n), (n,)], [A, A], lambda ins, outs: None, dtype=["int8", "float16"])
+    assert (one.dtype, two.dtype, two.value_index) == ("int8", "float16", 1) and one.shape[0] == 4
+    more = te.compute((4,), lambda i: one[i, 0] + 1)
+    refused("SM1111", lambda: te.create_prim_func([A, more, S]), "te.extern")
+    refused("SM1103", lambda: te.extern((4,), [A, N], None), "dtype")
+    refused("SM1111", lambda: te.extern_primfunc([A], None), "extern_primfunc")

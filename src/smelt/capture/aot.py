@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._functorch._aot_autograd.schemas import OutputType
@@ -21,6 +22,11 @@ Compiled = Callable[[list[Any]], Sequence[Any]]
 """A compiled program. It takes ONE list, may clear it (so that inputs die early), and returns the outputs."""
 
 CompileProgram = Callable[[Program], Compiled]
+
+_TRUSTING = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
+"""Settings by which Dynamo before 2.13 asks nothing as long as no dict has changed: ``weight.data = …`` with
+other strides or another dtype, or of another class, would go unseen, and kernels are made for these.
+"""
 
 
 def capture_aot(
@@ -40,6 +46,10 @@ def capture_aot(
     recomputable operators); what is recomputed in the backward is decided by ``torch._functorch.config``,
     which we leave alone. Random operators are never recomputed (`smelt.capture.partition`).
     """
+
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        for setting in _TRUSTING:  # read after the backend's work, so it cannot be for one compilation
+            setattr(dynamo_config, setting, False)
 
     def compiler(kind: Kind) -> Callable[[GraphModule, Sequence[Any]], Compiled]:
         return partial(_compile, kind=kind, compile_program=compile_program, name=name)

@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from smelt.capture.export import export_function
+from smelt.capture.torch_export import export_function
 from smelt.errors import describe
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -206,7 +206,7 @@ def _export(function: Callable[..., Any], args: tuple[Any, ...], found: Capture)
 
 
 def _dynamo(function: Callable[..., Any], args: tuple[Any, ...], found: Capture) -> Made:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     explained = torch._dynamo.explain(function)(*args)
     found.graphs = len(explained.graphs)
     for each in explained.break_reasons:
@@ -214,7 +214,7 @@ def _dynamo(function: Callable[..., Any], args: tuple[Any, ...], found: Capture)
         where = f" (at {Path(frame.filename).name}:{frame.lineno})" if frame else ""
         found.breaks.append(_short(str(each.reason)) + where)
     found.text = "\n\n".join(str(graph.graph) for graph in explained.graphs)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     return torch.compile(function, backend="eager")
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from smelt.cli import jobs, spec
-from smelt.cli.caches import cache_variables, temporary_folder
 from smelt.cli.console import err, out, progress
+from smelt.cli.fresh_cache import cache_variables, temporary_folder
 from smelt.cli.profile import show as show_profile
 from smelt.errors import SmeltError
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from smelt import __version__
 from smelt.cli.cache import size
-from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import progress
+from smelt.cli.fresh_cache import cache_in, temporary_folder
 from smelt.cli.spec import describe
 from smelt.errors import SmeltError
 

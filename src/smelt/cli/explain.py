@@ -9,8 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from smelt.cli import spec as specs
-from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import out, progress
+from smelt.cli.fresh_cache import cache_in, temporary_folder
 from smelt.errors import SmeltError
 
 _TIMED_RUNS = 5
@@ -38,7 +38,7 @@ def explain(
     if stage is not None:
         _print_stage(reports, stage)
         return
-    from smelt import report
+    from smelt.cli import report_tables
 
     console = out()
     kinds = "forward and backward" if train else "inference"
@@ -49,8 +49,8 @@ def explain(
             Text(f"  break: {each.reason}" + (f"  (at {each.where})" if each.where else ""), "yellow")
         )
     console.print()
-    console.print(report.graph_tables(reports))
-    console.print(report.overview(reports))
+    console.print(report_tables.graph_tables(reports))
+    console.print(report_tables.overview(reports))
 
 
 def _print_stage(reports: list[Any], stage: str) -> None:

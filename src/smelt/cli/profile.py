@@ -33,8 +33,7 @@ def measure(program: Program, setup: Any, seconds: float, threads: int, to: str 
 
 def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
     import smelt
-    from smelt import report
-    from smelt.cli import workload
+    from smelt.cli import report_tables, workload
 
     run = workload.runner(program, workload.compiled("smelt", program.call, setup), setup)
     with sampling.Sampler() as sampler:
@@ -46,7 +45,7 @@ def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
     return {
         "seconds": sum(sampler.samples.values()),
         "own_seconds": sum(own.values()),
-        "phases": report.total_phases(smelt.reports()),
+        "phases": report_tables.total_phases(smelt.reports()),
         "functions": [
             {
                 "name": each.function.name,

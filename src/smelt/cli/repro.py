@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 import smelt
 from smelt.capture.repro import repro_text
 from smelt.cli.accuracy import PROMISE, SLACK_ULP
-from smelt.cli.caches import cache_in, temporary_folder
 from smelt.cli.console import inner_error, progress
+from smelt.cli.fresh_cache import cache_in, temporary_folder
 from smelt.cli.minimize import Traced, smaller_graphs, smallest
 from smelt.errors import InternalError, SmeltError
 from smelt.runtime import repros

@@ -92,11 +92,11 @@ def _own_phases(contender: str) -> tuple[float | None, dict[str, float], dict[st
     """The contender's own seconds, its phases and (smelt) what happened; None where it does not tell."""
     if contender == "smelt":
         import smelt
-        from smelt import report
+        from smelt.cli import report_tables
 
         reports = smelt.reports()
-        phases = report.total_phases(reports)
-        return sum(phases.values()), phases, report.summary(reports)
+        phases = report_tables.total_phases(reports)
+        return sum(phases.values()), phases, report_tables.summary(reports)
     from torch._dynamo.utils import compilation_time_metrics
 
     spent = {name: sum(times) for name, times in compilation_time_metrics.items()}

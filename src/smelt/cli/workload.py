@@ -82,7 +82,7 @@ def clocked(program: Program, setup: Setup) -> Callable[[], Any]:
     """A run of the program, compiled anew with clocks around its kernels, ATen calls and regions."""
     import smelt
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     smelt.reset()
     timed = replace(setup, options=(*setup.options, ("clocks", True)))
     return runner(program, compiled("smelt", program.call, timed), timed)

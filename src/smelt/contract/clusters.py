@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.capture.program import Input, InputRole, OutputRole, Program
 from smelt.contract.facts import has_effect, is_view, new_sizes, number, reads_number
-from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, bodies_of, higher_order_name
+from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, bodies_of, higher_order_name
 from smelt.contract.overlap import Overlap, in_order
 from smelt.contract.verify import QUANTIZED, located, unfit
 from smelt.errors import Unsupported
@@ -37,7 +37,7 @@ aten = torch.ops.aten
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
-_WITHOUT_EFFECT = frozenset({*CONTROL, *FUNCTIONALIZED})
+_WITHOUT_EFFECT = frozenset({*BODIES, *FUNCTIONALIZED})
 _LAST = 1 << 62
 _NO_WORK = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.empty.memory_format)
 

@@ -26,18 +26,13 @@ from smelt.capture.program import Input, Program
 from smelt.contract.definitions import DEFINED, Definition, definition
 from smelt.contract.facts import EFFECT, REFUSED, layout
 from smelt.errors import Unsupported
+from smelt.runtime.control import CONTROL
 
-CONTROL = {
-    "cond": (1, 2),
-    "while_loop": (0, 1),
-    "while_loop_stack_output": (0, 1),
-    "scan": (0,),
-    "map_impl": (0,),
-}
+BODIES = {name.removeprefix("higher_order."): each.bodies for name, each in CONTROL.items() if each.bodies}
 """Control flow by name, with the positions of the arguments that are bodies."""
 
 FUNCTIONALIZED = ("auto_functionalized", "auto_functionalized_v2")
-KEPT = frozenset({*CONTROL, *FUNCTIONALIZED, "flex_attention", "print"})
+KEPT = frozenset({*BODIES, *FUNCTIONALIZED, "flex_attention", "print"})
 """The higher-order operators that may stand in a contract graph."""
 
 _INLINED = {"invoke_subgraph": 2, "run_const_graph": None, "strict_mode": None}
@@ -63,7 +58,7 @@ def bodies_of(node: Node) -> list[Node]:
         return [node.args[3], node.args[4][-1]]  # type: ignore[list-item, index]
     return [
         node.args[place]  # type: ignore[misc]
-        for place in CONTROL.get(higher_order_name(node.target) or "", ())
+        for place in BODIES.get(higher_order_name(node.target) or "", ())
     ]
 
 

@@ -475,7 +475,7 @@ def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, in
     args = [_argument(arg, buffers, sizes) for arg in body.args]
     kwargs = {name: _argument(value, buffers, sizes) for name, value in body.kwargs.items()}
     if body.target in CONTROL:
-        result = CONTROL[body.target]([partial(_run_body, each) for each in body.bodies], *args, **kwargs)
+        result = CONTROL[body.target].run([partial(_run_body, each) for each in body.bodies], *args, **kwargs)
         return list(result or ())
     result = resolve(body.target)(*args, **kwargs)
     results = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]

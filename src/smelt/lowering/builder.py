@@ -42,7 +42,7 @@ from smelt.lowering.numbers import symbolic_number
 from smelt.lowering.tensor import Complex, Index, Tensor
 from smelt.ops import ops
 from smelt.symbolic import FloorDiv, Mod, as_expr, contiguous_strides, flatten, loop_var, same
-from smelt.symbolic.affine import expand, linear
+from smelt.symbolic.affine import affine, expand
 from smelt.symbolic.expr import with_known_signs
 from smelt.symbolic.index import simplify
 
@@ -520,15 +520,11 @@ class Builder:
         variables = tuple(loop_var(f"p{d}") for d in range(len(x.shape)))
         extents = dict(zip(variables, x.shape))
         flat = _joined(simplify(flatten(tuple(x.transform(variables)), buffer.strides), extents))
-        strides = []
-        for variable, size in zip(variables, x.shape):
-            stride, flat = linear(flat, variable)
-            strides.append(sympy.Integer(1) if size == 1 else stride)
-        if flat.has(*variables) if variables else False:
+        found = affine(flat, variables)
+        if found is None:
             return None
-        if any(stride.has(*variables) for stride in strides):
-            return None
-        return StridedView(x.buffer, x.shape, tuple(strides), flat)
+        strides = (sympy.Integer(1) if size == 1 else each for size, each in zip(x.shape, found[0]))
+        return StridedView(x.buffer, x.shape, tuple(strides), found[1])
 
     def _strided_pairs(self, x: Complex) -> StridedView | None:
         """The view of complex numbers whose parts are real views side by side; None where they are not."""

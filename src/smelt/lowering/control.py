@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from smelt.contract.facts import new_sizes
-from smelt.contract.higher_order import CONTROL, FUNCTIONALIZED, higher_order_name
+from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, higher_order_name
 from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
@@ -63,7 +63,7 @@ class HigherOrder:
         """
         name = higher_order_name(node.target)
         self.builder.unbound = new_sizes(node)
-        if name in CONTROL:
+        if name in BODIES:
             return self._control(name, node)
         if name in FUNCTIONALIZED:
             return self._functionalized(name, node)
@@ -77,7 +77,7 @@ class HigherOrder:
 
     def _control(self, name: str, node: Node) -> Any:
         """Operands in lists of their own; sizes that bodies use and no operand gives are appended."""
-        places = CONTROL[name]
+        places = BODIES[name]
         bodies, missing = [], {}
         for place in places:
             body = node.args[place]

@@ -22,7 +22,19 @@ from sympy.core.relational import (
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
-from smelt.nest.ir import Accumulate, Advance, Alloc, AxisKind, Block, Carry, For, SortRow, Stage, Update
+from smelt.nest.ir import (
+    Accumulate,
+    Advance,
+    Alloc,
+    AxisKind,
+    Block,
+    Carry,
+    For,
+    SortRow,
+    Stage,
+    Stmt,
+    Update,
+)
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, interval
 from smelt.nest.scopes import members, place_of
 from smelt.nest.tree import accesses, indirect_symbols, loops, named, stages, trip_count, walk
@@ -220,11 +232,14 @@ def _written(stage: Stage) -> str:
 
 
 def commutes(loop: For) -> str | None:
-    """Why the turns of a loop of stages cannot run in another order; None where they can.
+    """Why the turns of a loop cannot run in another order; None where they can.
 
-    Besides turns that are independent, turns of a reduction may change places, and those of a stage that
-    computes each element from its index alone: an element that is computed twice gets one value.
+    In loops of stages, besides turns that are independent, turns of a reduction may change places, and those
+    of a stage that computes each element from its index alone: an element that is computed twice gets one
+    value.
     """
+    if not stages(loop.body):
+        return conflict(loop)
     members_of = members(loop.body)
     users: dict[str, list[Stage]] = {}
     for stage in members_of:
@@ -364,6 +379,18 @@ def overlap(loop: For, private: Collection[str] = ()) -> str | None:
                 if (one.is_store or other.is_store) and not apart(one, other, loop):
                     what = "write" if one.is_store and other.is_store else "write and read"
                     return f"two turns of {named(loop)} may {what} the same element of {buffer}"
+    return None
+
+
+def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:
+    """Why two parts of a loop's body may not become loops of their own, nor two such loops one: a turn of one
+    part may touch what a later turn of the other does. None where that cannot be.
+    """
+    for one in found_accesses(first):
+        for other in found_accesses(second):
+            shared = one.buffer == other.buffer and (one.is_store or other.is_store)
+            if shared and not apart(one, other, loop):
+                return f"a turn may touch what a later one does of {one.buffer}"
     return None
 
 

@@ -251,7 +251,7 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     for param in kernel.params:
         graph.buffers[param.name] = Buffer(param.name, param.dtype, param.shape, param.strides)
     there = {param.name for param in kernel.params if not param.written}
-    for stmt in kernel.body.stmts:
+    for stmt in (each for nest in kernel.body.stmts for each in _apart(nest)):
         if isinstance(stmt, Alloc):
             if stmt.scope or stmt.padding:
                 return f"{stmt.buffer} has a memory or a layout of its own"
@@ -279,6 +279,25 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     return graph
 
 
+def _apart(nest: Stmt) -> Sequence[Stmt]:
+    """Each stage of a nest in loops of its own, where none reads what another one stores."""
+    around: list[For] = []
+    inside: Sequence[Stmt] = (nest,)
+    while len(inside) == 1 and isinstance(inside[0], For):
+        around.append(inside[0])
+        inside = inside[0].body.stmts
+    if len(inside) < 2 or not all(isinstance(each, Stage) for each in inside):
+        return (nest,)
+    touched = accesses(Block(tuple(inside)))
+    stored = {name for name, _, is_store in touched if is_store}
+    if any(name in stored for name, _, is_store in touched if not is_store):
+        return (nest,)
+    found: list[Stmt] = list(inside)
+    for loop in reversed(around):
+        found = [replace(loop, body=Block((each,))) for each in found]
+    return found
+
+
 def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     """A nest of `staged` as a node; why it is none."""
     around: list[For] = []
@@ -291,7 +310,7 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     if not isinstance(stmt, Stage):
         return "there is something else than stages in loops of their own"
     stage, name = stmt, stmt.name
-    if stage.where or stage.notes or [axis.value for axis in stage.axes] != [loop.var for loop in around]:
+    if stage.where or [axis.value for axis in stage.axes] != [loop.var for loop in around]:
         return f"{name} does not go through its axes one after the other"
     if any(axis.begin != 0 or axis.extent != loop.end for axis, loop in zip(stage.axes, around)):
         return f"{name} does not go through its axes from end to end"

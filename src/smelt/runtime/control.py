@@ -13,8 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smelt.records import dataclass
+
 Body = Callable[[list[Any]], Sequence[Any]]
-Control = Callable[..., list[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """``run(bodies, *arguments)``, and which arguments of PyTorch's call are the bodies."""
+
+    run: Callable[..., list[Any] | None]
+    bodies: tuple[int, ...]
 
 
 def cond(bodies: Sequence[Body], predicate: Any, operands: Sequence[Any]) -> list[Any]:
@@ -90,11 +99,18 @@ def print(bodies: Sequence[Body], text: str, *args: Any, **kwargs: Any) -> None:
     builtins.print(text.format(*args, **kwargs))
 
 
-CONTROL: dict[str, Control] = {
-    f"higher_order.{each.__name__}": each
-    for each in (cond, while_loop, while_loop_stack_output, scan, map_impl, print)
+CONTROL = {
+    f"higher_order.{run.__name__}": Control(run, bodies)
+    for run, bodies in (
+        (cond, (1, 2)),
+        (while_loop, (0, 1)),
+        (while_loop_stack_output, (0, 1)),
+        (scan, (0,)),
+        (map_impl, (0,)),
+        (print, ()),
+    )
 }
-"""Target of an extern call → function of (bodies, *arguments)."""
+"""Target of an extern call → what it does."""
 
 
 def _keep(outs: list[Any], results: Sequence[Any], turn: int, turns: int) -> None:

@@ -13,13 +13,13 @@ from smelt.errors import SmeltError
 from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
-from smelt.runtime.folded import with_constants
+from smelt.runtime.folded import Thaw, with_constants
 from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
 
-Call = Callable[[list[Any]], tuple[Any, ...]]
+Call = Callable[[list[Any]], Sequence[Any]]
 Strides = tuple[int, ...]
 Timed = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -55,12 +55,14 @@ def build(
     library: Library | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None = None,
+    thaw: Thaw | None = None,
 ) -> Call:
     """A function ``call(args: list) -> tuple`` that runs the plan; it empties ``args`` (a boxed call).
 
     ``library`` may still be compiling: the first call waits for it (and raises what the compiler said). A
     plan without native steps takes None. The function may be called from several threads, and re-entered.
-    ``timed`` makes of an ATen operator one that counts its time (`smelt.runtime.clocks`).
+    ``timed`` makes of an ATen operator one that counts its time (`smelt.runtime.clocks`); ``thaw`` compiles
+    the program again where constants do not last (`smelt.runtime.folded`).
 
     Raises:
         VerificationError, SmeltError: see `render`; SM0407, a constant is missing.
@@ -101,7 +103,8 @@ def build(
     if folded:
         probe.start()  # compiles beside the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
-        call = with_constants(call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)))
+        bind = lambda made: namespace.update(_bound(source, made))  # noqa: E731
+        call = with_constants(call, plan.folded, ahead, bind, thaw)
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 

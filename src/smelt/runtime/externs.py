@@ -60,7 +60,7 @@ def find_overload(target: str, out: bool = False) -> Overload:
         SmeltError: SM0403 there is no such operator, SM0404 it has no out variant.
     """
     if target in CONTROL:
-        return Overload(CONTROL[target], "many")
+        return Overload(CONTROL[target].run, "many")
     overload = resolve(target)
     name = None
     if out:

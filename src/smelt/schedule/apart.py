@@ -25,7 +25,6 @@ from smelt.schedule.operands import (
     Codes,
     Phase,
     Product,
-    affine,
     as_product,
     expressions,
     loads_of,
@@ -35,7 +34,7 @@ from smelt.schedule.operands import (
 )
 from smelt.schedule.panels import Panels
 from smelt.symbolic import FloorDiv, Mod, least, loop_var, simplify
-from smelt.symbolic.affine import divided, expand, remainder
+from smelt.symbolic.affine import affine, divided, expand, remainder
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 _TAP = loop_var("tap")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sympy import Expr
 
 from smelt.nest.ir import Alloc, Carry, For, Kernel, Let, Store
-from smelt.nest.primitives import flatten_accesses, inner_loop, merge, merges_cleanly
+from smelt.nest.primitives import flatten_accesses, fuse, fuses_cleanly, inner_loop
 from smelt.nest.tree import walk
 from smelt.schedule.nests import BuiltKernel
 from smelt.schedule.operands import Product
@@ -25,9 +25,10 @@ def over_elements(built: BuiltKernel, source: str, product: Product) -> Kernel |
         return None
     for group, _ in groups:
         for _ in group[1:]:
-            outer = chain_of(kernel)[[loop.var for loop in chain_of(kernel)].index(group[0].var)]
-            if merges_cleanly(kernel, outer.var):
-                kernel = merge(kernel, outer.var)
+            chain = chain_of(kernel)
+            at = [loop.var for loop in chain].index(group[0].var)
+            if fuses_cleanly(kernel, group[0].var):
+                kernel, _ = fuse(kernel, [loop.var for loop in chain[at : at + 2]], plain=True)
     chain = chain_of(kernel)
     if any(isinstance(stmt, (Alloc, Carry)) for stmt in walk(kernel.body)):
         return None

@@ -23,8 +23,9 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.records import replace
-from smelt.schedule.operands import affine, strides_in_order
+from smelt.schedule.operands import strides_in_order
 from smelt.symbolic import contiguous_strides, flatten, numel, same, size_hint
+from smelt.symbolic.affine import affine
 
 
 def fixed_buffers(graph: Graph, by_aten: Iterable[Node]) -> set[str]:

@@ -30,16 +30,16 @@ from smelt.nest.ir import (
 from smelt.nest.primitives import (
     cascade,
     flatten_accesses,
+    fuse,
+    fuses_cleanly,
     hoist,
     inner_loop,
     interchange,
     jam,
-    merge,
-    merges_cleanly,
     not_parallel,
     not_vector,
     parallelize,
-    peel,
+    partition,
     split,
     tile,
     vectorize,
@@ -48,7 +48,7 @@ from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass
 from smelt.symbolic import size_hint
-from smelt.symbolic.affine import linear, symbols_in
+from smelt.symbolic.affine import coefficient, symbols_in
 
 TILE_ROWS, TILE_COLUMNS = 16, 64
 TURNED_ROWS = 256
@@ -112,7 +112,7 @@ class _Arranger:
 
     def run(self) -> Kernel:
         self.kernel = flatten_accesses(self.kernel)
-        self._merge_all()
+        self._fuse_all()
         self._cascade_all()
         for root in [stmt.var for stmt in self.kernel.body.stmts if isinstance(stmt, For)]:
             self._arrange_root(root)
@@ -131,15 +131,30 @@ class _Arranger:
 
     # -- passes ---------------------------------------------------------------------------------------------
 
-    def _merge_all(self) -> None:
-        merged = True
-        while merged:
-            merged = False
+    def _fuse_all(self) -> None:
+        fused = True
+        while fused:
+            fused = False
             for loop in loops(self.kernel.body):
-                if inner_loop(loop) is not None and merges_cleanly(self.kernel, loop.var):
-                    self.kernel = merge(self.kernel, loop.var)
-                    merged = True
+                inner = inner_loop(loop)
+                if inner is not None and fuses_cleanly(self.kernel, loop.var):
+                    self.kernel, _ = fuse(self.kernel, [loop.var, inner.var], plain=True)
+                    fused = True
                     break
+
+    def _split(self, var: Symbol, factor: int) -> Symbol:
+        """Cut a loop into blocks; returns the loop inside one."""
+        self.kernel, (_, inner) = split(self.kernel, var, [None, factor], plain=True)
+        return inner
+
+    def _peel(self, var: Symbol, count: int) -> Symbol:
+        """Cut off what comes behind a loop's first turns; returns the loop of that."""
+        self.kernel, (_, rest) = partition(self.kernel, var, [count, None], plain=True)
+        return rest
+
+    def _interchange(self, var: Symbol) -> None:
+        """Swap a loop, whose turns are independent, with the one that is its body."""
+        self.kernel = interchange(self.kernel, var, proved=True)
 
     def _cascade_all(self) -> None:
         """Long sums in two levels, so that rounding errors do not pile up in one accumulator."""
@@ -150,10 +165,10 @@ class _Arranger:
                 continue
             outer = self._enclosing(loop.var)
             if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
-                self.kernel, _ = split(self.kernel, loop.var, _column_block(self.trips(loop)))
+                self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
-                self.kernel, _ = split(self.kernel, loop.var, CASCADE_TERMS)
+                self._split(loop.var, CASCADE_TERMS)
                 self.kernel = cascade(self.kernel, loop.var)
             elif (
                 outer is not None
@@ -168,7 +183,7 @@ class _Arranger:
         """Whether memory runs along a loop around this one: lanes are results then, with one sum each."""
         others = {other.var for other in loops(self.kernel.body)} - {loop.var}
         found = [
-            (_coefficient(index[0], loop.var), any(_coefficient(index[0], other) == 1 for other in others))
+            (coefficient(index[0], loop.var), any(coefficient(index[0], other) == 1 for other in others))
             for _, index, is_store in accesses(loop.body)
             if not is_store
         ]
@@ -200,13 +215,13 @@ class _Arranger:
             if _scans(root):
                 line = self._line_step(root, self._lanes(root))
                 block = -(-block // line) * line
-            self.kernel, inner = split(self.kernel, root.var, block)
+            inner = self._split(root.var, block)
             chosen = [inner if v == root.var else v for v in chosen]
         for vector_var in chosen:
             self._few_beside(vector_var)
             loop = find(self.kernel.body, vector_var)
             if not_vector(loop) is None:
-                self.kernel = vectorize(self.kernel, vector_var, self._step(loop))
+                self.kernel = vectorize(self.kernel, vector_var, self._step(loop), proved=True)
         if parallel:
             self._parallelize_from(root.var)
 
@@ -216,12 +231,12 @@ class _Arranger:
         if loop.kind is LoopKind.VECTOR:
             return
         if not_parallel(loop) is None:
-            self.kernel = parallelize(self.kernel, var)
+            self.kernel = parallelize(self.kernel, var, proved=True)
             inner = inner_loop(loop)
             if inner is not None and inner.kind is LoopKind.SERIAL and self._shared_as_one(loop, inner):
                 independent = not inner.begin.has(var) and not inner.end.has(var)
                 if independent and not_parallel(inner) is None:
-                    self.kernel = parallelize(self.kernel, inner.var)
+                    self.kernel = parallelize(self.kernel, inner.var, proved=True)
             return
         for stmt in loop.body.stmts:
             if isinstance(stmt, For) and self._work(stmt) >= self.config.parallel_grain:
@@ -269,7 +284,7 @@ class _Arranger:
             if not self._moves_inside(loop.var, len(chain) - 2 - names.index(loop.var)):
                 continue
             columns = min(TILE_COLUMNS, int(vector.end)) if vector.end.is_Integer else TILE_COLUMNS
-            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns)
+            self.kernel, _, within = tile(self.kernel, loop.var, TILE_ROWS, columns, proved=True)
             return within
         return var
 
@@ -279,7 +294,7 @@ class _Arranger:
         if any(not_parallel(loop) is not None for loop in chain):
             return False
         for _ in range(times):
-            self.kernel = interchange(self.kernel, var)
+            self._interchange(var)
         return True
 
     def _turned(self, root: For) -> list[Symbol]:
@@ -302,19 +317,19 @@ class _Arranger:
         whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
-            self.kernel, rest = peel(self.kernel, rows.var, whole)
-            self.kernel, within = split(self.kernel, self._inside(rest), TILE_COLUMNS)
-            self.kernel = interchange(self.kernel, rest)
+            rest = self._peel(rows.var, whole)
+            within = self._split(self._inside(rest), TILE_COLUMNS)
+            self._interchange(rest)
             vectors.append(within)
-        self.kernel = interchange(self.kernel, rows.var)
+        self._interchange(rows.var)
         if beside < int(columns.end):
-            self.kernel, rest = peel(self.kernel, columns.var, beside)
+            rest = self._peel(columns.var, beside)
             vectors.append(self._inside(rest))
-        self.kernel, column = split(self.kernel, columns.var, lanes)
-        self.kernel = interchange(self.kernel, column)
+        column = self._split(columns.var, lanes)
+        self._interchange(column)
         length = max(n for n in range(lanes, TURNED_ROWS + 1, lanes) if whole % n == 0)
-        self.kernel, within = split(self.kernel, rows.var, length)
-        self.kernel = interchange(self.kernel, columns.var)
+        within = self._split(rows.var, length)
+        self._interchange(columns.var)
         return [within, *vectors]
 
     def _few_beside(self, var: Symbol) -> None:
@@ -329,8 +344,8 @@ class _Arranger:
         if store is None:
             return
         (index,) = store.index
-        if (_coefficient(index, columns.var), _coefficient(index, var)) == (1, trip_count(columns)):
-            self.kernel = jam(self.kernel, columns.var, stores_last=True)
+        if (coefficient(index, columns.var), coefficient(index, var)) == (1, trip_count(columns)):
+            self.kernel = jam(self.kernel, columns.var, stores_last=True, proved=True)
 
     def _inside(self, var: Symbol) -> Symbol:
         """The loop that is the whole body of another one."""
@@ -351,7 +366,7 @@ class _Arranger:
             return False
         loaded = set()
         for buffer, index, is_store in accesses(columns.body):
-            down, along = (_coefficient(index[0], loop.var) for loop in (rows, columns))
+            down, along = (coefficient(index[0], loop.var) for loop in (rows, columns))
             if is_store:
                 turns = along == 1 and down not in (None, 0, 1)
             else:
@@ -363,7 +378,7 @@ class _Arranger:
 
     def _strides_against(self, vector: For, other: Symbol) -> bool:
         for _, index, _ in accesses(vector.body):
-            own, crossing = _coefficient(index[0], vector.var), _coefficient(index[0], other)
+            own, crossing = coefficient(index[0], vector.var), coefficient(index[0], other)
             if crossing == 1 and own is not None and own not in (0, 1):
                 return True
         return False
@@ -440,7 +455,7 @@ class _Arranger:
     ) -> float:
         if symbols_in(index[0]).isdisjoint(varying):
             return 0.5
-        return 1.0 if _coefficient(index[0], var) == 1 else gather
+        return 1.0 if coefficient(index[0], var) == 1 else gather
 
     def _step(self, loop: For) -> int:
         """Lanes of a vector loop: two registers side by side where it is long and its memory contiguous.
@@ -452,7 +467,7 @@ class _Arranger:
             return self._line_step(loop, lanes)
         if any(isinstance(stmt, (For, Masked)) for stmt in walk(loop.body)):
             return lanes
-        if any(_coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
+        if any(coefficient(index[0], loop.var) not in (0, 1) for _, index, _ in accesses(loop.body)):
             return lanes
         even = trips % (2 * lanes) == 0 or trips >= WIDE_TURNS * lanes
         return 2 * lanes if even and trips >= 4 * lanes else lanes
@@ -461,7 +476,7 @@ class _Arranger:
         """Lanes for lines that are scanned side by side: a line of the cache, so that it is fetched once."""
         sizes = {param.name: param.dtype.itemsize for param in self.kernel.params}
         touched = [(sizes.get(buffer), index[0]) for buffer, index, _ in accesses(loop.body)]
-        if any(size is None or _coefficient(index, loop.var) not in (0, 1) for size, index in touched):
+        if any(size is None or coefficient(index, loop.var) not in (0, 1) for size, index in touched):
             return lanes
         wanted = LINE_BYTES // min((size for size, _ in touched if size), default=LINE_BYTES)
         return max(lanes, wanted) if self.trips(loop) >= wanted else lanes
@@ -520,9 +535,3 @@ def _varies(stmt: Let, varying: set[str], symbols: set[Symbol]) -> bool:
     if any(not symbols_in(expr).isdisjoint(symbols) for expr in exprs):
         return True
     return any(isinstance(arg, str) and arg in varying for arg in stmt.args)
-
-
-def _coefficient(expr: Expr, var: Symbol) -> Expr | None:
-    """The coefficient of ``var`` in a flat index, None where the index is not affine in it."""
-    coefficient, rest = linear(expr, var)
-    return None if var in symbols_in(rest) or var in symbols_in(coefficient) else coefficient

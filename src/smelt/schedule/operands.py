@@ -21,7 +21,7 @@ from smelt.loops.straightline import Instruction, MaskedInstruction, Recordable
 from smelt.ops import ops
 from smelt.records import dataclass, replace
 from smelt.symbolic import FloorDiv, Mod, flatten, free_symbols, least, numel, same, simplify, size_hint
-from smelt.symbolic.affine import difference, divided, expand, linear, replaced, times, total
+from smelt.symbolic.affine import affine, difference, divided, expand, linear, replaced, times, total
 from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -354,18 +354,6 @@ def operand_place(
     extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
     flat = simplify(expand(flatten(index, graph.buffers[buffer].strides)), extents)
     return buffer, expand(flat)
-
-
-def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
-    """(a coefficient for each symbol, the rest) of an expanded expression; None where it is not affine."""
-    coefficients: list[Expr] = []
-    rest = expr
-    for symbol in over:
-        coefficient, rest = linear(rest, symbol)
-        coefficients.append(coefficient)
-    if free_symbols([rest, *coefficients]) & set(over):
-        return None
-    return coefficients, rest
 
 
 def memory_order(place: Expr, over: Sequence[Symbol], sizes: Sequence[Expr]) -> list[int] | None:

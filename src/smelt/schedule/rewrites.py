@@ -29,9 +29,9 @@ from smelt.loops.ir import (
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
-from smelt.schedule.operands import affine
 from smelt.schedule.tiles import ceiling
 from smelt.symbolic import contiguous_strides, flatten, numel, size_hint
+from smelt.symbolic.affine import affine
 
 RESIDENT_ELEMENTS = 131072
 """A reduced row of at most this many elements stays in the second-level cache, so reading it twice is

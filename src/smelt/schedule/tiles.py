@@ -23,7 +23,7 @@ from smelt.records import dataclass, field, replace
 from smelt.schedule.items import Work
 from smelt.schedule.nests import size_symbols, to_statement
 from smelt.symbolic import flatten, least, loop_var, span
-from smelt.symbolic.affine import divided, expand, linear, symbols_in
+from smelt.symbolic.affine import coefficient, divided, expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 F32 = torch.float32
@@ -419,5 +419,4 @@ def _nested(
 def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
     """Whether every load moves by one element with ``column``."""
     flat = [stmt.args[1][0] for stmt in stmts if isinstance(stmt, Let) and stmt.op == "load"]
-    split = (linear(expr, column) for expr in flat)
-    return all(factor == 1 and column not in symbols_in(rest) for factor, rest in split)
+    return all(coefficient(expr, column) == 1 for expr in flat)

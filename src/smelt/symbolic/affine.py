@@ -116,6 +116,29 @@ def linear(expr: Expr, var: Symbol) -> tuple[Expr, Expr]:
     return total(found), _in_order(rest)
 
 
+def affine(expr: Expr, over: Sequence[Symbol]) -> tuple[list[Expr], Expr] | None:
+    """(a coefficient for each symbol, the rest), multiplied out; None where the expression is not affine.
+
+    >>> i, j, s = sympy.symbols("i j s", integer=True, nonnegative=True)
+    >>> affine(s * (i + 2) + j, (i, j)), affine(i * j, (i, j)), affine(FloorDiv(i, 2), (i,))
+    (([s, 1], 2*s), None, None)
+    """
+    coefficients: list[Expr] = []
+    rest, wanted = expr, set(over)
+    for symbol in over:
+        factor, rest = linear(rest, symbol)
+        coefficients.append(factor)
+    if all(wanted.isdisjoint(symbols_in(each)) for each in (rest, *coefficients)):
+        return coefficients, rest
+    return None
+
+
+def coefficient(expr: Expr, var: Symbol) -> Expr | None:
+    """The coefficient of ``var``, None where the expression is not affine in it."""
+    found = affine(expr, (var,))
+    return None if found is None else found[0][0]
+
+
 def replaced(expr: Expr, mapping: Mapping[Symbol, Expr]) -> Expr:
     """``expr.xreplace(mapping)``; multiplied out where a number takes the place of a variable.
 

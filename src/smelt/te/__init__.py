@@ -12,6 +12,8 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from smelt.te import tag as tag
+from smelt.te.absent import ExternOp as ExternOp
+from smelt.te.absent import ScanOp as ScanOp
 from smelt.te.absent import extern as extern
 from smelt.te.absent import extern_primfunc as extern_primfunc
 from smelt.te.absent import scan as scan

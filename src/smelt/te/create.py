@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sympy import Expr, Symbol
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
-from smelt.nest.ir import Alloc, Kernel
+from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
 from smelt.nest.stages import Names, identity, staged
-from smelt.nest.tree import with_body
+from smelt.nest.tree import map_exprs, rewritten, with_body
 from smelt.ops import ops
 from smelt.records import replace
+from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
 from smelt.symbolic import contiguous_strides, free_symbols, loop_var
 from smelt.symbolic.affine import replaced
@@ -40,7 +42,7 @@ def create_prim_func(
 
     Raises:
         SmeltError: SM1106, an argument is no tensor or te.var, or given twice; a placeholder is read and not
-            given; SM1101, nothing shows that an index is inside of its tensor.
+            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
     scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
@@ -92,7 +94,7 @@ class _Maker:
         self.tensors, self.scalars = tensors, scalars
         self.order = in_order(tensors)
         for op in self.order:
-            if isinstance(op, ComputeOp) and op.open is not None:
+            if op.open is not None:
                 raise op.open
         self.names: dict[int, str] = {}
         self.pool = _Pool()
@@ -120,6 +122,7 @@ class _Maker:
             scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
             sizes = dict.fromkeys((*kernel.sizes, *(symbol for _, symbol in scalars)))
             kernel = replace(kernel, sizes=tuple(sorted(sizes, key=str)), scalars=scalars)
+        kernel = with_body(kernel, Block(tuple(self._nests(kernel.body.stmts))))
         attrs: dict[str, Any] = {"tir.noalias": True}
         for op in self.order:
             free = op.attrs.get("layout_free_placeholders", ())
@@ -209,6 +212,27 @@ class _Maker:
         extents = tuple(replaced(axis.extent, self.symbols) for axis in of.axes)
         return Reduction(of.kind, shape, extents, value.kind, inner)
 
+    def _nests(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
+        """The outputs of one operation in one nest, with what is noted beside the operation."""
+        yield from (stmt for stmt in stmts if isinstance(stmt, Alloc))
+        nests = iter([stmt for stmt in stmts if not isinstance(stmt, Alloc)])
+        given = {id(tensor) for tensor in self.tensors}
+        for op in self.order:
+            if isinstance(op, ComputeOp):
+                alone = self.names[id(op.outputs[0])] in self.special
+                own = [next(nests) for _ in (op.outputs[:1] if alone else op.outputs)]
+                notes = {key: self._note(value, given) for key, value in op.attrs.items()}
+                notes = {key: value for key, value in notes.items() if value is not None and value != ()}
+                yield from _noted(Block(tuple(_together(own))), tuple(notes.items())).stmts
+
+    def _note(self, value: Any, given: set[int]) -> Any:
+        """What a person wrote: tensors by their names, but for those that are given."""
+        if isinstance(value, Tensor):
+            return None if id(value) in given or id(value) not in self.names else Word(self.names[id(value)])
+        if isinstance(value, (list, tuple)):
+            return tuple([each for each in (self._note(each, given) for each in value) if each is not None])
+        return value
+
     def _with_special(self, kernel: Kernel) -> Kernel:
         """The kernel with the stages that no loop function says, in their places."""
         written = {out for each in self.special.values() for out in each.outs}
@@ -234,6 +258,26 @@ class _Maker:
             else:
                 found += [next(nests) for _ in op.outputs]
         return with_body(kernel, replace(kernel.body, stmts=(*allocs, *found)))
+
+
+def _together(nests: Sequence[Stmt]) -> Sequence[Stmt]:
+    """Nests of the same loops as one."""
+    loops = [nest for nest in nests if isinstance(nest, For)]
+    if len(nests) < 2 or len(loops) != len(nests):
+        return nests
+    var = loops[0].var
+    bodies = [map_exprs(loop.body, partial(replaced, mapping={loop.var: var})) for loop in loops]
+    inner = _together([stmt for body in bodies for stmt in body.stmts])
+    return (replace(loops[0], body=Block(tuple(inner))),)
+
+
+def _noted(block: Block, notes: tuple[tuple[str, Any], ...]) -> Block:
+    """A nest whose stages have notes."""
+    if not notes:
+        return block
+    return rewritten(
+        block, lambda stmt: (replace(stmt, notes=stmt.notes + notes),) if isinstance(stmt, Stage) else None
+    )
 
 
 def _sizes_of(op: Operation) -> set[Unknown]:

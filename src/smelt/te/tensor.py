@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from sympy import Expr, Integer
 
+from smelt.errors import SmeltError
 from smelt.te import check
 from smelt.te.dtypes import NAMES, kind_of
 from smelt.te.errors import refuse
@@ -18,7 +19,9 @@ from smelt.te.value import Load, Lookup, Value, as_value, cast
 
 
 class Operation:
-    """What makes tensors: their names, and the tensors that it reads."""
+    """What makes tensors: their names, and the tensors that it reads. ``open``: why no function can be made
+    of it.
+    """
 
     name: str
     tag: str = ""
@@ -28,6 +31,7 @@ class Operation:
     reduce_axis: tuple[IterVar, ...] = ()
     body: tuple[Value, ...] = ()
     outputs: tuple[Tensor, ...]
+    open: SmeltError | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -49,7 +53,7 @@ class PlaceholderOp(Operation):
 
 
 class ComputeOp(Operation):
-    """Values for each index: one body for each output. ``open``: why no function can be made of it."""
+    """Values for each index: one body for each output."""
 
     def __init__(
         self,

@@ -175,8 +175,10 @@ class Core:
             raise ScheduleError(f"{value!r}", "a number is wanted", code="SM1011") from error
 
     def _new(self, what: Symbol | str | int, label: str) -> Any:
-        kind = LoopRV if isinstance(what, Symbol) else BlockRV if isinstance(what, str) else ExprRV
-        reference = kind(label)
+        if isinstance(what, (Symbol, str)):
+            reference: Reference = (LoopRV if isinstance(what, Symbol) else BlockRV)(label)
+        else:
+            reference = ExprRV(label, what)
         self._meanings[reference] = _Meaning(self._working_on or "", what, label)
         return reference
 

@@ -45,14 +45,14 @@ class TensorIntrin:
         return made
 
     @staticmethod
-    def get(name: str, allow_missing: bool = False) -> TensorIntrin:
-        """The intrinsic of a name.
+    def get(name: str, allow_missing: bool = False) -> TensorIntrin | None:
+        """The intrinsic of a name; None where there is none and ``allow_missing``.
 
         Raises:
             SmeltError: SM1039, there is none.
         """
         found = TensorIntrin.registry.get(name)
-        if found is None:
+        if found is None and not allow_missing:
             known = ", ".join(sorted(TensorIntrin.registry)) or "none"
             raise SmeltError("SM1039", f"there is no intrinsic {name!r}", why=f"registered are: {known}")
         return found

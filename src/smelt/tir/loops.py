@@ -8,8 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.nest.primitives import kinds, nests, reductions
+from smelt.nest.primitives import kinds, orders, reductions
 from smelt.nest.primitives.common import ScheduleError
+from smelt.nest.primitives.loops import add_unit_loop, fuse, partition, split
 from smelt.tir.core import Core
 from smelt.tir.references import BlockRV, ExprRV, LoopRV
 
@@ -29,36 +30,36 @@ class LoopMoves(Core):
         preserve_unit_iters: bool = True,
         disable_predication: bool = False,
     ) -> list[LoopRV]:
-        """Make several loops of one (`smelt.nest.primitives.nests.divide`)."""
+        """Make several loops of one (`smelt.nest.primitives.loops.split`)."""
         var = self._loop_var(loop)
         sizes = [self._number(factor) for factor in factors]
-        kernel, made = nests.divide(self._kernel, var, sizes, not disable_predication)
+        kernel, made = split(self._kernel, var, sizes, predicated=not disable_predication)
         given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
         given["disable_predication"] = disable_predication
         return self._step(kernel, "split", given, made, several=True)
 
     def fuse(self, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
-        """Make one loop of perfectly nested ones (`smelt.nest.primitives.nests.fuse`)."""
-        kernel, made = nests.fuse(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        """Make one loop of perfectly nested ones (`smelt.nest.primitives.loops.fuse`)."""
+        kernel, made = fuse(self._at(*loops), [self._loop_var(loop) for loop in loops])
         given = {"loops": loops, "preserve_unit_iters": preserve_unit_iters}
         return self._one(self._step(kernel, "fuse", given, [made], spread="loops"))
 
     def merge(self, *loops: LoopRV) -> LoopRV:
-        """Make one loop of loops that follow one another (`smelt.nest.primitives.nests.join`)."""
-        kernel, made = nests.join(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        """Make one loop of loops that follow one another (`smelt.nest.primitives.orders.join`)."""
+        kernel, made = orders.join(self._at(*loops), [self._loop_var(loop) for loop in loops])
         return self._one(self._step(kernel, "merge", {"loops": loops}, [made], spread="loops"))
 
     def reorder(self, *ordered_loops: LoopRV, parting: bool = False) -> None:
-        """Put loops of a nest into another order (`smelt.nest.primitives.nests.reorder`)."""
+        """Put loops of a nest into another order (`smelt.nest.primitives.orders.reorder`)."""
         variables = [self._loop_var(loop) for loop in ordered_loops]
-        kernel = nests.reorder(self._at(*ordered_loops), variables, parting)
+        kernel = orders.reorder(self._at(*ordered_loops), variables, parting)
         given = {"ordered_loops": ordered_loops, "parting": parting}
         self._step(kernel, "reorder", given, spread="ordered_loops")
 
     def fission(self, loop: LoopRV, after: int = 1) -> tuple[LoopRV, LoopRV]:
-        """Make two loops of one, each with a part of the body (`smelt.nest.primitives.nests.fission`)."""
+        """Make two loops of one, each with a part of the body (`smelt.nest.primitives.orders.fission`)."""
         var = self._loop_var(loop)
-        kernel, first, second = nests.fission(self._kernel, var, after)
+        kernel, first, second = orders.fission(self._kernel, var, after)
         given = {"loop": loop, "after": after}
         made = self._step(kernel, "fission", given, [first, second], several=True)
         return made[0], made[1]
@@ -66,16 +67,16 @@ class LoopMoves(Core):
     def loop_partition(
         self, loop: LoopRV, factors: Sequence[Factor], preserve_unit_iters: bool = True
     ) -> list[LoopRV]:
-        """Make loops that follow one another of one (`smelt.nest.primitives.nests.partition`)."""
+        """Make loops that follow one another of one (`smelt.nest.primitives.loops.partition`)."""
         var = self._loop_var(loop)
-        kernel, made = nests.partition(self._kernel, var, [self._number(factor) for factor in factors])
+        kernel, made = partition(self._kernel, var, [self._number(factor) for factor in factors])
         given = {"loop": loop, "factors": list(factors), "preserve_unit_iters": preserve_unit_iters}
         return self._step(kernel, "loop_partition", given, made, several=True)
 
     def add_unit_loop(self, block_or_loop: LoopRV | BlockRV) -> LoopRV:
-        """Put a loop of one turn around (`smelt.nest.primitives.nests.add_unit_loop`)."""
+        """Put a loop of one turn around (`smelt.nest.primitives.loops.add_unit_loop`)."""
         target = self._target(block_or_loop)
-        kernel, made = nests.add_unit_loop(self._kernel, target)
+        kernel, made = add_unit_loop(self._kernel, target)
         return self._one(self._step(kernel, "add_unit_loop", {"block_or_loop": block_or_loop}, [made]))
 
     # -- how they run ------------------------------------------------------------------------------------

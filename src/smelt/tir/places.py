@@ -12,6 +12,7 @@ from sympy import Symbol
 from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
 from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import reads, writes
 from smelt.tir.intrinsics import TensorIntrin
 from smelt.tir.maps import IndexMap
@@ -210,8 +211,12 @@ class PlaceMoves:
     # -- other ways of computing -------------------------------------------------------------------------
 
     def blockize(self, target: Any, preserve_unit_iters: bool = True) -> Block:
-        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`)."""
-        changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
+        """Make one block of a loop (`smelt.nest.primitives.blocks.blockize`), or of several blocks."""
+        if isinstance(target, (list, tuple)):
+            names = [self._stage_name(each) for each in target]
+            changed, made = blockize_together(self._kernel, names, preserve_unit_iters)
+        else:
+            changed, made = blocks.blockize(self._kernel, self._loop_var(target), preserve_unit_iters)
         given = {"target": target, "preserve_unit_iters": preserve_unit_iters}
         return self._step(changed, "blockize", given, [made])[0]
 
@@ -222,8 +227,9 @@ class PlaceMoves:
             target = self._stage_name(block_or_loop)
         else:
             target = self._block_or_loop(block_or_loop)
-        intrinsic = TensorIntrin.get(tensor_intrin).intrinsic
-        changed = blocks.tensorize(self._kernel, target, intrinsic, preserve_unit_iters)
+        found = TensorIntrin.get(tensor_intrin)
+        assert found is not None
+        changed = blocks.tensorize(self._kernel, target, found.intrinsic, preserve_unit_iters)
         given = {"block_or_loop": block_or_loop, "tensor_intrin": tensor_intrin}
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sympy import Expr
@@ -39,8 +39,30 @@ class LoopRV(Reference):
     prefix = "l"
 
 
+def _as_number(name: str) -> Callable[[ExprRV, Any], Any]:
+    """An operator of integers, on a number that was drawn."""
+    return lambda self, other: getattr(self.value, name)(int(other) if isinstance(other, ExprRV) else other)
+
+
 class ExprRV(Reference):
-    """A number that a schedule has drawn."""
+    """A number that a schedule has drawn; in arithmetic it is that number.
+
+    >>> ExprRV("j", 4) * ExprRV("k", 8), 9 // ExprRV("j", 4)
+    (32, 2)
+    """
+
+    def __init__(self, hint: str = "", value: int = 0) -> None:
+        super().__init__(hint)
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    __add__, __radd__ = _as_number("__add__"), _as_number("__radd__")
+    __sub__, __rsub__ = _as_number("__sub__"), _as_number("__rsub__")
+    __mul__, __rmul__ = _as_number("__mul__"), _as_number("__rmul__")
+    __floordiv__, __rfloordiv__ = _as_number("__floordiv__"), _as_number("__rfloordiv__")
+    __mod__, __rmod__ = _as_number("__mod__"), _as_number("__rmod__")
 
 
 SBlockRV = BlockRV

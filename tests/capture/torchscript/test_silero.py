@@ -99,19 +99,3 @@ def test_whole_recordings(model):
     assert module.left == [] == list(module.pieces)
     sound = speech(16000, 7)[0]
     torch.testing.assert_close(module.audio_forward(sound, 16000), model.audio_forward(sound, 16000))
-
-
-@torch.no_grad()
-def test_state_leaves_the_way_past_dynamo_open(model, compiled, watching):
-    """What a frame sets is different at the next call; the guards on all else still hold."""
-    compiled = smelt.compile(model)
-    if not hasattr(compiled, "_directly"):
-        pytest.skip("this Python or PyTorch has no way past Dynamo")
-    chunks = chunks_of(16000, 8)
-    for chunk in chunks:
-        compiled(chunk, 16000)
-    ways = compiled._directly
-    assert len(ways.ways) == 1
-    ways.slow = None  # Dynamo is not asked again
-    for chunk in chunks:
-        compiled(chunk, 16000)

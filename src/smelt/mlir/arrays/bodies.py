@@ -23,7 +23,7 @@ from smelt.loops.ir import (
     accumulator,
 )
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, Dot, Shape
-from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
 from smelt.mlir.arrays.scans import RunningHandler, associative
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, loop_var, numel
@@ -41,36 +41,25 @@ View = Callable[[StridedView], Array]
 Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
 
 
-def evaluate_arrays(
-    body: Loop,
-    dialect: ArrayDialect,
-    buffers: Mapping[str, Array],
-    origin: Origin | None = None,
-    view: View | None = None,
-) -> list[Array]:
-    """What a body computes, one array per output.
+class ArrayBodies:
+    """Evaluates loop bodies over whole arrays.
 
-    ``view`` gives the array of a strided view of a buffer: with it a convolution may be one (see
-    `ArrayDialect.convolution`), else it is the sum of products that its loop functions say.
-
-    Raises:
-        Unsupported: the dialect has no way.
-        SmeltError: SM0501, the loop function is wrong.
+    ``buffers``: what loads see. ``view`` gives the array of a strided view of a buffer: with it a convolution
+    may be one (see `ArrayDialect.convolution`), else it is the sum of products that its loop functions say.
     """
-    return _Bodies(dialect, buffers, origin, view).run(body)
 
+    def __init__(self, dialect: ArrayDialect, buffers: Mapping[str, Array], view: View | None = None) -> None:
+        self.dialect, self.buffers, self.view = dialect, buffers, view
+        self.origin = Origin("?")
 
-class _Bodies:
-    def __init__(
-        self,
-        dialect: ArrayDialect,
-        buffers: Mapping[str, Array],
-        origin: Origin | None,
-        view: View | None,
-    ) -> None:
-        self.dialect, self.buffers, self.origin, self.view = dialect, buffers, origin, view
+    def evaluate(self, body: Loop, origin: Origin | None = None) -> list[Array]:
+        """The arrays that a body computes, one for each of its results.
 
-    def run(self, body: Loop) -> list[Array]:
+        Raises:
+            Unsupported: the dialect has no way.
+            SmeltError: SM0501, the loop function is wrong.
+        """
+        self.origin = origin or Origin("?")
         if isinstance(body, Pointwise):
             return [self._pointwise(body)]
         if isinstance(body, Reduction):
@@ -142,18 +131,15 @@ class _Bodies:
 
         if kind == "online_softmax":
             largest = dialect.reduce("max", x, dims) if dims else x
-            shifted = self._apply("sub", x, spread(largest))
-            total = self._apply("exp", shifted)
+            shifted = self.dialect.apply("sub", x, spread(largest))
+            total = self.dialect.apply("exp", shifted)
             return [largest, dialect.reduce("sum", total, dims) if dims else total]
         number = dialect.convert(dialect.size(numel(x.shape[kept:])), x.dtype)
         count = dialect.broadcast(number, outer, [])
-        mean = self._apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
-        gap = self._apply("sub", x, spread(mean))
-        squares = self._apply("mul", gap, gap)
+        mean = self.dialect.apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
+        gap = self.dialect.apply("sub", x, spread(mean))
+        squares = self.dialect.apply("mul", gap, gap)
         return [mean, dialect.reduce("sum", squares, dims) if dims else squares, count]
-
-    def _apply(self, name: str, *args: Array) -> Array:
-        return elementwise_on(self.dialect, name, *args)
 
     # -- contractions -------------------------------------------------------------------------------
 
@@ -310,33 +296,31 @@ class _Bodies:
             return found
         line = tuple(size for d, size in enumerate(body.shape) if d != dim)
         state = [dialect.full(first, dtype, line) for dtype, first in body.state]
-        turn = dialect.full(0, torch.int64, ())
+        along = loop_var(f"i{dim}")
 
-        def test(carried: Sequence[Array]) -> Array:
-            return self._apply("lt", carried[0], dialect.size(body.shape[dim]))
-
-        def step(carried: Sequence[Array]) -> list[Array]:
-            position, *rest = carried
-            before, filled = rest[: len(state)], rest[len(state) :]
-            along = loop_var(f"i{dim}")
+        def step(position: Array, carried: Sequence[Array]) -> list[Array]:
+            before, filled = carried[: len(state)], carried[len(state) :]
             handler, variables = self._space(body.shape, dim, {along: Value(torch.int64, (), position)})
             others = tuple(v for d, v in enumerate(variables) if d != dim)
             with using(handler):
                 given = [Value(part.dtype, others, part) for part in before]
                 after, values = body.inner_fn(variables, given)
-            lines = [
-                handler.as_array(expect(part, dtype, self.origin), others)
-                for part, (dtype, _) in zip(after, body.state, strict=True)
-            ]
-            made = [
-                handler.as_array(expect(value, dtype, self.origin), others)
-                for value, dtype in zip(values, body.dtypes, strict=True)
-            ]
-            stored = [dialect.store(out, each, dim, position) for out, each in zip(filled, made)]
-            return [self._apply("add", position, dialect.full(1, torch.int64, ())), *lines, *stored]
+            lines = self._arrays(handler, after, [dtype for dtype, _ in body.state], others)
+            made = self._arrays(handler, values, body.dtypes, others)
+            return [*lines, *(dialect.store(out, each, dim, position) for out, each in zip(filled, made))]
 
-        results = dialect.loop([turn, *state, *outs], test, step)
-        return results[1 + len(state) :]
+        return dialect.repeat(body.shape[dim], [*state, *outs], step)[len(state) :]
+
+    def _arrays(
+        self,
+        handler: ArrayHandler,
+        values: Sequence[Value],
+        dtypes: Sequence[torch.dtype],
+        axes: Sequence[Symbol],
+    ) -> list[Array]:
+        """Values, of ``dtypes``, as arrays over ``axes``."""
+        pairs = zip(values, dtypes, strict=True)
+        return [handler.as_array(expect(value, dtype, self.origin), axes) for value, dtype in pairs]
 
     def _fold(self, body: Fold) -> list[Array]:
         """A loop over the turns; each part of the state has the shape of the results."""
@@ -345,23 +329,15 @@ class _Bodies:
         if any(size == 0 for size in body.shape):
             return state
 
-        def test(carried: Sequence[Array]) -> Array:
-            return self._apply("lt", carried[0], dialect.size(body.turns))
-
-        def step(carried: Sequence[Array]) -> list[Array]:
-            position, *before = carried
+        def step(position: Array, carried: Sequence[Array]) -> list[Array]:
             turn = loop_var("r0")
             handler, variables = self._space(body.shape, None, {turn: Value(torch.int64, (), position)})
             with using(handler):
-                given = [Value(part.dtype, variables, part) for part in before]
+                given = [Value(part.dtype, variables, part) for part in carried]
                 after = body.inner_fn(variables, turn, given)
-            made = [
-                handler.as_array(expect(part, dtype, self.origin), variables)
-                for part, (dtype, _) in zip(after, body.state, strict=True)
-            ]
-            return [self._apply("add", position, dialect.full(1, torch.int64, ())), *made]
+            return self._arrays(handler, after, [dtype for dtype, _ in body.state], variables)
 
-        return dialect.loop([dialect.full(0, torch.int64, ()), *state], test, step)[1:]
+        return dialect.repeat(body.turns, state, step)
 
     # -- sorting and scattering ---------------------------------------------------------------------
 

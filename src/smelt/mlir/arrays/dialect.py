@@ -17,10 +17,11 @@ from sympy import Expr, Integer, Symbol
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Extern
-from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.symbolic import numel
 
 Shape = tuple[Expr, ...]
 Number = int | float | bool
+Kind = tuple[torch.dtype, Shape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ class ConvolutionGeometry:
 class ArrayDialect:
     """The operations of a target, on arrays. Methods raise `Unsupported` where the target has no way.
 
-    ``symbols``: the number of each size symbol, an array of rank 0 (int64; float64 or bool for numbers that
-    are inputs). The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
+    ``symbols``: the number of each size symbol by its name (what is known of a size may differ between the
+    captured program and its loops), an array of rank 0: int64, or float64 or bool for numbers that are
+    inputs. The evaluation fills it. ``raises``: whether the target has a way to raise (`require`).
     ``complexes``: whether it has complex arrays; where it has not, what goes in and out is pairs of reals, in
     a last dimension of two, as inside of programs.
     """
@@ -78,7 +80,7 @@ class ArrayDialect:
     complexes = True
 
     def __init__(self) -> None:
-        self.symbols: dict[Symbol, Array] = {}
+        self.symbols: dict[str, Array] = {}
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -96,7 +98,15 @@ class ArrayDialect:
 
     def size(self, expr: Any) -> Array:
         """The number of an expression of sizes, rank 0: int64, or float64 or bool where it is no integer."""
-        return evaluate_number(expr, _Sizes(self))
+        raise NotImplementedError
+
+    def bind(self, symbol: Symbol, number: Array) -> None:
+        """Make ``number`` the value of a size symbol."""
+        self.symbols[symbol.name] = number
+
+    def item(self, x: Array) -> Array:
+        """The number that an array of one element holds, rank 0."""
+        return self.reshape(x, ()) if x.rank else x
 
     def seed(self) -> Array:
         """A random number of all int64, rank 0: a new one at every run."""
@@ -119,6 +129,10 @@ class ArrayDialect:
 
     # -- elementwise --------------------------------------------------------------------------------
 
+    def apply(self, name: str, *args: Array) -> Array:
+        """One row of `smelt.ops.table.TABLE` on arrays of one shape, whatever its arguments."""
+        raise NotImplementedError
+
     def elementwise(self, name: str, *args: Array) -> Array:
         """One row of `smelt.ops.table.TABLE` on arrays of one shape.
 
@@ -138,6 +152,11 @@ class ArrayDialect:
     def parts(self, x: Array) -> tuple[Array, Array]:
         """Real and imaginary parts of a complex array. Inside of programs complex numbers are these two."""
         raise Unsupported(f"{type(self).__name__} has no complex numbers")
+
+    def pairs(self, x: Array) -> Array:
+        """A complex array as reals, with its parts in a last dimension of two."""
+        line = (*x.shape, Integer(1))
+        return self.concatenate([self.reshape(part, line) for part in self.parts(x)], x.rank)
 
     def joined(self, real: Array, imaginary: Array) -> Array:
         """The complex array of its parts, or the pairs of them (`complexes`)."""
@@ -201,9 +220,7 @@ class ArrayDialect:
         others = [d for d in range(x.rank) if d != dim]
         here = self.broadcast(self.iota(x.shape[dim], torch.int64), x.shape, [dim])
         there = self.broadcast(position, x.shape, [])
-        return self.elementwise(
-            "where", self.elementwise("eq", here, there), self.broadcast(line, x.shape, others), x
-        )
+        return self.apply("where", self.apply("eq", here, there), self.broadcast(line, x.shape, others), x)
 
     def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
         """``base`` (rank 1) with ``values[w]`` at ``positions[w]`` (int64, in range, rank 1).
@@ -250,7 +267,7 @@ class ArrayDialect:
             x, groups_shape = self.transpose(x, order), [[x.shape[d] for d in group] for group in groups]
         else:
             groups_shape = [[x.shape[d] for d in group] for group in groups]
-        return self._reshaped(x, tuple(_product(sizes) for sizes in groups_shape))
+        return self._reshaped(x, tuple(numel(sizes) for sizes in groups_shape))
 
     def _reshaped(self, x: Array, shape: Shape) -> Array:
         return x if x.shape == shape else self.reshape(x, shape)
@@ -264,14 +281,11 @@ class ArrayDialect:
 
     # -- control ------------------------------------------------------------------------------------
 
-    def probe(self, function: Callable[[], Sequence[Array]]) -> list[tuple[torch.dtype, Shape]]:
-        """Dtypes and shapes of what ``function`` would give; what it writes down is thrown away."""
-        return [(each.dtype, each.shape) for each in function()]
-
     def branch(
-        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        """What one of two functions gives; ``condition`` has rank 0. Shapes and dtypes are equal."""
+        """The results (of ``kinds``) of the first of two functions where ``condition`` (rank 0) holds, else
+        of the second."""
         raise Unsupported(f"{type(self).__name__} has no branches")
 
     def loop(
@@ -283,34 +297,19 @@ class ArrayDialect:
         """``while test(state): state = step(state)``; shapes and dtypes stay as they are."""
         raise Unsupported(f"{type(self).__name__} has no loops")
 
+    def repeat(
+        self,
+        turns: Expr,
+        initial: Sequence[Array],
+        step: Callable[[Array, Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        """``for turn in range(turns): state = step(turn, state)``, as a `loop` that counts."""
 
-def _product(sizes: Sequence[Expr]) -> Expr:
-    from smelt.symbolic import numel
+        def test(carried: Sequence[Array]) -> Array:
+            return self.apply("lt", carried[0], self.size(turns))
 
-    return numel(sizes)
+        def counted(carried: Sequence[Array]) -> list[Array]:
+            after = self.apply("add", carried[0], self.size(Integer(1)))
+            return [after, *step(carried[0], carried[1:])]
 
-
-class _Sizes(Numbers):
-    """Numbers of sizes: arrays of rank 0."""
-
-    def __init__(self, dialect: ArrayDialect) -> None:
-        self.dialect = dialect
-
-    def symbol(self, symbol: Symbol) -> Array:
-        if symbol not in self.dialect.symbols:
-            raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.symbols[symbol]
-
-    def constant(self, value: Number, dtype: torch.dtype) -> Array:
-        return self.dialect.full(value, dtype, ())
-
-    def dtype_of(self, value: Array) -> torch.dtype:
-        return value.dtype
-
-    def convert(self, value: Array, dtype: torch.dtype) -> Array:
-        return value if value.dtype == dtype else self.dialect.convert(value, dtype)
-
-    def elementwise(self, name: str, *args: Array) -> Array:
-        from smelt.mlir.arrays.evaluate import elementwise_on
-
-        return elementwise_on(self.dialect, name, *args)
+        return self.loop([self.size(Integer(0)), *initial], test, counted)[1:]

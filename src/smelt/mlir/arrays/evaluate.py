@@ -19,11 +19,11 @@ from smelt.loops.elementwise import apply
 from smelt.loops.ir import Origin
 from smelt.lowering.tensor import HeldNumber
 from smelt.mlir.arrays import access
+from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
 from smelt.mlir.arrays.intervals import Interval, Test, box
-from smelt.ops import TABLE, Handler, using
-from smelt.ops.table import result_dtype
+from smelt.ops import Handler, using
 from smelt.symbolic import same
 from smelt.symbolic.affine import expand
 
@@ -358,8 +358,6 @@ class ArrayHandler(Handler):
         return self.elementwise("where", zero, self.constant(1, value.dtype), value)
 
     def _decomposed(self, name: str, args: Sequence[Value]) -> Value:
-        from smelt.mlir.arrays.decomposed import DECOMPOSED
-
         if name not in DECOMPOSED:
             raise Unsupported(f"{name} has no form in {type(self.dialect).__name__}")
         with using(self):
@@ -510,13 +508,41 @@ class _Indices(Numbers):
         return self.handler._elementwise(name, x, y)
 
 
-def elementwise_on(dialect: ArrayDialect, name: str, *args: Array) -> Array:
-    """One row of the table on arrays of one shape, decomposed where the dialect does not have it."""
-    axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
-    handler = ArrayHandler(dialect, {}, dict(zip(axes, args[0].shape)))
-    result = handler.elementwise(name, *(Value(arg.dtype, axes, arg) for arg in args))
-    result_dtype(TABLE[name], [arg.dtype for arg in args])
-    return handler.as_array(result, axes)
+class _Sizes(Numbers):
+    """Numbers of sizes: arrays of rank 0."""
+
+    def __init__(self, dialect: ArrayDialect) -> None:
+        self.dialect = dialect
+
+    def symbol(self, symbol: Symbol) -> Array:
+        if symbol.name not in self.dialect.symbols:
+            raise Unsupported(f"the size {symbol} is no dimension of an argument")
+        return self.dialect.symbols[symbol.name]
+
+    def constant(self, value: Number, dtype: torch.dtype) -> Array:
+        return self.dialect.full(value, dtype, ())
+
+    def dtype_of(self, value: Array) -> torch.dtype:
+        return value.dtype
+
+    def convert(self, value: Array, dtype: torch.dtype) -> Array:
+        return value if value.dtype == dtype else self.dialect.convert(value, dtype)
+
+    def elementwise(self, name: str, *args: Array) -> Array:
+        return self.dialect.apply(name, *args)
+
+
+class EvaluatedArrays(ArrayDialect):
+    """An array dialect that computes sizes, and elementwise rows that it lacks, by its own operations."""
+
+    def apply(self, name: str, *args: Array) -> Array:
+        axes = tuple(Symbol(f"_axis{d}", integer=True, nonnegative=True) for d in range(args[0].rank))
+        handler = ArrayHandler(self, {}, dict(zip(axes, args[0].shape)))
+        result = handler.elementwise(name, *(Value(arg.dtype, axes, arg) for arg in args))
+        return handler.as_array(result, axes)
+
+    def size(self, expr: Any) -> Array:
+        return evaluate_number(expr, _Sizes(self))  # type: ignore[no-any-return]
 
 
 def through(dialect: ArrayDialect, function: Callable[..., Value], *args: Array) -> Array:

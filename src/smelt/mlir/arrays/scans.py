@@ -11,7 +11,7 @@ from sympy import Expr, Symbol
 
 from smelt.loops.ir import Scan
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
-from smelt.mlir.arrays.evaluate import ArrayHandler, Value, elementwise_on, expect
+from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
 from smelt.ops import using
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -99,7 +99,7 @@ def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
     while distance < size:
         head = _part(dialect, x, dim, 0, distance)
         left, right = _part(dialect, x, dim, 0, size - distance), _part(dialect, x, dim, distance, size)
-        x = dialect.concatenate([head, elementwise_on(dialect, name, left, right)], dim)
+        x = dialect.concatenate([head, dialect.apply(name, left, right)], dim)
         distance *= 2
     return x
 

@@ -1,4 +1,4 @@
-"""Strided views of a buffer's memory as index expressions, and as arrays."""
+"""Strided views of a buffer's memory as index expressions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
 from smelt.loops.ir import Buffer, StridedView
-from smelt.mlir.arrays.dialect import Array, ArrayDialect
-from smelt.mlir.arrays.evaluate import ArrayHandler
-from smelt.symbolic import flatten, is_one, loop_var, same, unflatten
+from smelt.symbolic import flatten, is_one, same, unflatten
 from smelt.symbolic.affine import expand
 from smelt.symbolic.bounds import less_than
 from smelt.symbolic.index import divide
@@ -22,6 +20,7 @@ ZERO = sympy.Integer(0)
 def index_of_view(view: StridedView, buffer: Buffer, variables: Sequence[Symbol]) -> list[Expr]:
     """The index into ``buffer`` of the element at ``variables`` of a view of its memory.
 
+    >>> from smelt.symbolic import loop_var
     >>> n = sympy.Integer
     >>> buffer = Buffer("x", None, (n(3), n(4)), (n(4), n(1)))
     >>> i, j = loop_var("i"), loop_var("j")
@@ -113,19 +112,3 @@ def _by_stride(
 
 def _number(expr: Expr) -> int:
     return int(expr) if expr.is_Integer else 0
-
-
-def read_view(dialect: ArrayDialect, view: StridedView, buffer: Buffer, array: Array) -> Array:
-    """A view of the memory of ``buffer``, whose elements are ``array``.
-
-    Raises:
-        Unsupported: no index transform tells where the view's elements are.
-    """
-    if is_whole(view, buffer):
-        return array if array.shape == view.shape else dialect.relabel(array, view.shape)
-    if any(size == 0 for size in view.shape):
-        return dialect.full(0, array.dtype, view.shape)
-    variables = [loop_var(f"v{d}") for d in range(len(view.shape))]
-    handler = ArrayHandler(dialect, {view.buffer: array}, dict(zip(variables, view.shape)))
-    value = handler.load(view.buffer, index_of_view(view, buffer, variables))
-    return handler.as_array(value, variables)

@@ -12,11 +12,24 @@ from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.loops.dependencies import variables as loop_variables
-from smelt.loops.ir import Fold, Graph, Origin, Pointwise, Reduction, Scan, Scatter
+from smelt.loops.ir import REDUCTIONS as REDUCED
+from smelt.loops.ir import (
+    Contraction,
+    Fold,
+    Graph,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+    StridedView,
+)
 from smelt.loops.ranges import Interval, contents_of, relax_checks
 from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
 from smelt.loops.straightline import Instruction, Recordable, prune
+from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.linalg.handler import ElementHandler
 from smelt.mlir.linalg.operands import (
     Load,
@@ -73,13 +86,55 @@ class Code:
 
 
 class Bodies:
-    """Writes the nodes of one loop graph. ``tensors``: buffer → tensor, as far as they are written."""
+    """Evaluates the bodies of one loop graph. ``tensors``: by buffer, as far as they are written."""
 
-    def __init__(self, writer: Writer, graph: Graph, tensors: Mapping[str, Any]) -> None:
-        self.writer, self.graph, self.tensors = writer, graph, tensors
+    def __init__(
+        self,
+        writer: Writer,
+        graph: Graph,
+        tensors: Mapping[str, Array],
+        view: Callable[[StridedView], Array],
+    ) -> None:
+        self.writer, self.graph, self.tensors, self.view = writer, graph, tensors, view
         self.dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
         self.contents: dict[str, Interval] = contents_of(graph)
         self.origin = Origin("?")
+
+    def evaluate(self, body: Any, origin: Origin | None = None) -> list[Array]:
+        """The tensors that a body computes, one for each of its results.
+
+        Raises:
+            Unsupported: Linalg has no form for it.
+            SmeltError: SM0501, the loop function is wrong.
+        """
+        from smelt.mlir.linalg.contractions import contract
+        from smelt.mlir.linalg.sorting import sort
+
+        self.origin = origin or Origin("?")
+        shape = body.shape
+        if isinstance(body, Pointwise):
+            made, dtypes = self.pointwise(body), [body.dtype]
+        elif isinstance(body, Reduction):
+            made, dtypes = self.reduction(body), [body.dtype] * REDUCED[body.kind]
+            dtypes = [torch.int64] if body.kind in ("argmax", "argmin") else dtypes
+        elif isinstance(body, Contraction):
+            made, dtypes = [contract(self, body)], [body.dtype]
+        elif isinstance(body, Scan):
+            made, dtypes = self.scan(body), list(body.dtypes)
+        elif isinstance(body, Fold):
+            made, dtypes = self.fold(body), [dtype for dtype, _ in body.state]
+        elif isinstance(body, Sort):
+            made, dtypes = sort(self, body), [body.dtype, torch.int64]
+        else:
+            assert isinstance(body, Scatter)
+            shape = self.graph.buffers[body.base].shape
+            made, dtypes = self.scatter(body), [body.dtype]
+        return [Array(each, dtype, tuple(shape)) for each, dtype in zip(made, dtypes)]
+
+    def tensor(self, name: str) -> Any:
+        """The value of a buffer."""
+        found = self.tensors[name]
+        return self.writer.of_number(found) if isinstance(found, Scalar) else found.value
 
     # -- loop functions ----------------------------------------------------------------------------------
 
@@ -117,7 +172,7 @@ class Bodies:
             masks[load] = masks.get(load, True) and masked
         for load, masked in masks.items():
             buffer, index = load
-            tensor, shape = self.tensors[buffer], tuple(self.graph.buffers[buffer].shape)
+            tensor, shape = self.tensor(buffer), tuple(self.graph.buffers[buffer].shape)
             if known and not masked:
                 tensor, shape, index = self._turn(tensor, shape, index, known)
             operand = operand_of(self.writer, tensor, shape, index, extents, masked)
@@ -198,7 +253,7 @@ class Bodies:
     def _view(self, load: Load, index: Sequence[Symbol], extents: Mapping[Symbol, Expr]) -> Any:
         """What a load reads, over ``index``, as a view of its buffer; None where it has to be copied."""
         buffer, place = load
-        tensor, shape = self.tensors[buffer], self.graph.buffers[buffer].shape
+        tensor, shape = self.tensor(buffer), self.graph.buffers[buffer].shape
         found = plain_place(shape, place, extents)
         operand = Operand(tensor, found) if found is not None else None
         if operand is None or not all(isinstance(expr, Symbol) for expr in operand.place):
@@ -206,17 +261,6 @@ class Bodies:
         if operand is None:
             return None
         return arranged(self.writer, operand, index, [extents[v] for v in index])
-
-    def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Sequence[Expr]) -> Any:
-        """A tensor of another dtype."""
-        if have == want:
-            return tensor
-        index = loop_variables("i", len(shape))
-        out = Operand(self.writer.empty(want, shape), index)
-        source = Operand(tensor, index)
-        return self.writer.generic(
-            index, 0, [source], [out], lambda x, _: [convert(Scalar(x[0], have), want).value]
-        )[0]
 
     # -- reductions --------------------------------------------------------------------------------------
 
@@ -252,7 +296,7 @@ class Bodies:
             return [ELEMENTWISE[_COMBINE[kind]](so_far, convert(value, within)).value]
 
         made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex))[0]
-        return self.converted(made, within, dtype or body.dtype, body.shape)
+        return self.writer.converted(made, within, dtype or body.dtype, body.shape)
 
     def _extreme(self, body: Reduction) -> Any:
         """The value and its place, handed on together."""
@@ -307,7 +351,7 @@ class Bodies:
         given = [("mean", wide, Operand(means, index))]
         squares = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
         counts = self.writer.fill(convert(number, dtype), dtype, body.shape)
-        rounded = [self.converted(each, wide, dtype, body.shape) for each in (means, squares)]
+        rounded = [self.writer.converted(each, wide, dtype, body.shape) for each in (means, squares)]
         return [*rounded, counts]
 
     def _online_softmax(self, body: Reduction) -> list[Any]:
@@ -325,7 +369,7 @@ class Bodies:
 
         given = [("top", dtype, Operand(tops, index))]
         totals = self.loop(code, extents, [start], finish, len(rindex), given=given)[0]
-        return [tops, self.converted(totals, within, dtype, body.shape)]
+        return [tops, self.writer.converted(totals, within, dtype, body.shape)]
 
     # -- scans -------------------------------------------------------------------------------------------
 
@@ -420,7 +464,7 @@ class Bodies:
                     value = handler.elementwise(body.mode, before, value)
             return [tensor.insert(value.value, state[0], place)]
 
-        return self.writer.loops(body.shape, [self.tensors[body.base]], put)
+        return self.writer.loops(body.shape, [self.tensor(body.base)], put)
 
 
 class _Sources(dict[str, tuple[Any, torch.dtype]]):
@@ -431,7 +475,7 @@ class _Sources(dict[str, tuple[Any, torch.dtype]]):
         self.bodies = bodies
 
     def __missing__(self, name: str) -> tuple[Any, torch.dtype]:
-        return self.bodies.tensors[name], self.bodies.dtypes[name]
+        return self.bodies.tensor(name), self.bodies.dtypes[name]
 
 
 def _accumulator(kind: str, body: Reduction) -> torch.dtype:

@@ -21,9 +21,9 @@ from smelt.ops import ops
 from smelt.symbolic import as_expr
 
 
-def contract(bodies: Bodies, body: Contraction, view: Any) -> list[Any]:
-    """The result of a contraction. ``view`` gives the tensor of a strided view of a buffer."""
-    return [_Contractions(bodies, body, view).run()]
+def contract(bodies: Bodies, body: Contraction) -> Any:
+    """The tensor that a contraction gives."""
+    return _Contractions(bodies, body).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class _Side:
 
 
 class _Contractions:
-    def __init__(self, bodies: Bodies, body: Contraction, view: Any) -> None:
-        self.bodies, self.body, self.view = bodies, body, view
+    def __init__(self, bodies: Bodies, body: Contraction) -> None:
+        self.bodies, self.body = bodies, body
         self.writer: Writer = bodies.writer
         self.within = accumulator(body.dtype)
         self.index = variables("i", len(body.shape))
@@ -64,7 +64,7 @@ class _Contractions:
         return self.bodies.record(self.extents, lambda recorder: [recorder.run(side, *over)])
 
     def _finished(self, made: Any) -> Any:
-        return self.bodies.converted(made, self.within, self.body.dtype, self.body.shape)
+        return self.writer.converted(made, self.within, self.body.dtype, self.body.shape)
 
     def _start(self) -> Any:
         """What the sums start from."""
@@ -167,7 +167,7 @@ class _Contractions:
         if kind is None:
             return None
         stride, padding, dilation = (_spread(each, rank) for each in (stride, padding, dilation))
-        seen, taps = self.view(x), self.view(weight)
+        seen, taps = self.bodies.view(x).value, self.bodies.view(weight).value
         options = {"strides": stride, "dilations": dilation}
         if kind == _NAMES[2, "groups"]:
             return self._grouped(kind, seen, taps, padding, options)

@@ -14,17 +14,18 @@ from typing import Any
 import torch
 
 from smelt.mlir import bindings
+from smelt.mlir.arrays.dialect import Array, Shape
 
 LOW = (torch.float16, torch.bfloat16)
 """What is computed in float32 and rounded once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
-    """``value``: an ``ir.Value``. An int64 may be of MLIR's type ``index``; `word` and `as_index` convert."""
+class Scalar(Array):
+    """A number: an `Array` of rank 0 whose value is no tensor. An int64 may be of MLIR's type ``index``:
+    `word` and `as_index` convert."""
 
-    value: Any
-    dtype: torch.dtype
+    shape: Shape = ()
 
 
 def constant(number: float | int | bool, dtype: torch.dtype, like: Any = None) -> Scalar:

@@ -82,21 +82,22 @@ def whole(expr: Expr) -> Expr:
 
 
 class Sizes(IndexArithmetic):
-    """The numbers of size symbols, by name, and of expressions of them.
+    """The numbers of size symbols, by name (``symbols``, which others fill too), and of expressions of them.
 
     What is made inside of the body of an operation (`smelt.mlir.linalg.writer`) stands in front of the
     operation, so that it holds for what comes after it, too.
     """
 
-    def __init__(self) -> None:
-        self.symbols: dict[str, Scalar] = {}
+    def __init__(self, symbols: dict[str, Any]) -> None:
+        self.symbols = symbols
         self._memo: dict[Any, Scalar] = {}
         self._points: list[Any] = []
 
     def symbol(self, symbol: Symbol) -> Scalar:
         if symbol.name not in self.symbols:
             raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.symbols[symbol.name]
+        found: Scalar = self.symbols[symbol.name]
+        return found
 
     def know(self, name: str, value: Scalar) -> None:
         """Bind a symbol: integers as ``index``."""
@@ -142,4 +143,6 @@ class Sizes(IndexArithmetic):
         try:
             yield
         finally:
-            self.symbols, self._memo, self._points = symbols, memo, points
+            self.symbols.clear()
+            self.symbols.update(symbols)
+            self._memo, self._points = memo, points

@@ -21,7 +21,7 @@ def sort(bodies: Bodies, body: Sort) -> list[Any]:
     from torch_mlir.dialects import arith, scf
 
     writer, source = bodies.writer, bodies.graph.buffers[body.source]
-    values, shape = bodies.tensors[body.source], source.shape
+    values, shape = bodies.tensor(body.source), source.shape
     last = len(shape) - 1
 
     def number(n: int) -> Any:

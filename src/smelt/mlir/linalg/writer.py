@@ -12,7 +12,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.mlir import bindings
-from smelt.mlir.linalg.scalars import Scalar, constant
+from smelt.mlir.linalg.scalars import Scalar, constant, convert, word
 from smelt.mlir.linalg.sizes import Sizes
 
 Shape = Sequence[Expr]
@@ -30,8 +30,8 @@ class Operand:
 class Writer:
     """Writes at the current insertion point. ``sizes`` knows the numbers of the program's symbols."""
 
-    def __init__(self) -> None:
-        self.sizes = Sizes()
+    def __init__(self, symbols: dict[str, Any]) -> None:
+        self.sizes = Sizes(symbols)
 
     # -- types -------------------------------------------------------------------------------------------
 
@@ -45,9 +45,12 @@ class Writer:
 
     def cast(self, tensor: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The tensor as of this shape, which differs from its own at most in what is known of it."""
+        return self.as_type(tensor, self.type(dtype, shape))
+
+    def as_type(self, tensor: Any, kind: Any) -> Any:
+        """The tensor under a type that knows more, or less, of its sizes."""
         from torch_mlir.dialects import tensor as dialect
 
-        kind = self.type(dtype, shape)
         return tensor if tensor.type == kind else dialect.cast(kind, tensor)
 
     # -- new tensors -------------------------------------------------------------------------------------
@@ -65,6 +68,12 @@ class Writer:
         value = number if isinstance(number, Scalar) else constant(number, dtype)
         out = self.empty(dtype, shape)
         return _result(linalg.fill(value.value, outs=[out]))
+
+    def of_number(self, number: Scalar) -> Any:
+        """A number as a tensor of rank 0."""
+        from torch_mlir.dialects import tensor
+
+        return tensor.from_elements(self.type(number.dtype, ()), [word(number).value])
 
     # -- generics ----------------------------------------------------------------------------------------
 
@@ -128,6 +137,17 @@ class Writer:
 
         out = Operand(self.empty(dtype, shape), tuple(index))
         return self.generic(index, 0, [Operand(numbers, tuple(index[:-1]))], [out], part)[0]
+
+    def converted(self, tensor: Any, have: torch.dtype, want: torch.dtype, shape: Shape) -> Any:
+        """A tensor of another dtype."""
+        if have == want:
+            return tensor
+        index = tuple(Symbol(f"i{dim}", integer=True) for dim in range(len(shape)))
+        out = Operand(self.empty(want, shape), index)
+        source = Operand(tensor, index)
+        return self.generic(
+            index, 0, [source], [out], lambda x, _: [convert(Scalar(x[0], have), want).value]
+        )[0]
 
     # -- views -------------------------------------------------------------------------------------------
 

@@ -11,19 +11,18 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape
-from smelt.mlir.arrays.evaluate import elementwise_on
-from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Kind, Number, Shape
 from smelt.mlir.stablehlo import products
 from smelt.mlir.stablehlo.attributes import attribute, i64, i64s
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
+from smelt.mlir.target import Target
 from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-class StableHlo(MlirArrays):
+class StableHlo(Target):
     """Writes StableHLO. Unsigned integers are ``ui8``; sizes are computed in ``i64``."""
 
     # -- operations ---------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ class StableHlo(MlirArrays):
         if x.dtype == dtype:
             return x
         if dtype is torch.bool:
-            return elementwise_on(self, "ne", x, self.full(0, x.dtype, x.shape))
+            return self.apply("ne", x, self.full(0, x.dtype, x.shape))
         if x.dtype.is_floating_point and not dtype.is_floating_point and dtype is not torch.int64:
             x = self.write("convert", [x], torch.int64, x.shape)
         return self.write("convert", [x], dtype, x.shape)
@@ -281,7 +280,7 @@ class StableHlo(MlirArrays):
         self._combiner(
             made.regions[0],
             base.dtype,
-            lambda old, new: new if mode is None else elementwise_on(self, mode, old, new),
+            lambda old, new: new if mode is None else self.apply(mode, old, new),
         )
         return Array(made.results[0], base.dtype, base.shape)
 
@@ -336,7 +335,7 @@ class StableHlo(MlirArrays):
         made = self._operation(
             "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
         )
-        self._combiner(made.regions[0], x.dtype, lambda old, new: elementwise_on(self, name, old, new))
+        self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(name, old, new))
         return Array(made.results[0], x.dtype, shape)
 
     def position_of_extreme(self, kind: str, x: Array) -> Array:
@@ -355,19 +354,19 @@ class StableHlo(MlirArrays):
         def better(parts: Sequence[Array]) -> list[Array]:
             one, one_at, other, other_at = parts
             compare = "gt" if kind == "argmax" else "lt"
-            wins, equal = (elementwise_on(self, name, one, other) for name in (compare, "eq"))
+            wins, equal = (self.apply(name, one, other) for name in (compare, "eq"))
             if x.dtype.is_floating_point:
-                nan, other_nan = (elementwise_on(self, "isnan", each) for each in (one, other))
-                only = elementwise_on(self, "gt", nan, other_nan)
-                wins = elementwise_on(self, "logical_or", wins, only)
-                both = elementwise_on(self, "logical_and", nan, other_nan)
-                equal = elementwise_on(self, "logical_or", equal, both)
-            before = elementwise_on(self, "lt", one_at, other_at)
-            first_one = elementwise_on(self, "logical_and", equal, before)
-            wins = elementwise_on(self, "logical_or", wins, first_one)
+                nan, other_nan = (self.apply("isnan", each) for each in (one, other))
+                only = self.apply("gt", nan, other_nan)
+                wins = self.apply("logical_or", wins, only)
+                both = self.apply("logical_and", nan, other_nan)
+                equal = self.apply("logical_or", equal, both)
+            before = self.apply("lt", one_at, other_at)
+            first_one = self.apply("logical_and", equal, before)
+            wins = self.apply("logical_or", wins, first_one)
             return [
-                elementwise_on(self, "where", wins, one, other),
-                elementwise_on(self, "where", wins, one_at, other_at),
+                self.apply("where", wins, one, other),
+                self.apply("where", wins, one_at, other_at),
             ]
 
         kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ()), (torch.int64, ())] * 2
@@ -388,12 +387,10 @@ class StableHlo(MlirArrays):
 
         def before(parts: Sequence[Array]) -> list[Array]:
             one, other = (parts[1], parts[0]) if descending else (parts[0], parts[1])
-            result = elementwise_on(self, "lt", one, other)
+            result = self.apply("lt", one, other)
             if x.dtype.is_floating_point:
-                nan, other_nan = (elementwise_on(self, "isnan", each) for each in (one, other))
-                result = elementwise_on(
-                    self, "logical_or", result, elementwise_on(self, "lt", nan, other_nan)
-                )
+                nan, other_nan = (self.apply("isnan", each) for each in (one, other))
+                result = self.apply("logical_or", result, self.apply("lt", nan, other_nan))
             return [result]
 
         kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ())] * 2 + [(torch.int64, ())] * 2
@@ -414,17 +411,11 @@ class StableHlo(MlirArrays):
     # -- control ------------------------------------------------------------------------------------
 
     def branch(
-        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        kinds = self.probe(then)
-        others = self.probe(otherwise)
-        shapes = [
-            tuple(a if same(a, b) else sympy.Symbol("_either", integer=True) for a, b in zip(one, other))
-            for (_, one), (_, other) in zip(kinds, others, strict=True)
-        ]
-        types = [self.type(dtype, shape) for (dtype, _), shape in zip(kinds, shapes)]
+        types = [self.type(*kind) for kind in kinds]
         made = self._operation("if", types, [condition.value], {}, regions=2)
-        for region, function in zip(made.regions, (then, otherwise)):
+        for region, function in zip(made.regions, functions, strict=True):
             self._region(region, [], partial(self._results_of, function, types))
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
 

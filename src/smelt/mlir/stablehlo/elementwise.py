@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.stablehlo.attributes import attribute
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _shift(name: str, hlo: StableHlo, x: Array, y: Array) -> Array:
         return _plain(operation, hlo, x, y)
     zero, most = hlo.full(0, y.dtype, y.shape), hlo.full(width - 1, y.dtype, y.shape)
     low, high = _compare("LT", hlo, y, zero), _compare("GT", hlo, y, most)
-    outside = elementwise_on(hlo, "logical_or", low, high)
+    outside = hlo.apply("logical_or", low, high)
     shifted = _plain(operation, hlo, x, _where(hlo, outside, most, y))
     return _where(hlo, outside, zero, shifted) if name == "lshift" or unsigned else shifted
 

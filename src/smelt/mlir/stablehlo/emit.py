@@ -8,9 +8,9 @@ from typing import Any
 from smelt.capture import Program
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.function import write_module
-from smelt.mlir.arrays.graphs import CALLS, SEED
 from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.graphs import CALLS, SEED
+from smelt.mlir.program import write_module
 from smelt.mlir.signature import Weights
 from smelt.mlir.stablehlo.dialect import StableHlo
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE

@@ -13,9 +13,8 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape
-from smelt.mlir.arrays.evaluate import elementwise_on
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
-from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.target import Target
 from smelt.mlir.torch_dialect import numbers, order
 from smelt.mlir.torch_dialect.arguments import Constants
 from smelt.mlir.torch_dialect.elementwise import elementwise, widened
@@ -27,7 +26,7 @@ from smelt.symbolic.affine import expand
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-class TorchDialect(MlirArrays):
+class TorchDialect(Target):
     """Writes value tensors of the Torch dialect.
 
     ``constants``: those of the function or region that is being written. Sizes are operands of type
@@ -108,8 +107,8 @@ class TorchDialect(MlirArrays):
         from smelt.symbolic import as_expr
 
         shape = tuple(as_expr(size) for size in meta.shape)
-        if any(isinstance(size, Symbol) and size not in self.symbols for size in shape):
-            self.know([Array(value, meta.dtype, shape)])
+        if any(isinstance(size, Symbol) and size.name not in self.symbols for size in shape):
+            self.know({f"known{len(self.symbols)}": Array(value, meta.dtype, shape)})
 
     def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("full", repr(value), dtype, tuple(shape))
@@ -154,10 +153,6 @@ class TorchDialect(MlirArrays):
 
     def elementwise(self, name: str, *args: Array) -> Array:
         return elementwise(self, name, *args)
-
-    def apply(self, name: str, *args: Array) -> Array:
-        """One row of the table of operators."""
-        return elementwise_on(self, name, *args)
 
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
         if x.dtype.is_floating_point or dtype.is_floating_point:
@@ -315,22 +310,6 @@ class TorchDialect(MlirArrays):
 
     # -- control ------------------------------------------------------------------------------------
 
-    def branch(
-        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
-    ) -> list[Array]:
-        from torch_mlir import ir
-
-        kinds = self.probe(then)
-        types = [self.type(*kind) for kind in kinds]
-        made = ir.Operation.create(
-            "torch.prim.If", results=types, operands=[self.number_of(condition)], regions=2
-        )
-        for region, function in zip(made.regions, (then, otherwise)):
-            with ir.InsertionPoint(region.blocks.append()), self.region():
-                results = [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds)]
-                ir.Operation.create("torch.prim.If.yield", operands=[each.value for each in results])
-        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
     def unfolded(self, truth: Any) -> Any:
         """A ``!torch.bool`` that passes do not know beforehand: ``int(truth) + min(iota, 0) == 1``. They take
         a loop whose first condition they can fold to True for one that has no condition."""
@@ -384,9 +363,9 @@ class _Numbers(Numbers):
         self.dialect = dialect
 
     def symbol(self, symbol: Symbol) -> Any:
-        if symbol not in self.dialect.symbols:
+        if symbol.name not in self.dialect.symbols:
             raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.number_of(self.dialect.symbols[symbol])
+        return self.dialect.number_of(self.dialect.symbols[symbol.name])
 
     def constant(self, value: Number, dtype: torch.dtype) -> Any:
         return self.dialect.constants.get(torch.tensor(value, dtype=dtype).item())

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from smelt.errors import Problem, Unsupported
 from smelt.lowering import lower
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.arrays.graphs import Evaluation
+from smelt.mlir.graphs import Evaluation
 from smelt.mlir.torch_dialect.dialect import TorchDialect
 from smelt.mlir.torch_dialect.types import type_of
 from smelt.symbolic import as_expr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,8 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.loops.philox import GENERATOR
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape
-from smelt.mlir.arrays.evaluate import elementwise_on
-from smelt.mlir.arrays.function import MlirArrays
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Kind, Number, Shape
+from smelt.mlir.target import Target
 from smelt.mlir.tosa import order, products, reductions, shapes
 from smelt.mlir.tosa.elementwise import elementwise, narrowed, truncated, widened
 from smelt.symbolic.affine import expand
@@ -24,7 +23,7 @@ SEED = "seed"
 """The name of the variable that keeps the generator's number."""
 
 
-class Tosa(MlirArrays):
+class Tosa(Target):
     """Writes TOSA (MLIR's dialect of the specification 1.x, with its extensions for int64 and float64).
 
     A value may have one element along a dimension where its array has more: TOSA's elementwise operations
@@ -195,8 +194,8 @@ class Tosa(MlirArrays):
     def dimension(self, x: Array, dim: int) -> Array:
         return shapes.counted_size(self, x, dim)
 
-    def know(self, arguments: Sequence[Array]) -> None:
-        for array in arguments:
+    def know(self, arguments: Mapping[str, Array], conditions: Iterable[Any] = ()) -> None:
+        for array in arguments.values():
             for dim, size in enumerate(array.shape):
                 if not size.is_Integer:
                     self.extents.setdefault(size, (array, dim))
@@ -435,16 +434,22 @@ class Tosa(MlirArrays):
     # -- control --------------------------------------------------------------------------------------
 
     def branch(
-        self, condition: Array, then: Callable[[], Sequence[Array]], otherwise: Callable[[], Sequence[Array]]
+        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
-        kinds, others = self.probe(then), self.probe(otherwise)
-        if [self.type(*kind) for kind in kinds] != [self.type(*kind) for kind in others]:
-            raise Unsupported("the branches of a condition give arrays of different sizes")
         types = [self.type(*kind) for kind in kinds]
         made = self.operation("cond_if", types, [self.solid(condition).value], {}, regions=2)
-        for region, function in zip(made.regions, (then, otherwise)):
-            self._fill(region, [], partial(_ignoring, function))
+        for region, function in zip(made.regions, functions, strict=True):
+            self._fill(region, [], partial(self._of_kinds, function, kinds))
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def _of_kinds(
+        self, function: Callable[[], Sequence[Array]], kinds: Sequence[Kind], state: Sequence[Array]
+    ) -> list[Array]:
+        """The results of a branch, with the sizes that the whole is known to have."""
+        made = [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds, strict=True)]
+        if [self.type(each.dtype, each.shape) for each in made] != [self.type(*kind) for kind in kinds]:
+            raise Unsupported("the branches of a condition give arrays of different sizes")
+        return made
 
     def loop(
         self,
@@ -481,14 +486,6 @@ class Tosa(MlirArrays):
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         return self.solid(super().finish(array, dtype))
-
-    def apply(self, name: str, *args: Array) -> Array:
-        """One row of the table of operators."""
-        return elementwise_on(self, name, *args)
-
-
-def _ignoring(function: Callable[[], Sequence[Array]], state: Sequence[Array]) -> Sequence[Array]:
-    return function()
 
 
 def _empty(shape: Shape) -> bool:

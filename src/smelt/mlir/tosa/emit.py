@@ -9,10 +9,10 @@ from smelt.capture import Program
 from smelt.errors import SmeltError
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.function import write_module
-from smelt.mlir.arrays.graphs import CALLS
 from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.graphs import CALLS
 from smelt.mlir.isolated import transformed
+from smelt.mlir.program import write_module
 from smelt.mlir.signature import Weights
 from smelt.mlir.tosa.dialect import Tosa
 from smelt.mlir.tosa.elementwise import ELEMENTWISE

@@ -4,7 +4,7 @@ the same.
 Loops are named by their variables, which are unique in a kernel; stages by their names.
 """
 
-from smelt.nest.primitives.common import ScheduleError, fresh_var, inner_loop
+from smelt.nest.primitives.common import ScheduleError, inner_loop
 from smelt.nest.primitives.kinds import (
     jam,
     not_jammed,
@@ -17,35 +17,28 @@ from smelt.nest.primitives.kinds import (
     vectorize,
     without_jams,
 )
-from smelt.nest.primitives.loops import (
-    flatten_accesses,
-    hoist,
-    interchange,
-    merge,
-    merges_cleanly,
-    peel,
-    split,
-    tile,
-)
+from smelt.nest.primitives.loops import fuse, fuses_cleanly, partition, split
+from smelt.nest.primitives.orders import interchange, reorder, tile
+from smelt.nest.primitives.plain import flatten_accesses, hoist
 from smelt.nest.primitives.reductions import cascade
 
 __all__ = [
     "ScheduleError",
     "cascade",
     "flatten_accesses",
-    "fresh_var",
+    "fuse",
+    "fuses_cleanly",
     "hoist",
     "inner_loop",
     "interchange",
     "jam",
-    "merge",
-    "merges_cleanly",
     "not_jammed",
     "not_parallel",
     "not_vector",
     "own_memory",
     "parallelize",
-    "peel",
+    "partition",
+    "reorder",
     "side_by_side",
     "split",
     "tile",

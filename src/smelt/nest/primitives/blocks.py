@@ -158,7 +158,7 @@ def _count(axis: Axis, size: Expr, what: str) -> Expr:
     """How many parts of a size an axis has."""
     if size.is_Integer and size > 0:
         return expand(divided(axis.extent + size - 1, size))
-    count = ONE if axis.extent == size else expand(divided(axis.extent, size))
+    count = ONE if size in (axis.extent, ZERO) else expand(divided(axis.extent, size))
     if expand(count * size - axis.extent) != 0:
         name = axis.label or axis.var
         raise Refused("SM1037", what, f"nothing shows that parts of {size} make up {name}, of {axis.extent}")

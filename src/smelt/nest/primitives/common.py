@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import sympy
@@ -11,7 +11,8 @@ from sympy import Expr, Symbol
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
 from smelt.nest.scopes import Place, place_of, place_of_stage
-from smelt.nest.tree import loops, map_exprs, named, stages
+from smelt.nest.tree import loops, map_exprs, named, stages, substitute, with_variables
+from smelt.records import replace
 from smelt.symbolic import loop_var
 from smelt.symbolic.text import python_text
 
@@ -56,14 +57,15 @@ def refused(
 
 
 def asked(kernel: Kernel, method: str, mark: Mark) -> str:
-    """``parallel(k) of matmul``: a method, the loop or stage that it was given, and the stage concerned."""
+    """``parallel(k) of matmul``: a method, the loop or stage that it was given, where it does not say so
+    itself, and the stage concerned.
+    """
     if not isinstance(mark, Symbol):
         return f"{method} of {mark}" if mark else method
-    place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == mark)
-    if place is None:
-        return f"{method}({mark})"
-    inside = stages(Block((place.stmt,)))
-    return f"{method}({label_of(kernel, mark)})" + (f" of {inside[0].name}" if inside else "")
+    loop = next((loop for loop in loops(kernel.body) if loop.var == mark), None)
+    what = method if method.endswith(")") else f"{method}({mark if loop is None else named(loop)})"
+    inside = [] if loop is None else stages(loop.body)
+    return f"{what} of {inside[0].name}" if inside else what
 
 
 def excerpt(kernel: Kernel, mark: Mark) -> str:
@@ -105,11 +107,6 @@ def _lines(stmt: Stmt, mark: Mark, depth: int) -> Iterable[str]:
             yield from _lines(each, mark, depth + 1)
 
 
-def label_of(kernel: Kernel, var: Symbol) -> str:
-    """What a person calls the loop over a variable."""
-    return next((named(loop) for loop in loops(kernel.body) if loop.var == var), var.name)
-
-
 def listed(names: Iterable[str]) -> str:
     """Names in a sentence.
 
@@ -146,13 +143,38 @@ def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
     return place.stmt, place
 
 
-def fresh_var(kernel: Kernel) -> Symbol:
-    """A loop variable that the kernel does not use yet."""
-    used = {loop.var.name for loop in loops(kernel.body)}
-    number = len(used)
-    while f"i{number}" in used:
-        number += 1
-    return loop_var(f"i{number}")
+class Numbered:
+    """New variables for plain loops: ``i3`` in a kernel of three, whatever they are wanted for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.used = {loop.var.name for loop in loops(kernel.body)}
+
+    def __call__(self, label: str) -> Symbol:
+        del label
+        number = len(self.used)
+        while f"i{number}" in self.used:
+            number += 1
+        self.used.add(f"i{number}")
+        return loop_var(f"i{number}")
+
+
+def renewed(stmt: Stmt, fresh: Callable[[str], Symbol], *, outermost: bool = False) -> Block:
+    """A nest with new variables for all loops and axes, or for its ``outermost`` loop alone."""
+    block = Block((stmt,))
+    found = loops(block)
+    names = {loop.var: fresh(named(loop)) for loop in (found[:1] if outermost else found)}
+    if not outermost:
+        for stage in stages(block):
+            names.update({axis.var: fresh(axis.label or axis.var.name) for axis in stage.axes})
+    return substitute(with_variables(block, names), names)
+
+
+def in_loops(around: Iterable[For], inside: Block | Stmt) -> Stmt:
+    """Statements in loops that are given from the outermost to the innermost, whatever those held."""
+    for loop in reversed(list(around)):
+        inside = replace(loop, body=inside if isinstance(inside, Block) else Block((inside,)))
+    assert not isinstance(inside, Block)
+    return inside
 
 
 def inner_loop(loop: For) -> For | None:

@@ -57,17 +57,19 @@ THREADS = (
 )
 
 
-def parallelize(kernel: Kernel, var: Symbol) -> Kernel:
+def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
     """Run the turns of a loop on a thread team.
 
     for i0: A   →   parallel for i0: A
 
+    ``proved``: the caller has asked `not_parallel`.
+
     Raises:
-        ScheduleError: SM1005, turns write what others read or write, or add to one accumulator; SM1006, the
-            loop is reduced over.
+        ScheduleError: SM1002, there is no such loop; SM1005, turns write what others read or write, or add to
+            one accumulator; SM1006, the loop is reduced over.
     """
     loop, _ = loop_place(kernel, var, "parallel")
-    why = not_parallel(loop, own_memory(kernel, loop))
+    why = None if proved else not_parallel(loop, own_memory(kernel, loop))
     if why is not None:
         raise _dependent(kernel, "parallel", loop, why)
     return _set(kernel, loop, kind=LoopKind.PARALLEL)
@@ -83,19 +85,21 @@ def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None
     return conflict(loop, private)
 
 
-def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1) -> Kernel:
+def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = False) -> Kernel:
     """Compute ``lanes`` turns of a loop at once; loops inside it run with all lanes in step. How many, where
     that is 1, is left to the target.
 
     for i0 in n: A   →   vector(16) for i0 in n: A
 
+    ``proved``: the caller has asked `not_vector`.
+
     Raises:
-        ScheduleError: SM1005, turns depend on each other other than through accumulators, an inner bound
-            depends on the loop, or an inner loop is parallel or vector already; SM1006, a stage reduces over
-            the loop.
+        ScheduleError: SM1002, there is no such loop; SM1005, turns depend on each other other than through
+            accumulators, an inner bound depends on the loop, or an inner loop is parallel or vector already;
+            SM1006, a stage reduces over the loop.
     """
     loop, _ = loop_place(kernel, var, "vectorize")
-    why = not_vector(loop, own_memory(kernel, loop))
+    why = None if proved else not_vector(loop, own_memory(kernel, loop))
     if why is not None:
         raise _dependent(kernel, "vectorize", loop, why)
     return _set(kernel, loop, kind=LoopKind.VECTOR, step=lanes)
@@ -242,28 +246,29 @@ def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) 
     return with_body(kernel, rewritten(kernel.body, changed))
 
 
-def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False) -> Kernel:
+def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool = False) -> Kernel:
     """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
     What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
     turn has accumulators of its own. ``stores_last``: every turn computes what it stores before any of them
-    stores, as a tile that is turned in registers wants it; no loops inside then.
+    stores, as a tile that is turned in registers wants it; no loops inside then. ``proved``: the caller has
+    asked `not_parallel`.
 
     Raises:
-        ScheduleError: more than 64 turns, turns that depend on each other, or inner bounds that vary.
+        ScheduleError: SM1002, there is no such loop; SM1005, more than 64 turns, turns that depend on each
+            other, or inner bounds that vary; SM1003, stores cannot come last.
     """
-    loop = find(kernel.body, var)
-    why = not_jammed(loop) or not_parallel(loop)
+    loop, _ = loop_place(kernel, var, "jam")
+    why = not_jammed(loop) or (None if proved else not_parallel(loop))
     if why is not None:
-        raise ScheduleError(f"jam({var})", why)
+        raise refused(kernel, "jam", var, why, code="SM1005")
     body = side_by_side(loop)
     if stores_last:
         if any(isinstance(stmt, For) for stmt in body.stmts):
-            raise ScheduleError(
-                f"jam({var})", "there are loops inside, between which stores have their place"
-            )
+            why = "there are loops inside, between which stores have their place"
+            raise refused(kernel, "jam", var, why)
         body = Block(tuple(sorted(body.stmts, key=lambda stmt: isinstance(stmt, Store))))
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: body.stmts))
 

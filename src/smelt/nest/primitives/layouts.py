@@ -205,7 +205,7 @@ def transform_layout(
     )
     after = replace(kernel, params=params, body=rewritten(kernel.body, visit))
     return (
-        _with_padding(after, buffer, change, shapes[buffer], pad_value)
+        _with_padding(after, buffer, change, shapes[buffer], pad_value, what)
         if padded and pad_value is not None
         else after
     )
@@ -238,7 +238,7 @@ def ranges_of(kernel: Kernel) -> dict[Symbol, Expr]:
 
 
 def _with_padding(
-    kernel: Kernel, buffer: str, change: _Mapping, shape: Sequence[Expr], pad_value: Any
+    kernel: Kernel, buffer: str, change: _Mapping, shape: Sequence[Expr], pad_value: Any, what: str
 ) -> Kernel:
     """A block that fills what the new shape has more, behind the last one that writes the buffer."""
     writers = [n for n, stmt in enumerate(kernel.body.stmts) if buffer in writes(stmt)]
@@ -260,9 +260,14 @@ def _with_padding(
         if span is None or not facts.at_most(span[1], size - 1):
             outside.append(Ge(expr, size))
     name = values()
-    number = pad_value(*(axis.var for axis in axes)) if callable(pad_value) else pad_value
     dtype = dtype_of(kernel, buffer)
-    body = Block((Let(name, dtype, "constant", (number,)), Store(buffer, tuple(a.var for a in axes), name)))
+    number = pad_value(*(Position(axis.var) for axis in axes)) if callable(pad_value) else pad_value
+    if callable(pad_value) and not isinstance(number, (int, float, Position)):
+        why = f"the pad_value {number!r} is made of more than the index"
+        raise Refused("SM1035", what, why, "a number, or a function of the index")
+    made = isinstance(number, Position)
+    let = Let(name, dtype, "index_expr", (number.expr,)) if made else Let(name, dtype, "constant", (number,))
+    body = Block((let, Store(buffer, tuple(axis.var for axis in axes), name)))
     label = unique_name(f"buffer_{buffer}_padding", stage_names(kernel))
     nest: Stmt = Stage(label, tuple(axes), body, where=(sympy.Or(*outside),))
     for dim in reversed(range(len(axes))):

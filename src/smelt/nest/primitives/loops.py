@@ -1,270 +1,359 @@
-"""Primitives that change the loops themselves: their number, their extents, their order in memory."""
+"""Primitives that change how many loops there are, and their extents: split, fuse, partition.
+
+``plain=True``, as the scheduler of unscheduled programs wants it: loops without stages, of flat accesses. The
+first of the new loops keeps the variable of the old one and how it runs, others have numbers for names, and
+what does not divide is in the bounds of a loop, not in a condition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
 
 import sympy
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
-from smelt.nest.dependence import conflict
-from smelt.nest.ir import (
-    Accumulate,
-    Alloc,
-    Block,
-    For,
-    Guard,
-    Kernel,
-    Let,
-    LoopKind,
-    Masked,
-    Prefetch,
-    SortRow,
-    Stmt,
-    Store,
+from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Stage, Stmt
+from smelt.nest.primitives.common import (
+    ONE,
+    ZERO,
+    Numbered,
+    ScheduleError,
+    exprs_of,
+    in_loops,
+    inner_loop,
+    loop_place,
+    refused,
+    renewed,
 )
-from smelt.nest.primitives.common import ONE, ScheduleError, exprs_of, fresh_var, inner_loop
+from smelt.nest.regions import Facts
+from smelt.nest.scopes import stage_names, unique_name
+from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
-    accesses,
     find,
-    indirect_symbols,
-    local_buffers,
-    loops,
     map_exprs,
+    named,
     replace_loop,
-    substitute,
-    walk,
+    rewritten,
+    trip_count,
+    with_blocks,
     with_body,
 )
 from smelt.records import replace
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, least, same, span
-from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in, times, total
-from smelt.symbolic.index import simplify
+from smelt.symbolic import least, same, simplify
+from smelt.symbolic.affine import (
+    as_integer,
+    divided,
+    expand,
+    linear,
+    remainder,
+    replaced,
+    symbols_in,
+    times,
+    total,
+)
+
+Factor: TypeAlias = int | Expr | None
 
 
-def flatten_accesses(kernel: Kernel) -> Kernel:
-    """Every access by one flat index.
+# -- one loop → loops in one another -------------------------------------------------------------------------
 
-    p0[i0, i1]  →  p0[i0*64 + i1]      (p0: f32[8, 64] becomes f32[512])
+
+def split(
+    kernel: Kernel,
+    var: Symbol,
+    factors: Sequence[Factor],
+    *,
+    predicated: bool = True,
+    plain: bool = False,
+) -> tuple[Kernel, list[Symbol]]:
+    """Make several loops of one, the first the outermost; one factor may be None: as many turns as it takes.
+
+    for i in n: A   →   for i_0 in (n + 15)//16: for i_1 in 16: A[i := i_0*16 + i_1] where i_0*16 + i_1 < n
+    plain:          →   for i in (n + 15)//16: for i1 in i*16 … min(n, i*16 + 16): A[i := i1]
+
+    The condition, or the minimum, is there only where the factors do not divide the extent.
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop; SM1004, factors that are no positive numbers, or whose
+            product is less than the extent, or (not ``predicated``) more, ``plain`` other factors than None
+            and one more; SM1003, a ``plain`` loop does not begin at 0; SM1008, the loop is bound to a thread
+            or has notes.
     """
-    strides = {param.name: param.strides for param in kernel.params}
-    for stmt in walk(kernel.body):
-        if isinstance(stmt, Alloc):
-            strides[stmt.buffer] = contiguous_strides(stmt.shape)
-    extents = {loop.var: loop.end for loop in loops(kernel.body)}
-
-    def flat(buffer: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        return (simplify(expand(flatten(tuple(index), strides[buffer])), extents),)
-
-    def visit(block: Block) -> Block:
-        stmts: list[Stmt] = []
-        for stmt in block.stmts:
-            if isinstance(stmt, (For, Masked, Guard)):
-                stmts.append(replace(stmt, body=visit(stmt.body)))
-            elif isinstance(stmt, (Store, Prefetch)):
-                stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))
-            elif isinstance(stmt, Let) and stmt.op == "load":
-                stmts.append(replace(stmt, args=(stmt.args[0], flat(stmt.args[0], stmt.args[1]))))
-            elif isinstance(stmt, SortRow):
-                result = stmt.values or stmt.positions
-                into = flat(result, stmt.into) if result else stmt.into
-                stmts.append(replace(stmt, start=flat(stmt.source, stmt.start), into=into))
-            elif isinstance(stmt, Alloc):
-                stmts.append(replace(stmt, shape=(sympy.Mul(*stmt.shape),)))
-            else:
-                stmts.append(stmt)
-        return Block(tuple(stmts))
-
-    params = tuple(
-        replace(param, shape=(span(param.shape, param.strides),), strides=(ONE,)) for param in kernel.params
-    )
-    return replace(kernel, params=params, body=visit(kernel.body))
+    loop, _ = loop_place(kernel, var, "split")
+    method = f"split with factors [{', '.join(map(str, factors))}]"
+    unbound(kernel, loop, "split")
+    extent = trip_count(loop)
+    sizes = _sizes(kernel, loop, factors, method)
+    whole = sympy.Mul(*sizes)
+    even = same(whole, extent)
+    if not even and not predicated:
+        why = f"{whole} turns are not known to be the {extent} of {named(loop)}, and no condition is wanted"
+        raise refused(kernel, method, var, why, code="SM1004", remedy="leave disable_predication out")
+    if plain:
+        return _split_plain(kernel, loop, sizes, even, method)
+    fresh = Fresh(names_of(kernel))
+    labels = [f"{named(loop)}_{number}" for number in range(len(sizes))]
+    made = [fresh(label) for label in labels]
+    weights = [sympy.Mul(*sizes[number + 1 :]) for number in range(len(sizes))]
+    inside = total(expand(new * weight) for new, weight in zip(made, weights))
+    body = _over(loop, total([loop.begin, inside]), dict(zip(made, sizes)))
+    if not even:
+        body = conditioned(body, sympy.Lt(inside, extent))
+    new = [
+        For(each, ZERO, size, Block(), label=label, independent=loop.independent)
+        for each, size, label in zip(made, sizes, labels)
+    ]
+    return _put(kernel, loop, [in_loops(new, body)]), made
 
 
-def merges_cleanly(kernel: Kernel, var: Symbol) -> bool:
-    """Whether merging the loop over ``var`` with the one inside leaves no division in any flat index."""
+def _split_plain(
+    kernel: Kernel, loop: For, sizes: Sequence[Expr], even: bool, method: str
+) -> tuple[Kernel, list[Symbol]]:
+    if loop.begin != 0:
+        why = f"the loop does not begin at 0, but at {loop.begin}"
+        raise refused(kernel, method, loop.var, why)
+    if len(sizes) != 2:
+        raise refused(kernel, method, loop.var, "a plain loop becomes two", code="SM1004")
+    count, factor = sizes
+    inner, first = Numbered(kernel)(""), loop.var * factor
+    end = first + factor if even else least(loop.end, first + factor)
+    new = [replace(loop, end=simplify(count, {})), replace(loop, var=inner, begin=first, end=end)]
+    return _put(kernel, loop, [in_loops(new, _over(loop, inner, {}))]), [loop.var, inner]
+
+
+def _sizes(kernel: Kernel, loop: For, factors: Sequence[Factor], method: str) -> list[Expr]:
+    """The extents of the loops that factors make."""
+    extent = trip_count(loop)
+    if not factors or sum(factor is None for factor in factors) > 1:
+        why = "there are no factors" if not factors else "only one factor can be found from the others"
+        raise refused(kernel, method, loop.var, why, code="SM1004")
+    known = [as_integer(factor) for factor in factors if factor is not None]  # type: ignore[arg-type]
+    for factor in known:
+        if not factor.is_positive and not (factor.free_symbols and factor.is_positive is not False):
+            why = f"the factor {factor} is no positive number"
+            raise refused(kernel, method, loop.var, why, code="SM1004")
+    whole = sympy.Mul(*known)
+    found = divided(expand(extent + whole - 1), whole)
+    if found == 0 and extent.is_Integer:
+        found = ONE
+    if None not in factors and not Facts().at_most(extent, whole):
+        why = f"the product of the factors, {whole}, is less than the extent {extent} of {named(loop)}"
+        remedy = f"make a factor None: it will be {found if len(known) < 2 else 'what is left'}"
+        raise refused(kernel, method, loop.var, why, code="SM1004", remedy=remedy)
+    return [found if factor is None else as_integer(factor) for factor in factors]  # type: ignore[arg-type]
+
+
+def _over(loop: For, value: Expr, extents: dict[Symbol, Expr]) -> Block:
+    """The body of a loop where its variable is an expression of others."""
+
+    def rewrite(expr: Expr) -> Expr:
+        if loop.var not in symbols_in(expr):
+            return expr
+        found = replaced(expr, {loop.var: value})
+        return found if isinstance(value, Symbol) else simplify(expand(found), extents)
+
+    return map_exprs(loop.body, rewrite)
+
+
+def _put(kernel: Kernel, loop: For, stmts: Sequence[Stmt]) -> Kernel:
+    """The kernel with other statements in the place of a loop."""
+    return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: tuple(stmts)))
+
+
+def conditioned(block: Block, condition: Boolean) -> Block:
+    """The block where a condition holds: its stages get it, other statements a guard."""
+    if not all(isinstance(stmt, (For, Guard, Stage, Alloc)) for stmt in block.stmts):
+        return Block((Guard(condition, block),))
+    stmts: list[Stmt] = []
+    for stmt in block.stmts:
+        if isinstance(stmt, Stage):
+            stmts.append(replace(stmt, where=(*stmt.where, condition)))
+        else:
+            stmts.append(with_blocks(stmt, lambda inner: conditioned(inner, condition)))
+    return Block(tuple(stmts))
+
+
+# -- loops in one another → one loop -------------------------------------------------------------------------
+
+
+def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) -> tuple[Kernel, Symbol]:
+    """Make one loop of perfectly nested ones, given from the outermost to the innermost.
+
+    for i in n: for j in m: A   →   for i_j_fused in n*m: A[i := i_j_fused//m, j := i_j_fused%m]
+
+    Where an index goes on with j as far as one turn of i takes it, it has neither division nor remainder.
+
+    Raises:
+        ScheduleError: SM1002, there is no such loop; SM1003, one is not the whole body of the one before, its
+            extent depends on that, or ``plain`` loops run in different ways; SM1008, a loop is bound to a
+            thread or has notes.
+    """
+    if not variables:
+        raise ScheduleError("fuse()", "there are no loops", code="SM1003")
+    chain = [loop_place(kernel, var, "fuse")[0] for var in variables]
+    method = f"fuse({', '.join(map(named, chain))})"
+    for loop in chain:
+        unbound(kernel, loop, "fuse")
+    for outer, inner in pairwise(chain):
+        if inner_loop(outer) is not inner:
+            why = f"{named(inner)} is not the whole body of {named(outer)}"
+            remedy = "reorder them first, or take all loops between"
+            raise refused(kernel, method, inner.var, why, remedy=remedy)
+        if plain and (outer.kind, outer.step) != (inner.kind, inner.step):
+            why = f"{named(outer)} is {outer.kind.value}, {named(inner)} is {inner.kind.value}"
+            raise refused(kernel, method, inner.var, why)
+        for each in chain[: chain.index(inner)]:
+            if each.var in symbols_in(inner.begin) | symbols_in(inner.end):
+                why = f"the bounds of {named(inner)} depend on {named(each)}"
+                raise refused(kernel, method, inner.var, why)
+    first = chain[0]
+    label = "_".join(map(named, chain)) + "_fused"
+    made = first.var if plain else Fresh(names_of(kernel))(label)
+    turns = [trip_count(loop) for loop in chain]
+    sizes = [
+        ONE if count == 0 else count for count in turns
+    ]  # nothing runs then, and nothing is divided by 0
+    values: dict[Symbol, Expr] = {}
+    for number, loop in enumerate(chain):
+        below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
+        place: Expr = made if number == 0 else remainder(made, whole)
+        values[loop.var] = total([loop.begin, divided(place, below)])
+    whole = expand(sympy.Mul(*turns))
+
+    def rewrite(expr: Expr) -> Expr:
+        if symbols_in(expr).isdisjoint(values):
+            return expr
+        going_on = _going_on(expr, chain, sizes)
+        if going_on is not None:
+            return total([going_on[1], times(made, going_on[0])])
+        return simplify(expand(replaced(expr, values)), {made: whole})
+
+    body = map_exprs(chain[-1].body, rewrite)
+    independent = all(loop.independent for loop in chain)
+    if plain:
+        new = replace(first, begin=ZERO, end=whole, body=body, independent=independent)
+    else:
+        new = For(made, ZERO, whole, body, label=label, independent=independent)
+    return _put(kernel, first, [new]), made
+
+
+def fuses_cleanly(kernel: Kernel, var: Symbol) -> bool:
+    """Whether fusing the loop over ``var`` with the one inside leaves no division in any flat index."""
     outer = find(kernel.body, var)
     inner = inner_loop(outer)
     if inner is None or outer.kind is not inner.kind or outer.step != 1 or inner.step != 1:
         return False
     if outer.begin != 0 or inner.begin != 0 or inner.end.has(var):
         return False
-    for expr in exprs_of(inner.body):
-        if symbols_in(expr).isdisjoint((var, inner.var)):
-            continue
-        a, rest = linear(expr, var)
-        b, rest = linear(rest, inner.var)
-        if not same(a, times(b, inner.end)) or not symbols_in(rest).isdisjoint((var, inner.var)):
-            return False
-    return True
-
-
-def merge(kernel: Kernel, var: Symbol) -> Kernel:
-    """Make one loop of two perfectly nested ones.
-
-    for i0 in 8: for i1 in 64: p0[i0*64 + i1] = …   →   for i0 in 512: p0[i0] = …
-
-    Raises:
-        ScheduleError: the loops are not perfectly nested, or of different kinds.
-    """
-    outer = find(kernel.body, var)
-    inner = inner_loop(outer)
-    if inner is None:
-        raise ScheduleError(f"merge({var})", "the loop's body is not exactly one loop")
-    if outer.kind is not inner.kind or inner.end.has(var):
-        raise ScheduleError(
-            f"merge({var})", "the two loops are of different kinds, or the inner one's end varies"
-        )
-    clean = merges_cleanly(kernel, var)
-    size = inner.end
-    turns = outer.end * size
-
-    def rewrite(expr: Expr) -> Expr:
-        if symbols_in(expr).isdisjoint((var, inner.var)):
-            return expr
-        if clean:
-            _, rest = linear(expr, var)
-            step, rest = linear(rest, inner.var)
-            return total([rest, times(var, step)])
-        apart = replaced(expr, {var: divided(var, size), inner.var: remainder(var, size)})
-        return simplify(apart, {var: turns})
-
-    body = map_exprs(inner.body, rewrite)
-    merged = replace(outer, end=turns, body=body, independent=outer.independent and inner.independent)
-    return with_body(kernel, replace_loop(kernel.body, var, lambda loop: (merged,)))
-
-
-def split(kernel: Kernel, var: Symbol, factor: int) -> tuple[Kernel, Symbol]:
-    """Cut a loop into blocks of ``factor``; returns the kernel and the new inner loop's variable.
-
-    for i0 in 100: A   →   for i0 in 4: for i1 in i0*32 … min(100, i0*32 + 32): A[i0 := i1]
-    """
-    loop = find(kernel.body, var)
-    if loop.begin != 0:
-        raise ScheduleError(f"split({var}, {factor})", "the loop does not begin at 0")
-    inner = fresh_var(kernel)
-    count = simplify(divided(loop.end + factor - 1, sympy.Integer(factor)), {})
-    even = loop.end.is_Integer and int(loop.end) % factor == 0
-    end = var * factor + factor if even else least(loop.end, var * factor + factor)
-    body = substitute(loop.body, {var: inner})
-    new = replace(
-        loop, end=count, body=Block((replace(loop, var=inner, begin=var * factor, end=end, body=body),))
+    chain, sizes, own = (outer, inner), (outer.end, inner.end), {var, inner.var}
+    return all(
+        symbols_in(expr).isdisjoint(own) or _going_on(expr, chain, sizes) is not None
+        for expr in exprs_of(inner.body)
     )
-    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (new,))), inner
 
 
-def peel(kernel: Kernel, var: Symbol, count: int) -> tuple[Kernel, Symbol]:
-    """Cut a loop's last turns off; returns the kernel and the variable of the loop that runs them.
-
-    for i in 100: A   →   for i in 96: A; for i' in 96 … 100: A[i := i']
+def _going_on(expr: Expr, chain: Sequence[For], sizes: Sequence[Expr]) -> tuple[Expr, Expr] | None:
+    """How far an index goes in each turn of the innermost loop, and what it is besides, where each loop goes
+    on where the turns of the one inside end; None where it is not so.
     """
-    loop = find(kernel.body, var)
-    if loop.begin != 0 or not loop.end.is_Integer or not 0 < count < int(loop.end):
-        raise ScheduleError(f"peel({var}, {count})", f"the loop runs from {loop.begin} to {loop.end}")
-    first, last = replace(loop, end=sympy.Integer(count)), replace(loop, begin=sympy.Integer(count))
-    kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (first,)))
-    alone = with_body(kernel, Block((last,)))
-    for inner in loops(alone.body):
-        new = fresh_var(with_body(kernel, Block((*kernel.body.stmts, *alone.body.stmts))))
-        alone = with_body(alone, replace_loop(alone.body, inner.var, partial(_over, var=new)))
-    pieces = (first, *alone.body.stmts)
-    rest = loops(alone.body)[0].var
-    return with_body(kernel, replace_loop(kernel.body, var, lambda _: pieces)), rest
+    rest = expr
+    steps = []
+    for loop in chain:
+        step, rest = linear(rest, loop.var)
+        steps.append(step)
+    variables = {loop.var for loop in chain}
+    goes_on = all(same(one, times(other, size)) for (one, other), size in zip(pairwise(steps), sizes[1:]))
+    if not goes_on or not symbols_in(rest).isdisjoint(variables) or any(loop.begin != 0 for loop in chain):
+        return None
+    return steps[-1], rest
 
 
-def _over(loop: For, var: Symbol) -> tuple[For]:
-    """The same loop with another variable."""
-    return (replace(loop, var=var, body=substitute(loop.body, {loop.var: var})),)
+def unbound(kernel: Kernel, loop: For, method: str) -> None:
+    """
+    Raises:
+        ScheduleError: SM1008, the loop is bound to a thread or has notes, which would be lost.
+    """
+    if loop.thread is not None:
+        why = f"{named(loop)} is bound to {loop.thread}"
+        raise refused(kernel, method, loop.var, why, code="SM1008", remedy=f"{method} first, then bind")
+    if loop.notes:
+        why = f"{named(loop)} has the note {loop.notes[0][0]!r}"
+        raise refused(kernel, method, loop.var, why, code="SM1008", remedy=f"unannotate {named(loop)} first")
 
 
-def interchange(kernel: Kernel, var: Symbol) -> Kernel:
-    """Swap a loop with the one that is its whole body.
+# -- one loop → loops that follow one another ----------------------------------------------------------------
 
-    for i: for j: A   →   for j: for i: A
+
+def partition(
+    kernel: Kernel, var: Symbol, factors: Sequence[Factor], *, plain: bool = False
+) -> tuple[Kernel, list[Symbol]]:
+    """Make several loops of one, one after the other, of so many turns; one may be None: what is left.
+
+    for i in 100: A   →   for i0 in 0 … 64: A_i0; for i1 in 64 … 100: A_i1      (factors 64, None)
 
     Raises:
-        ScheduleError: not perfectly nested, bounds that depend on the other loop, or turns that depend on
-        each other.
+        ScheduleError: SM1002, there is no such loop; SM1004, factors that are no positive numbers or more
+            than there are turns, or an extent that is no number; SM1008, the loop is bound to a thread or has
+            notes.
     """
-    outer = find(kernel.body, var)
-    inner = inner_loop(outer)
-    if inner is None:
-        raise ScheduleError(f"interchange({var})", "the loop's body is not exactly one loop")
-    if inner.begin.has(var) or inner.end.has(var):
-        raise ScheduleError(f"interchange({var})", f"the bounds of {inner.var} depend on {var}")
-    why = conflict(outer)
+    loop, _ = loop_place(kernel, var, "loop_partition")
+    method = f"loop_partition with factors [{', '.join(map(str, factors))}]"
+    unbound(kernel, loop, "loop_partition")
+    extent = trip_count(loop)
+    known = [as_integer(factor) for factor in factors if factor is not None]  # type: ignore[arg-type]
+    why = None
+    if not extent.is_Integer or not loop.begin.is_Integer or not all(each.is_Integer for each in known):
+        why = f"the extent {extent} of {named(loop)} is no number"
+    elif not factors or len(factors) - len(known) > 1 or any(each <= 0 for each in known):
+        why = "one factor may be None, the others are positive numbers"
+    elif total(known) > extent or (None in factors and total(known) == extent):
+        why = f"the factors add up to {total(known)}, {named(loop)} has {extent} turns"
     if why is not None:
-        raise ScheduleError(f"interchange({var})", why)
-    swapped = replace(inner, body=Block((replace(outer, body=inner.body),)))
-    return with_body(kernel, replace_loop(kernel.body, var, lambda _: (swapped,)))
+        raise refused(kernel, method, var, why, code="SM1004")
+    turns = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]
+    if None not in factors and total(known) < extent:
+        turns.append(extent - total(known))
+    fresh = Numbered(kernel) if plain else Fresh(names_of(kernel))
+    used = stage_names(kernel)
+    pieces: list[For] = []
+    begin = loop.begin
+    for number, count in enumerate(turns):
+        piece = replace(loop, begin=begin, end=begin + count)
+        if number or not plain:
+            block = rewritten(renewed(piece, fresh), _suffixed(f"_{named(loop)}{number}", used))
+            (piece,) = (stmt for stmt in block.stmts if isinstance(stmt, For))
+        pieces.append(piece)
+        begin = begin + count
+    return _put(kernel, loop, pieces), [each.var for each in pieces]
 
 
-def tile(kernel: Kernel, var: Symbol, rows: int, columns: int) -> tuple[Kernel, Symbol, Symbol]:
-    """Walk two perfectly nested loops in tiles; returns the kernel and the two loops inside a tile.
+def _suffixed(suffix: str, used: set[str]) -> Callable[[Stmt], Sequence[Stmt] | None]:
+    def renamed(stmt: Stmt) -> Sequence[Stmt] | None:
+        if not isinstance(stmt, Stage):
+            return None
+        name = unique_name(stmt.name + suffix, used)
+        used.add(name)
+        inside = with_blocks(stmt, lambda block: rewritten(block, renamed))
+        return [replace(inside, name=name)]
 
-    for i: for j: A   →   for i: for j: for i' in tile: for j' in tile: A
+    return renamed
+
+
+def add_unit_loop(kernel: Kernel, target: Symbol | str) -> tuple[Kernel, Symbol]:
+    """Put a loop of one turn around a loop or a stage.
+
+    A   →   for u in 1: A
     """
-    outer = find(kernel.body, var)
-    inner = inner_loop(outer)
-    if inner is None:
-        raise ScheduleError(f"tile({var})", "the loop's body is not exactly one loop")
-    kernel, within_rows = split(kernel, var, rows)
-    kernel, within_columns = split(kernel, inner.var, columns)
-    kernel = interchange(kernel, within_rows)
-    return kernel, within_rows, within_columns
+    made = Fresh(names_of(kernel))("u")
 
+    def around(stmt: Stmt) -> Sequence[Stmt] | None:
+        if (isinstance(stmt, For) and stmt.var == target) or (
+            isinstance(stmt, Stage) and stmt.name == target
+        ):
+            return [For(made, ZERO, ONE, Block((stmt,)), label="u")]
+        return None
 
-def hoist(kernel: Kernel) -> Kernel:
-    """Move what a loop computes the same in every turn in front of it.
-
-    for i: for j: v = sqrt(x[i]); y[i, j] = v   →   for i: v = sqrt(x[i]); for j: y[i, j] = v
-
-    A load stays where the loop stores to the same buffer; checks and integer divisions stay where they are.
-    What comes out of two loops of a block under one name comes out once.
-    """
-    return with_body(kernel, _hoist_block(kernel.body))
-
-
-_STAYS = ("indirect_index", "read", "fmod", "remainder", "floordiv", "truncdiv")
-
-
-def _hoist_block(block: Block) -> Block:
-    stmts: list[Stmt] = []
-    for stmt in block.stmts:
-        if not isinstance(stmt, For):
-            stmts.append(stmt)
-            continue
-        loop = replace(stmt, body=_hoist_block(stmt.body))
-        moved, kept = _invariant(loop)
-        stmts += [each for each in moved if each not in stmts]
-        stmts.append(replace(loop, body=Block(tuple(kept))) if moved else loop)
-    return Block(tuple(stmts))
-
-
-def _invariant(loop: For) -> tuple[list[Stmt], list[Stmt]]:
-    """Split a loop's own statements into those that do not vary with it and the rest."""
-    if loop.kind is LoopKind.PARALLEL:
-        return [], list(loop.body.stmts)
-    stored = {buffer for buffer, _, is_store in accesses(loop.body) if is_store} | local_buffers(loop.body)
-    inside = {s.name for s in walk(loop.body) if isinstance(s, (Let, Masked, Accumulate))}
-    symbols = {loop.var} | indirect_symbols(loop.body)
-    moved: list[Stmt] = []
-    kept: list[Stmt] = []
-    for stmt in loop.body.stmts:
-        if isinstance(stmt, Let) and _fixed(stmt, inside, symbols, stored):
-            inside.discard(stmt.name)
-            moved.append(stmt)
-        else:
-            kept.append(stmt)
-    return moved, kept
-
-
-def _fixed(stmt: Let, inside: set[str], symbols: set[Symbol], stored: set[str]) -> bool:
-    if stmt.op in _STAYS and not (stmt.dtype.is_floating_point and stmt.op != "read"):
-        return False
-    if stmt.op == "load":
-        return stmt.args[0] not in stored and symbols.isdisjoint(free_symbols(stmt.args[1]))
-    if stmt.op == "index_expr":
-        return symbols_in(stmt.args[0]).isdisjoint(symbols)
-    return not any(isinstance(arg, str) and arg in inside for arg in stmt.args)
+    return with_body(kernel, rewritten(kernel.body, around)), made

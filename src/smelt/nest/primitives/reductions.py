@@ -24,7 +24,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives.common import ScheduleError, listed, loop_place, refused, stage_place
+from smelt.nest.primitives.common import listed, loop_place, refused, stage_place
 from smelt.nest.regions import found_accesses
 from smelt.nest.scopes import (
     buffer_names,
@@ -60,14 +60,15 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
     Sums stay accurate, because no accumulator takes more than one turn's terms.
 
     Raises:
-        ScheduleError: an accumulator is not a plain sum.
+        ScheduleError: SM1002, there is no such loop; SM1007, an accumulator is not a plain sum.
     """
-    loop = find(kernel.body, var)
+    loop, _ = loop_place(kernel, var, "cascade")
     kinds = {s.name: s for s in walk(kernel.body) if isinstance(s, Accumulate)}
     outside = {update.acc for update in carried_updates(loop)}
     for name in outside:
         if kinds[name].kind != "sum":
-            raise ScheduleError(f"cascade({var})", f"{name} is a {kinds[name].kind}, not a sum")
+            why = f"{name} is a {kinds[name].kind}, not a sum"
+            raise refused(kernel, "cascade", var, why, code="SM1007")
     parts = {name: f"{name}_part{len(kinds)}" for name in sorted(outside)}
 
     def redirect(block: Block) -> Block:

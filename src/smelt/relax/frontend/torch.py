@@ -356,7 +356,7 @@ def dynamo_capture_subgraphs(
         mod[name] = found["main"].with_attr("global_symbol", name)
         return graph_module.forward
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch.no_grad():
         torch.compile(model, backend=capture, dynamic=False)(*params, **kwargs)
     return mod

@@ -14,6 +14,7 @@ KINDS: dict[str, type[Exception]] = {
     "SM1121": TypeError,  # a dtype that a function of topi does not take
     "SM1112": ValueError,  # a tag within a tag
     "SM1105": RuntimeError,  # a reduction within an expression
+    "SM1039": ValueError,  # an intrinsic that there is not
 }
 
 

@@ -11,7 +11,7 @@ from smelt.tir import (
     TensorIntrin,
     Trace,
 )
-from tvm.s_tir import schedule
+from tvm.s_tir import schedule, tensor_intrin
 
 __all__ = [
     *("BlockRV", "ExprRV", "Instruction", "LoopRV", "SBlockRV", "Schedule", "ScheduleError", "TensorIntrin"),

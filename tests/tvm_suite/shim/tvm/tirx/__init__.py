@@ -10,8 +10,9 @@ from smelt.te import *
 from smelt.te import IterVar, Value, all, any, cast, const, if_then_else, max, max_value, min, min_value, sum
 from smelt.te import Var as _Var
 from smelt.te.functions import select as Select
-from smelt.tir import ScheduleError, TensorIntrin
+from smelt.tir import ScheduleError
 from tvm.ir import IRModule
+from tvm.tirx.function import TensorIntrin
 
 Expr = PrimExpr = Value
 
@@ -39,7 +40,7 @@ def Cast(dtype: Any, value: Any, span: Any = None) -> Any:
     return cast(dtype, value)
 
 
-from tvm.tirx import expr, function
+from tvm.tirx import expr, function, views
 
 __all__ = [
     *("Cast", "Expr", "FloatImm", "IRModule", "IntImm", "IterVar", "PrimExpr", "PrimFunc", "ScheduleError"),

@@ -1,4 +1,4 @@
-"""A loop graph on whole arrays: node after node, with the calls that arrays know how to make."""
+"""A loop graph in the operations of a target: node after node, and the calls that targets can make."""
 
 from __future__ import annotations
 
@@ -11,23 +11,39 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Problem, Unsupported
-from smelt.loops.ir import Attentions, Bind, Check, Extern, Graph, Native, Node, StridedView
-from smelt.mlir.arrays.bodies import evaluate_arrays
-from smelt.mlir.arrays.control import CONTROL
-from smelt.mlir.arrays.determinants import determinants
-from smelt.mlir.arrays.dialect import Array, ArrayDialect, Shape
-from smelt.mlir.arrays.strided import parts_of_view, read_view
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import (
+    Attentions,
+    Bind,
+    Check,
+    Extern,
+    Graph,
+    Native,
+    Node,
+    Origin,
+    Pointwise,
+    StridedView,
+)
+from smelt.mlir.arrays.dialect import Array, Kind, Shape
+from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
+from smelt.mlir.control import CONTROL
+from smelt.mlir.determinants import DETERMINANTS, determinants
 from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names
+from smelt.mlir.target import Target
+from smelt.ops import ops
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
 
-DETERMINANTS = ("aten._linalg_det.default", "aten._linalg_slogdet.default")
-
 CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
-"""What arrays do of what the loop graph calls."""
+"""The operators that every target has, of those that a loop graph calls."""
+
+ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
+"""Those of a target that can raise (`ArrayDialect.raises`)."""
 
 SEED = "aten.randint.low"
 """How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
+
+_FAILED = ["Expected Tensor with single nonzero value, but got zero"]
 
 
 def _draws_seed(body: Extern) -> bool:
@@ -62,7 +78,7 @@ class Buffers(Mapping[str, Array]):
 
 
 class Evaluation:
-    """One loop graph under a dialect. What the dialect cannot do is added to ``problems``, all of it.
+    """Evaluates one loop graph. What the target has no form for is added to ``problems``, all of it.
 
     ``place``: gives a context manager for what is made of a node, from the user's line.
     ``external``: operators that stay calls (`smelt.mlir.external`).
@@ -71,7 +87,7 @@ class Evaluation:
     def __init__(
         self,
         graph: Graph,
-        dialect: ArrayDialect,
+        dialect: Target,
         problems: list[Problem],
         place: Place | None = None,
         external: Collection[str] = (),
@@ -80,6 +96,7 @@ class Evaluation:
         self.external = external
         self.place: Place = place or (lambda where: nullcontext())
         self.buffers = Buffers()
+        self.bodies = dialect.bodies(graph, self.buffers, self.view)
         self.absent: dict[str, str] = {}  # buffer → why there is none, which each call that reads it tells
 
     def run(self, inputs: Sequence[Array | None]) -> tuple[list[Array], list[Array | None]]:
@@ -116,26 +133,22 @@ class Evaluation:
         return mutated, outputs
 
     def _take(self, inputs: Sequence[Array | None]) -> None:
-        symbols = self.dialect.symbols
+        dialect = self.dialect
         for name, array in zip(self.graph.inputs, inputs, strict=True):
             if isinstance(name, Symbol) and isinstance(array, Array):
-                symbols[name] = array
+                dialect.bind(name, array)
         for name, array in zip(self.graph.inputs, inputs, strict=True):
             if not isinstance(name, str) or array is None:
                 continue
             shape = self.graph.buffers[name].shape
             for size, own in zip(shape, array.shape):
-                if isinstance(size, Symbol) and size not in symbols:
-                    symbols[size] = self.dialect.size(own)
+                if isinstance(size, Symbol) and size.name not in dialect.symbols:
+                    dialect.bind(size, dialect.size(own))
             self.buffers.arrays[name] = self._inside(array, shape)
 
     def _inside(self, array: Array, shape: Shape) -> Array:
         """An array of ``shape`` as loops see it: the parts of complex numbers in a last dimension of two."""
-        if array.dtype.is_complex:
-            line = (*array.shape, sympy.Integer(1))
-            parts = [self.dialect.reshape(part, line) for part in self.dialect.parts(array)]
-            array = self.dialect.concatenate(parts, len(line) - 1)
-        return self.dialect.relabel(array, shape)
+        return self.dialect.relabel(self.dialect.pairs(array) if array.dtype.is_complex else array, shape)
 
     def _shaped(self, source: str, target: str) -> Array:
         """What an input holds at the end, as the caller sees it."""
@@ -154,7 +167,7 @@ class Evaluation:
                 self.dialect.require(self.dialect.size(body.condition), f"{body.kind}: {body.message}")
             return
         if isinstance(body, Bind):
-            self.dialect.symbols[body.symbol] = self.dialect.size(body.value)
+            self.dialect.bind(body.symbol, self.dialect.size(body.value))
             return
         if isinstance(body, Extern):
             if _draws_seed(body):
@@ -162,11 +175,11 @@ class Evaluation:
                 return
             results: Sequence[Any] = self._call(body, node.outputs)
             if body.symbol is not None:
-                self.dialect.symbols[body.symbol] = results[0]
+                self.dialect.bind(body.symbol, results[0])
                 return
         else:
             assert not isinstance(body, Native)  # refused before (`Capabilities`)
-            results = evaluate_arrays(body, self.dialect, self.buffers, node.origin, self.view)
+            results = self.bodies.evaluate(body, node.origin)
         for name, result in zip(node.outputs, results):
             if name is not None:
                 shape = self.graph.buffers[name].shape
@@ -184,24 +197,46 @@ class Evaluation:
     def _call(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         if is_external(body, self.external):
             return self._external(body, outputs)
+        if body.target in ASSERTIONS and self.dialect.raises:
+            holds, *message = body.args
+            truth = self.dialect.convert(self.dialect.item(self.view(holds)), torch.bool)
+            self.dialect.require(truth, f"RuntimeError: {(message or _FAILED)[0]}")
+            return []
         if body.target not in CALLS or body.overwrites or not only_numbers(body):
             raise Unsupported(body.reason or f"{body.target} has no loop functions")
         args = [self.argument(arg) for arg in body.args]
         if body.target in DETERMINANTS:  # without the triangular parts that gradients ask for
-            if args[0].dtype.is_complex:
+            if (body.args[0].dtype or torch.float32).is_complex:
                 raise Unsupported("determinants of complex matrices")
             self.absent.update((str(name), "the triangular parts of a matrix") for name in outputs[-2:])
-            found = determinants(self.dialect, args[0])
-            return list(found[:1] if body.target == DETERMINANTS[0] else found[1:])
+            found = determinants(self.dialect, args[0], self._inner)
+            return list(found[:1] if len(outputs) == 3 else found[1:])
         if body.target == "aten.clone.default":
             return args
         if body.target == "aten._local_scalar_dense.default":
             return [self.number(args[0])]
         bodies = [lambda operands, each=each: self._inner(each, operands) for each in body.bodies]
-        results = CONTROL[body.target](self.dialect, bodies, *args)
+        results = CONTROL[body.target](self.dialect, bodies, self._kinds(body, outputs), *args)
         for number in body.sizes:
-            self.dialect.symbols[number.symbol] = results[number.output]
+            self.dialect.bind(number.symbol, results[number.output])
         return results
+
+    def _kinds(self, body: Extern, outputs: Sequence[str | None]) -> list[Kind]:
+        """Dtypes and shapes of what control flow gives; numbers are int64 of rank 0."""
+        last = body.bodies[-1]
+        stacked = {"higher_order.scan": len(leaves(body.args[0])), "higher_order.map_impl": 0}
+        kinds: list[Kind] = []
+        for place, (name, inner) in enumerate(zip(outputs, last.outputs, strict=True)):
+            if name is not None:
+                dtype, shape, _ = self.graph.buffers[name].outside
+            elif isinstance(inner, StridedView):  # nobody reads it
+                dtype, shape = inner.dtype or last.buffers[inner.buffer].dtype, inner.shape
+                if place >= stacked.get(body.target, len(outputs)):
+                    shape = (sympy.Integer(1), *shape)
+            else:
+                dtype, shape = torch.int64, ()
+            kinds.append((dtype, shape))
+        return kinds
 
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:
         """The call of a declared function; what it gives has the types of the operator's results."""
@@ -227,8 +262,7 @@ class Evaluation:
         """A tensor of one element as a number: int64, float64 or bool."""
         if x.dtype.is_complex:
             raise Unsupported("a complex number that is no tensor")
-        if x.rank:
-            x = self.dialect.reshape(x, ())
+        x = self.dialect.item(x)
         dtype = x.dtype
         if dtype is not torch.bool:
             dtype = torch.float64 if dtype.is_floating_point else torch.int64
@@ -245,14 +279,24 @@ class Evaluation:
         return arg
 
     def view(self, view: StridedView) -> Any:
-        """The array of a strided view of a buffer."""
+        """The array of a strided view of a buffer.
+
+        Raises:
+            Unsupported: no index transform tells where the view's elements are.
+        """
         if view.dtype is not None and view.dtype.is_complex:
             return self.dialect.joined(*(self.view(part) for part in parts_of_view(view)))
-        buffer = self.graph.buffers[view.buffer]
-        return read_view(self.dialect, view, buffer, self.buffers[view.buffer])
+        buffer, array = self.graph.buffers[view.buffer], self.buffers[view.buffer]
+        if is_whole(view, buffer):
+            return self.dialect.relabel(array, view.shape)
+        if any(size == 0 for size in view.shape):
+            return self.dialect.full(0, array.dtype, view.shape)
+        place = index_of_view(view, buffer, variables("i", len(view.shape)))
+        load = Pointwise(view.shape, array.dtype, lambda index: ops.load(view.buffer, tuple(place)))
+        return self.bodies.evaluate(load, Origin("a view"))[0]
 
 
-def literal(dialect: ArrayDialect, tensor: torch.Tensor, name: str) -> Array:
+def literal(dialect: Target, tensor: torch.Tensor, name: str) -> Array:
     """A constant array; complex numbers are pairs of real ones, in the last dimension."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj())

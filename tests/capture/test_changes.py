@@ -1,4 +1,4 @@
-"""Guards on modules, asked all at once: every change is noticed as before, and nothing else is."""
+"""Whatever changes what a program computes is noticed: the next call is eager's, by Dynamo's own guards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import pytest
@@ -14,12 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import smelt
-from smelt.capture import guards
-from smelt.capture.guards import KNOWN
-from smelt.capture.handed import Handed, Part
-from smelt.runtime import unchanged
 
-pytestmark = pytest.mark.usefixtures("watching")
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 class Block(nn.Module):
@@ -48,28 +43,6 @@ class Model(nn.Module):
 
 
 X = torch.randn(4, 6)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What was answered natively, in order."""
-    answers: list[bool] = []
-    before = unchanged.watched
-
-    def watched(*args: Any) -> Any:
-        ask = before(*args)
-        if ask is None:
-            return None
-        return lambda: answers.append(ask()) or answers[-1]
-
-    monkeypatch.setattr(unchanged, "watched", watched)
-    return answers
-
-
-natively = pytest.mark.skipif(
-    unchanged.why_not() is not None or not KNOWN,
-    reason=unchanged.why_not() or "Dynamo before 2.13 asks by itself",
-)
 
 
 def block(model: Model) -> Any:
@@ -147,8 +120,12 @@ CHANGES: dict[str, Callable[[Model], object]] = {
 }
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("name", CHANGES)
+GRADIENTS = ("a switch", "another layer", "other strides", "swapped tensors", "requires_grad", "train")
+
+
+@pytest.mark.parametrize(
+    "name, gradients", [*((name, False) for name in CHANGES), *((name, True) for name in GRADIENTS)]
+)
 def test_changes(name: str, gradients: bool) -> None:
     model = Model().eval()
     fast = smelt.compile(model, freezing=not gradients)
@@ -196,163 +173,6 @@ def test_gradients_are_wanted_later() -> None:
     torch.testing.assert_close(got, block(model).first.weight.grad, atol=1e-4, rtol=1e-4)
 
 
-@natively
-def test_unchanged_modules_are_asked_natively(asked: list[bool]) -> None:
-    model = Model().eval()
-    fast = smelt.compile(model)
-    with torch.no_grad():
-        for _ in range(5):
-            fast(X)
-    assert len(asked) >= 4 and all(asked)
-    assert len(smelt.reports()) == 1
-
-
-@natively
-def test_what_nobody_asked_for_compiles_nothing(asked: list[bool]) -> None:
-    model = Model().eval()
-    fast = torch.compile(model, backend="smelt")  # nobody else asks (`smelt.capture.direct` would)
-    with torch.no_grad():
-        for turn in range(40):
-            fast(X)
-            model.blocks[2].note = turn  # type: ignore[assignment]
-    assert len(smelt.reports()) == 1
-    assert 2 <= len(asked) <= 12  # the answer is no every time: it is asked ever less
-
-
-@natively
-def test_equal_models_share_a_graph(asked: list[bool]) -> None:
-    models = [Model().eval() for _ in range(3)]
-    compiled = [smelt.compile(model) for model in models]
-    with torch.no_grad():
-        for _ in range(3):
-            for model, fast in zip(models, compiled):
-                torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-        assert len(smelt.reports()) == 1
-        assert len(asked) >= 6 and all(asked)
-        block(models[1]).scale = 4.0
-        for model, fast in zip(models, compiled):
-            torch.testing.assert_close(fast(X), model(X), atol=1e-4, rtol=1e-4)
-
-
-def test_models_are_not_kept() -> None:
-    for _ in range(4):
-        model = Model().eval()
-        fast = smelt.compile(model)
-        with torch.no_grad():
-            fast(X), fast(X)
-        gone = [weakref.ref(model), weakref.ref(block(model).norm.running_mean)]
-        del model, fast
-        gc.collect()
-        assert all(each() is None for each in gone)
-
-
-@natively
-def test_tensors_are_not_got_by_name_before_each_call() -> None:
-    """Dynamo's code gives the module; who takes the tensors takes them once, until something changes."""
-    codes: list[CodeType] = []
-    hook = torch._dynamo.convert_frame.register_bytecode_hook(lambda _, code: codes.append(code))
-    model = Model().eval()
-    tied = block(model).first.weight = model.blocks[0].first.weight
-    fast = smelt.compile(model)
-    with hook, torch.no_grad():
-        torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-    (code,) = codes
-    assert not {"_parameters", "_buffers", "_modules"} & {*code.co_names}
-    assert not {"weight", "running_mean", "shift"} & {*code.co_consts}
-    with torch.no_grad():
-        tied.mul_(3)
-        torch.testing.assert_close(fast(X), model(X), atol=1e-4, rtol=1e-4)
-
-
-def test_who_tries_a_graph_out_gives_tensors() -> None:
-    model = Model().eval()
-    with torch._dynamo.config.patch(verify_correctness=True), torch.no_grad():
-        torch.testing.assert_close(smelt.compile(model)(X), model(X), atol=1e-5, rtol=1e-5)
-
-
-def test_what_is_handed_over_is_remembered_while_somebody_watches() -> None:
-    layer = nn.Linear(2, 2)
-    handed = Handed([(Part("_parameters", False), Part("bias", True)), (Part("weight", False),)])
-    first = layer.bias
-    assert handed.of(layer)[0] is first and handed.of(layer)[1] is layer.weight
-    layer.bias = nn.Parameter(torch.ones(2))
-    assert handed.of(layer)[0] is layer.bias
-    handed.remember(layer)
-    kept = handed.of(layer)
-    layer.bias = first
-    assert handed.of(layer) is kept
-    handed.forget(layer)
-    assert handed.of(layer)[0] is first
-    handed.remember(layer)
-    gone = weakref.ref(handed.of(layer)[0])
-    del first, kept, layer
-    gc.collect()
-    assert gone() is None
-
-
-def test_a_global_module() -> None:
-    global WHOLE
-    WHOLE = Model().eval()
-
-    @smelt.compile
-    def call(x: Tensor) -> Tensor:
-        return WHOLE(x) + 1
-
-    with torch.no_grad():
-        for _ in range(2):
-            torch.testing.assert_close(call(X), WHOLE(X) + 1, atol=1e-5, rtol=1e-5)
-        block(WHOLE).scale = -1.0
-        torch.testing.assert_close(call(X), WHOLE(X) + 1, atol=1e-5, rtol=1e-5)
-        WHOLE = Model().eval()
-        torch.testing.assert_close(call(X), WHOLE(X) + 1, atol=1e-5, rtol=1e-5)
-
-
-WHOLE: Model
-
-
-def test_why_it_compiles_again_is_told() -> None:
-    model = Model().eval()
-    fast = smelt.compile(model)
-    with torch.no_grad():
-        fast(X)
-        block(model).scale = 3.0
-        with (
-            torch._dynamo.config.patch(error_on_recompile=True),
-            pytest.raises(Exception, match=r"scale == 2\.0"),
-        ):
-            fast(X)
-
-
-def test_few_guards_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_create", None)  # called for none
-    layer = nn.Linear(6, 3)
-    with torch.no_grad():
-        torch.testing.assert_close(smelt.compile(layer)(X), layer(X))
-
-
-def test_another_dynamo(monkeypatch: pytest.MonkeyPatch, asked: list[bool]) -> None:
-    monkeypatch.setattr(guards, "NEEDED", ("something else",))
-    model = Model().eval()
-    fast = smelt.compile(model)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-        block(model).switch = True
-        torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-    assert not asked
-
-
-def test_nothing_to_ask_natively(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "watched", lambda *args: None)
-    model = Model().eval()
-    fast = smelt.compile(model)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-        block(model).switch = True
-        torch.testing.assert_close(fast(X), model(X), atol=1e-5, rtol=1e-5)
-
-
 class Settings:
     """Like the configurations of transformers: its attributes are got by a method of its own."""
 
@@ -387,7 +207,7 @@ TIMES = _closed(1.5)
 
 
 class Deep(nn.Module):
-    """Reads globals, classes, functions and settings; enough of them that they are asked at once."""
+    """Reads globals, classes, functions and settings; and the classes of its layers."""
 
     bias = 0.25
 
@@ -449,33 +269,89 @@ def test_deeper_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(fast(X), model(X))
 
 
-@natively
-def test_globals_and_settings_are_asked_natively(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[str] = []
-    before = guards.Guard.create
+def _hook(module: Any, args: Any, result: Any) -> Any:
+    return result + 1
 
-    def create(guard: Any, builder: Any) -> Any:
-        if not building:
-            kept.append(f"{guard.create_fn_name()} {guard.name}")
-        return before(guard, builder)
 
-    building: list[bool] = []
-    apart = guards._built_apart
+def _default(model: Any) -> None:
+    model.forward.__func__.__kwdefaults__ = {"scale": 5.0}  # type: ignore[attr-defined]
 
-    def built_apart(*args: Any) -> Any:
-        building.append(True)
-        try:
-            return apart(*args)
-        finally:
-            building.pop()
 
-    monkeypatch.setattr(guards.Guard, "create", create)
-    monkeypatch.setattr(guards, "_built_apart", built_apart)
-    model = Deep()
+def _own_forward(model: Any) -> None:
+    model.forward = lambda x: x - 1
+
+
+def _other_forward(model: Any) -> None:
+    type(model).forward = lambda self, x: x - 2  # type: ignore[method-assign]
+
+
+def _code(model: Any) -> None:
+    def forward(self: Any, x: Tensor, *, scale: float = 2.0) -> Tensor:
+        return self.layer(x) - scale
+
+    type(model).forward.__code__ = forward.__code__
+
+
+CALLS: dict[str, Callable[[Any, Any], object]] = {
+    "a hook": lambda model, fast: model.register_forward_hook(_hook),
+    "a hook before": lambda model, fast: model.register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
+    "a hook of the compiled module": lambda model, fast: fast.register_forward_hook(_hook),
+    "a forward of its own": lambda model, fast: _own_forward(model),
+    "another forward": lambda model, fast: _other_forward(model),
+    "other code": lambda model, fast: _code(model),
+    "another default": lambda model, fast: _default(model),
+    "a layer": lambda model, fast: setattr(model, "layer", nn.Linear(6, 2)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_changes_of_a_call(name: str) -> None:
+    class Own(nn.Module):  # a class of this test: it changes too
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, *, scale: float = 2.0) -> Tensor:
+            return torch.relu(self.layer(x)) * scale
+
+    model = Own()
     fast = smelt.compile(model)
     with torch.no_grad():
-        for _ in range(4):
-            fast(X)
-    assert asked and all(asked)
-    assert len(kept) > 5
-    assert not [each for each in kept if "settings" in each or "helper" in each or "TIMES" in each]
+        before = fast(X)
+        CALLS[name](model, fast)
+        expected = model(X) + (1 if name == "a hook of the compiled module" else 0)
+        for _ in range(2):
+            torch.testing.assert_close(fast(X), expected)
+        assert expected.shape != before.shape or not torch.equal(expected, before)
+
+
+def test_a_cell_and_a_global() -> None:
+    global FACTOR
+    factor = 2.0
+
+    def call(x: Tensor) -> Tensor:
+        return x * factor + FACTOR
+
+    fast = smelt.compile(call)
+    for value in (2.0, 2.0, 2.0, 3.0, 3.0):
+        factor = value
+        torch.testing.assert_close(fast(X), call(X))
+    for value in (2.0, 5.0, 5.0):
+        FACTOR = value
+        torch.testing.assert_close(fast(X), call(X))
+
+
+FACTOR = 2.0
+WEIGHT = torch.randn(6)
+COUNT = 0
+
+
+def test_nothing_is_kept() -> None:
+    model = Model().eval()
+    fast = smelt.compile(model)
+    with torch.no_grad():
+        fast(X)
+    gone = [weakref.ref(model), weakref.ref(block(model).first.weight)]
+    del model, fast
+    gc.collect()
+    assert all(each() is None for each in gone)

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from smelt import report
+from smelt.cli import report_tables
 from smelt.reporting import CompileReport, Fallback
 
 
@@ -39,9 +39,9 @@ def _printed(what) -> str:
 
 def test_totals_over_graphs():
     reports = _reports()
-    assert report.total_phases(reports) == {"lowering": 1.5, "codegen": 0.25}
-    assert report.total_externs(reports) == {"aten.mm.default": 5}
-    assert report.total_fallbacks(reports) == [
+    assert report_tables.total_phases(reports) == {"lowering": 1.5, "codegen": 0.25}
+    assert report_tables.total_externs(reports) == {"aten.mm.default": 5}
+    assert report_tables.total_fallbacks(reports) == [
         Fallback("aten.sort.stable", "no lowering", 3, "model.py:7 in forward")
     ]
 
@@ -49,7 +49,7 @@ def test_totals_over_graphs():
 def test_summary_is_plain_data():
     import json
 
-    facts = report.summary(_reports())
+    facts = report_tables.summary(_reports())
     assert json.loads(json.dumps(facts)) == facts
     assert facts["graphs"] == 2
     assert facts["eager_graphs"] == 0
@@ -59,11 +59,11 @@ def test_summary_is_plain_data():
 
 
 def test_graphs_left_to_eager_are_counted():
-    assert report.summary([CompileReport("eager", "graph 1")])["eager_graphs"] == 1
+    assert report_tables.summary([CompileReport("eager", "graph 1")])["eager_graphs"] == 1
 
 
 def test_overview_has_fallbacks_with_reason_and_line():
-    text = _printed(report.overview(_reports()))
+    text = _printed(report_tables.overview(_reports()))
     for part in (
         "1 forward, 1 backward",
         "aten.mm.default ×5",
@@ -73,11 +73,11 @@ def test_overview_has_fallbacks_with_reason_and_line():
         "s0",
     ):
         assert part in text
-    assert "no fallbacks" in _printed(report.overview([CompileReport("inference", "graph 0")]))
+    assert "no fallbacks" in _printed(report_tables.overview([CompileReport("inference", "graph 0")]))
 
 
 def test_equal_kernels_are_one_line():
-    text = _printed(report.graph_tables(_reports()))
+    text = _printed(report_tables.graph_tables(_reports()))
     assert text.count("mul → add") == 1
     line = next(line for line in text.splitlines() if "mul → add" in line)
     assert line.split()[:2] == ["k0", "2"]
@@ -88,6 +88,6 @@ def test_equal_kernels_are_one_line():
 def test_names_with_brackets_are_text_and_no_markup():
     one = CompileReport("inference", "graph [red]", kernels=["k"], fused=[["a[bold]"]])
     one.add_fallback("op[/x]", "because [green]")
-    text = _printed(report.graph_tables([one])) + _printed(report.overview([one]))
+    text = _printed(report_tables.graph_tables([one])) + _printed(report_tables.overview([one]))
     for part in ("graph [red]", "a[bold]", "op[/x]", "because [green]"):
         assert part in text

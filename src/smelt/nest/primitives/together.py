@@ -1,0 +1,84 @@
+"""Several blocks as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sympy import Expr, Symbol
+
+from smelt.nest.ir import Block, For, Kernel, Stage, Stmt
+from smelt.nest.primitives.refusals import Refused, stage_place
+from smelt.nest.scopes import members, stage_names, unique_name
+from smelt.nest.tree import loops, map_exprs, rewritten, with_body
+from smelt.records import replace
+from smelt.symbolic.affine import replaced
+
+
+def blockize_together(
+    kernel: Kernel, names: Sequence[str], preserve_unit_iters: bool = True
+) -> tuple[Kernel, str]:
+    """Make one block of several that stand one after the other; gives the new block.
+
+    for m: (for i: S; for j: T)   →   for m: outer_S_T: (for i: S; for j: T)
+
+    ``preserve_unit_iters``: axes that have one value stay.
+
+    Raises:
+        ScheduleError: SM1020 there is no such block; SM1037 they do not stand one after the other, or have
+        something between them, or use a loop that is around all of them.
+    """
+    what = f"blockize({', '.join(names)})"
+    for name in names:
+        stage_place(kernel, name, what)
+    around, held = _held(kernel.body, set(names), what)
+    inside = Block(tuple(held))
+    if sorted(each.name for each in members(inside)) != sorted(names):
+        raise Refused("SM1037", what, "another block is in their loops")
+    own = {loop.var for loop in loops(inside)}
+    used = {symbol for stage in members(inside) for axis in stage.axes for symbol in axis.value.free_symbols}
+    if used & around - own:
+        shown = ", ".join(sorted(str(each) for each in used & around - own))
+        raise Refused("SM1037", what, f"they use {shown}, which is around all of them")
+    if not preserve_unit_iters:
+        inside = rewritten(inside, lambda stmt: (_without_units(stmt),) if isinstance(stmt, Stage) else None)
+    made = unique_name(f"outer_{'_'.join(names)}", stage_names(kernel))
+    whole = Stage(made, (), inside)
+    first, rest = held[0], held[1:]
+
+    def place(stmt: Stmt) -> Sequence[Stmt] | None:
+        if stmt is first:
+            return (whole,)
+        return () if any(stmt is each for each in rest) else None
+
+    return with_body(kernel, rewritten(kernel.body, place)), made
+
+
+def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequence[Stmt]]:
+    """The loops around all blocks of these names, and the statements there that hold them."""
+    around: set[Symbol] = set()
+    while True:
+        places = [
+            number
+            for number, stmt in enumerate(block.stmts)
+            if names & {each.name for each in members(Block((stmt,)))}
+        ]
+        found = block.stmts[places[0] : places[-1] + 1] if places else ()
+        if len(places) == 1 and isinstance(found[0], For):
+            around.add(found[0].var)
+            block = found[0].body
+        elif places and len(found) == len(places):
+            return around, found
+        else:
+            raise Refused("SM1037", what, "the blocks do not stand one after the other")
+
+
+def _without_units(stage: Stage) -> Stage:
+    gone: dict[Symbol, Expr] = {axis.var: axis.begin for axis in stage.axes if axis.extent == 1}
+    bodies = [
+        None if block is None else map_exprs(block, lambda expr: replaced(expr, gone))
+        for block in (stage.init, stage.body)
+    ]
+    init, body = bodies
+    assert body is not None
+    axes = tuple(axis for axis in stage.axes if axis.var not in gone)
+    return replace(stage, axes=axes, init=init, body=body)

@@ -1,0 +1,40 @@
+"""What TVM's functions and blocks show of themselves, where tests look at it: parameters, and regions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from smelt.nest.ir import Param
+from smelt.nest.scopes import reads, writes
+from smelt.script import PrimFunc
+from smelt.script.words import DTYPES
+from smelt.te.index import Idx
+from smelt.tir.references import BlockView
+from tvm.ir import DataType
+
+
+def _size(expr: Any) -> Any:
+    return int(expr) if expr.is_Integer else Idx(expr)
+
+
+def _param(param: Param) -> Any:
+    dtype = DataType(DTYPES[param.dtype])
+    shape = tuple(map(_size, param.shape))
+    about = {"name": param.name, "dtype": dtype, "shape": shape}
+    return SimpleNamespace(**about, ty=SimpleNamespace(dtype=dtype, shape=shape))
+
+
+def _params(func: PrimFunc) -> list[Any]:
+    """Buffers, then sizes."""
+    return [*map(_param, func.kernel.params), *map(_size, func.kernel.sizes)]
+
+
+def _regions(of: Any) -> Any:
+    return property(
+        lambda view: [SimpleNamespace(buffer=SimpleNamespace(name=name)) for name in of(view.stmt)]
+    )
+
+
+PrimFunc.params = property(_params)
+BlockView.reads, BlockView.writes = _regions(reads), _regions(writes)
