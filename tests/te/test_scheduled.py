@@ -164,3 +164,14 @@ def test_conditions_of_a_block_are_in_order() -> None:
     sch.split(k, [None, 3])
     found = sch.get(sch.get_block("B")).stmt.where
     assert isinstance(found, tuple) and len(found) == 2
+
+
+def test_a_reindexed_result_is_there_before_the_same_loops_read_it() -> None:
+    A = te.placeholder((4, 3), name="A")
+    k = te.reduce_axis((0, 3), "k")
+    B = te.compute((4,), lambda i: te.sum(A[i, k], axis=k), name="B")
+    C = te.compute((4,), lambda i: B[3 - i] + 1.0, name="C")
+    sch = Schedule(te.create_prim_func([A, C]))
+    sch.compute_at("B", sch.get_loops("C")[0])
+    with pytest.raises(ScheduleError, match="SM1033: reindex of B: C, of the same loops, reads B"):
+        sch.reindex("B", ("write", 0))

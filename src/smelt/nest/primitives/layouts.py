@@ -31,7 +31,7 @@ from smelt.nest.primitives.inline import inverted
 from smelt.nest.primitives.places import conjunction, in_buffer, shapes_of
 from smelt.nest.primitives.refusals import Refused, named, stage_of, stage_place
 from smelt.nest.regions import Facts, interval
-from smelt.nest.scopes import Place, members, scope_body, stage_names, unique_name, writes
+from smelt.nest.scopes import Place, members, reads, scope_body, stage_names, unique_name, writes
 from smelt.nest.tree import loops, map_exprs, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic import contiguous_strides, loop_var, simplify
@@ -366,7 +366,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
 
     Raises:
         ScheduleError: SM1020 there is no such block; SM1031 it has not one index for the buffer, or does not
-        touch it; SM1033 another block writes the buffer, where this one does.
+        touch it; SM1033 another block writes the buffer, where this one does, or uses it in the same loops.
     """
     what = f"reindex of {stage}"
     place = stage_place(kernel, stage, what)
@@ -426,7 +426,18 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
 
     new = with_blocks(target, lambda block: rewritten(block, visit))
     alloc = Alloc(name, dtype, tuple(axis.extent for axis in used))
+    for other in _of_one_nest(kernel, place):
+        if buffer in (reads(other) if stored else writes(other)):
+            why = f"{other.name}, of the same loops, {'reads' if stored else 'writes'} {buffer}"
+            raise Refused("SM1033", what, why, "reindex first, then move blocks")
     return _beside(kernel, place, new, copy, alloc, after=stored), name
+
+
+def _of_one_nest(kernel: Kernel, place: Place) -> list[Stage]:
+    """The other stages of its scope that lie in the outermost loop that a stage lies in."""
+    nests = (members(Block((stmt,))) for stmt in scope_body(kernel, place.scope).stmts)
+    found = next(each for each in nests if any(stage is place.stmt for stage in each))
+    return [each for each in found if each is not place.stmt]
 
 
 def indices_of(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:
