@@ -175,3 +175,14 @@ def test_a_reindexed_result_is_there_before_the_same_loops_read_it() -> None:
     sch.compute_at("B", sch.get_loops("C")[0])
     with pytest.raises(ScheduleError, match="SM1033: reindex of B: C, of the same loops, reads B"):
         sch.reindex("B", ("write", 0))
+
+
+def test_what_is_loaded_and_not_used_is_not_among_what_a_block_reads() -> None:
+    A, B = te.placeholder((4,), name="A"), te.placeholder((4,), name="B")
+
+    def first(i: Any) -> Any:
+        return te.select(te.const(1, "int32") == te.const(1, "int32"), A[i], B[i])
+
+    T = te.compute((4,), first, name="T")
+    sch = Schedule(te.create_prim_func([A, B, T]))
+    round_trips(sch)

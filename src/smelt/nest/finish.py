@@ -18,6 +18,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.nest.ir import (
     Accumulate,
     Advance,
+    Axis,
     AxisKind,
     Block,
     Carry,
@@ -99,10 +100,14 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     while (inside := inner_loop(chain[-1])) is not None:
         chain.append(inside)
     stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
-    if not isinstance(stage, Stage) or stage.init is None:
+    if (
+        not isinstance(stage, Stage)
+        or stage.init is None
+        or any(axis.extent == 0 for axis in _spatial(stage))
+    ):
         return None
     reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-    others = [axis.value for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    others = [axis.value for axis in _spatial(stage)]
     variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
     reducing = {each.var: each.begin for each in chain if each.var in variables}
     kept = [each for each in chain if each.var not in variables]
@@ -133,6 +138,10 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     for each in reversed(chain):
         rest = Block((replace(each, body=rest),))
     return [*guarded(firsts, body), *rest.stmts]
+
+
+def _spatial(stage: Stage) -> list[Axis]:
+    return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
 
 
 def _rises(expr: Expr, var: Symbol) -> bool:

@@ -147,7 +147,9 @@ class _Machine:
         elif isinstance(stmt, Stage) and stmt.init is not None:
             others = [axis for axis in stmt.axes if axis.kind is not AxisKind.REDUCE]
             where = (each for each in stmt.where if empty.isdisjoint(each.free_symbols))
-            known = all(empty.isdisjoint(symbols_in(axis.value)) for axis in others)
+            known = all(
+                self._number(axis.extent) and empty.isdisjoint(symbols_in(axis.value)) for axis in others
+            )
             if known and all(map(self._holds, where)):
                 self.symbols.update({axis.var: self._number(axis.value) for axis in others})
                 self._block(stmt.init)

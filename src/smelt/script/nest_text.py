@@ -307,7 +307,8 @@ class _Printer:
             loaded = [name for name in loaded if name not in stored]
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
-        loaded = sorted(dict.fromkeys(loaded), key=partial(_first_read, body))
+        said = set(re.findall(r"\w+", "\n".join(body)))  # what is loaded and not used has no text
+        loaded = sorted(said.intersection(loaded), key=partial(_first_read, body))
         lines = []
         for word, names, stores in (("reads", loaded, None), ("writes", stored, True)):
             texts = []
