@@ -147,7 +147,7 @@ def test_copies_inside_a_block_are_as_large_as_the_block_needs() -> None:
 
 def test_caches_refuse() -> None:
     kernel = chain()
-    refused("SM1020", lambda: cache_read(kernel, "E", 0, "local"))
+    refused("SM1002", lambda: cache_read(kernel, "E", 0, "local"))
     refused("SM1031", lambda: cache_read(kernel, "B", 1, "local"), "1 buffers (A)")
     refused("SM1031", lambda: cache_read(kernel, "B", "D", "local"), "not D")
     refused("SM1031", lambda: cache_read(kernel, "B", 0, "local", ["D"]), "D does not read A")

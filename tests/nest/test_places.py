@@ -188,8 +188,8 @@ def test_the_place_among_the_statements_of_a_loop() -> None:
 def test_compute_at_refuses() -> None:
     kernel = chain()
     d, c, b = (loops_of(kernel, each)[0] for each in "DCB")
-    refused("SM1020", lambda: compute_at(kernel, "E", d), "'E'")
-    refused("SM1020", lambda: compute_at(kernel, "C", loop_var("zz")))
+    refused("SM1002", lambda: compute_at(kernel, "E", d), "'E'")
+    refused("SM1002", lambda: compute_at(kernel, "C", loop_var("zz")))
     refused("SM1021", lambda: compute_at(kernel, "B", b), "ancestor of block")
     refused("SM1022", lambda: compute_at(kernel, "D", c), "output block", "compute_at")
     refused("SM1023", lambda: compute_at(kernel, "B", d), "requires all the consumers", "C is not")

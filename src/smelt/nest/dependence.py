@@ -8,20 +8,15 @@ index, whatever the loops inside do.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import sympy
 from sympy import Expr, Symbol
-from sympy.core.relational import (
-    GreaterThan,
-    LessThan,
-    Relational,
-    StrictGreaterThan,
-    StrictLessThan,
-)
+from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
+from smelt.nest.apart import apart, at_least, coefficients_of
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -35,30 +30,28 @@ from smelt.nest.ir import (
     Stmt,
     Update,
 )
-from smelt.nest.regions import Access, Facts, Interval, found_accesses, interval
+from smelt.nest.regions import Access, found_accesses, slack
 from smelt.nest.scopes import members, place_of
 from smelt.nest.tree import accesses, indirect_symbols, loops, named, stages, trip_count, walk
-from smelt.symbolic import loop_var, same, simplify
-from smelt.symbolic.affine import divided, expand, linear, replaced, symbols_in, times, total
+from smelt.symbolic import loop_var
+from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 from smelt.symbolic.text import python_text
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
-
-Spans = dict[Symbol, Interval]
 
 
 def carried_updates(loop: For) -> list[Update]:
     """Updates in the loop of accumulators that are declared outside it: a reduction over the loop."""
     within = walk(loop.body)
-    inside = {stmt.name for stmt in within if isinstance(stmt, Accumulate)}
-    return [stmt for stmt in within if isinstance(stmt, Update) and stmt.acc not in inside]
+    inside = {stmt.name for stmt in within if type(stmt) is Accumulate}
+    return [stmt for stmt in within if type(stmt) is Update and stmt.acc not in inside]
 
 
 def carried_state(loop: For) -> list[Advance]:
     """Advances in the loop of carries that are declared outside it: its turns go in order."""
     within = walk(loop.body)
-    inside = {stmt.name for stmt in within if isinstance(stmt, Carry)}
-    return [stmt for stmt in within if isinstance(stmt, Advance) and stmt.carry not in inside]
+    inside = {stmt.name for stmt in within if type(stmt) is Carry}
+    return [stmt for stmt in within if type(stmt) is Advance and stmt.carry not in inside]
 
 
 def conflict(loop: For, private: Collection[str] = ()) -> str | None:
@@ -122,27 +115,13 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
     return extents, moved
 
 
-def _coefficients(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """Coefficients of an affine expression, and the rest; None where it is not affine in the variables."""
-    rest = expanded = expand(expr)
-    result: dict[Symbol, Expr] = {}
-    for variable in variables:
-        if expanded.has(variable):
-            result[variable] = linear(expanded, variable)[0]
-            rest = linear(rest, variable)[1]
-    names = set(result)
-    if rest.free_symbols & names or any(c.free_symbols & names for c in result.values()):
-        return None
-    return result, rest
-
-
 def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
     """Whether different turns give different flat indices, whatever the inner loops do (a mixed radix
     argument).
     """
     if len(index) != 1:
         return any(_lone(expr, loop.var, within, indirect) for expr in index)
-    found = _coefficients(index[0], [loop.var, *within, *indirect])
+    found = coefficients_of(index[0], [loop.var, *within, *indirect])
     if found is None:
         return False
     coefficients, _ = found
@@ -152,15 +131,15 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
     span: Expr = sympy.Integer(0)
     larger: list[tuple[Expr, list[Expr]]] = []
     for variable, coefficient in coefficients.items():
-        fitting = [width for width in within.get(variable, ()) if _at_least(own, coefficient * width)]
-        if fitting and not _at_least(coefficient, own * trip_count(loop)):
+        fitting = [width for width in within.get(variable, ()) if at_least(own, coefficient * width)]
+        if fitting and not at_least(coefficient, own * trip_count(loop)):
             span = span + coefficient * (fitting[0] - 1)
         else:
             larger.append((coefficient, within.get(variable, [])))
-    if not _at_least(own, span + 1):
+    if not at_least(own, span + 1):
         return False
     reach = span + own * (trip_count(loop) - 1) + 1
-    return all(_at_least(coefficient, reach) for coefficient, _ in larger) and not _meet(larger, reach)
+    return all(at_least(coefficient, reach) for coefficient, _ in larger) and not _meet(larger, reach)
 
 
 def _meet(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> bool:
@@ -186,25 +165,18 @@ def _lone(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bo
     return not (rest.free_symbols & ({var} | within.keys() | indirect))
 
 
-def _at_least(left: Expr, right: Expr) -> bool:
-    gap = expand(left - right)
-    if gap.is_number:
-        return bool(gap >= 0)
-    return bool(gap.is_nonnegative)
-
-
 def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
     """Whether all indices have the loop variable at the same place: one coefficient, one offset, one set
     of larger ones.
     """
     seen: set[tuple[Expr, Expr, tuple[str, ...]]] = set()
     for index in indices:
-        found = _coefficients(index[0], [loop.var, *within, *indirect]) if len(index) == 1 else None
+        found = coefficients_of(index[0], [loop.var, *within, *indirect]) if len(index) == 1 else None
         if found is None:
             return False
         coefficients, rest = found
         own = coefficients.pop(loop.var, sympy.Integer(0))
-        larger = sorted(str(c) for c in coefficients.values() if not _at_least(own, c))
+        larger = sorted(str(c) for c in coefficients.values() if not at_least(own, c))
         seen.add((own, expand(rest), tuple(larger)))
     return len(seen) == 1
 
@@ -318,20 +290,17 @@ def _rises(value: Expr, variables: Collection[Symbol]) -> bool:
     """Whether a sum of digits is nowhere smaller than where all variables are at their first values."""
     for term in sympy.Add.make_args(expand(value)):
         factors = [each for each in sympy.Mul.make_args(term) if symbols_in(each).isdisjoint(variables)]
-        if not symbols_in(term).isdisjoint(variables) and not _at_least(sympy.Mul(*factors), ZERO):
+        if not symbols_in(term).isdisjoint(variables) and not at_least(sympy.Mul(*factors), ZERO):
             return False
     return True
 
 
 def _falls(condition: Boolean, var: Symbol) -> bool:
     """Whether a condition that holds for some value of a loop's variable holds for all smaller ones."""
-    if isinstance(condition, (StrictLessThan, LessThan)):
-        gap = expand(condition.rhs - condition.lhs)
-    elif isinstance(condition, (StrictGreaterThan, GreaterThan)):
-        gap = expand(condition.lhs - condition.rhs)
-    else:
+    left = slack(condition)
+    if left is None:
         return False
-    step, rest = linear(gap, var)
+    step, rest = linear(left, var)
     return not rest.has(var) and bool(step.is_nonpositive)
 
 
@@ -392,123 +361,6 @@ def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:
             if shared and not apart(one, other, loop):
                 return f"a turn may touch what a later one does of {one.buffer}"
     return None
-
-
-def apart(one: Access, other: Access, loop: For) -> bool:
-    """Whether two turns of the loop never touch the same element by these accesses."""
-    if one.whole or other.whole or len(one.index) != len(other.index):
-        return False
-    digits = _digits([*one.index, *other.index], loop)
-    if digits is None:
-        return False
-    number = total(times(var, weight) for var, (weight, _) in digits.items())
-    extents = {var: extent for var, (_, extent) in digits.items()}
-    sides = []
-    for access in (one, other):
-        spans = _spans(access, loop, number, extents)
-        if spans is None:
-            return False
-        known = {**extents, **{var: high + 1 for var, (low, high) in spans.items() if low == 0}}
-        index = [simplify(expand(replaced(expr, {loop.var: number})), known) for expr in access.index]
-        sides.append((index, spans))
-    (left, spans), (right, others) = sides
-    return all(
-        any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
-        for digit in extents
-        if extents[digit] != 1
-    )
-
-
-def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
-    """Between which values each loop around an access goes, whatever the loops around it do."""
-    spans: Spans = {digit: (ZERO, extent - 1) for digit, extent in extents.items()}
-    for var, (low, high) in access.loops:
-        low, high = (replaced(bound, {loop.var: number}) for bound in (low, high))
-        least, most = interval(low, spans, Facts()), interval(high, spans, Facts())
-        if least is None or most is None:
-            return None
-        spans[var] = (least[0], most[1])
-    return spans
-
-
-def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]] | None:
-    """The digits of a loop's number that expressions speak of, the lowest first: what each counts for, and
-    how many values it has. None where they are no digits of one number.
-
-    f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
-    """
-    cuts: set[Expr] = set()
-    for expr in exprs:
-        for part in sympy.preorder_traversal(expr):
-            if isinstance(part, (FloorDiv, Mod)) and part.has(loop.var):
-                cuts |= _cuts(part, loop.var)
-    ordered: list[Expr] = [ONE]
-    for cut in sorted(cuts - {ONE}, key=lambda cut: (len(cut.free_symbols), sympy.default_sort_key(cut))):
-        if not _divides(ordered[-1], cut):
-            return None
-        ordered.append(cut)
-    turns = expand(loop.end - loop.begin)
-    if loop.begin != 0 and len(ordered) > 1:
-        return None
-    found: dict[Symbol, tuple[Expr, Expr]] = {}
-    for place, cut in enumerate(ordered):
-        following = ordered[place + 1] if place + 1 < len(ordered) else None
-        extent = divided(turns + cut - 1, cut) if following is None else sympy.cancel(following / cut)
-        found[loop_var(f"_digit{place}")] = (cut, extent)
-    return found
-
-
-def _cuts(part: Expr, var: Symbol) -> set[Expr]:
-    """Where a quotient or a remainder of a loop's number cuts it."""
-    inner, divisor = part.args
-    below: Expr = ONE
-    while inner != var and isinstance(inner, (FloorDiv, Mod)):
-        below = below * inner.args[1] if isinstance(inner, FloorDiv) else below
-        inner = inner.args[0]
-    step = linear(inner, var)[0]
-    if inner != var and (step != 1 or not divisor.is_Integer):
-        return set()
-    return {expand(below * divisor)}
-
-
-def _divides(one: Expr, other: Expr) -> bool:
-    ratio = sympy.cancel(other / one)
-    return bool(ratio.is_integer) and (not ratio.is_Integer or int(ratio) > 0)
-
-
-def _says(
-    digit: Symbol, digits: Mapping[Symbol, Expr], one: Expr, spans: Spans, other: Expr, others: Spans
-) -> bool:
-    """Whether two index expressions of one dimension are equal only where they have the digit in common."""
-    found, that = _coefficients(one, spans), _coefficients(other, others)
-    if found is None or that is None:
-        return False
-    own = found[0].pop(digit, ZERO)
-    if own == 0 or not same(own, that[0].pop(digit, ZERO)):
-        return False
-    low = high = expand(found[1] - that[1])
-    steps: list[Expr] = []
-    for (coefficients, _), ranges, sign in ((found, spans, 1), (that, others, -1)):
-        for variable, step in coefficients.items():
-            if _at_least(step, own * digits[digit]):
-                steps.append(step)
-                continue
-            step = step * sign
-            first, last = (step * each for each in ranges[variable])
-            if _at_least(ZERO, step):
-                first, last = last, first
-            elif not _at_least(step, ZERO):
-                return False
-            low, high = expand(low + first), expand(high + last)
-    if not _at_least(own, high + 1) or not _at_least(own, 1 - low):
-        return False
-    if not steps:
-        return True
-    whole = sympy.gcd_list(steps) if all(step.is_Integer for step in steps) else steps[0]
-    if not all(_divides(whole, step) for step in steps):
-        return False
-    reach = own * (digits[digit] - 1) + 1
-    return _at_least(whole, expand(reach + high)) and _at_least(whole, expand(reach - low))
 
 
 def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:

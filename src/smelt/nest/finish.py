@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import sympy
 import torch
 from sympy import Expr, Symbol
-from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Max, Min
 
@@ -33,13 +32,14 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.primitives.common import in_loops
 from smelt.nest.primitives.compact import compact
+from smelt.nest.primitives.reductions import first_values
+from smelt.nest.regions import slack
 from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
 from smelt.nest.tree import (
     accesses,
-    map_condition,
     rewritten,
-    substitute,
     trip_count,
     walk,
     with_blocks,
@@ -121,23 +121,8 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     if not all(_rises(axis.value, var) for axis in reduce for var in reducing) or not _same_places(stage):
         return None
     firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
-    names = {each.var: fresh(each.var.name) for each in kept}
-    values = {axis.var: replaced(axis.value, names) for axis in stage.axes}
-    body = Block(
-        tuple(
-            guarded(
-                [map_condition(e, lambda x: replaced(x, names)) for e in where],
-                substitute(stage.init, values),
-            )
-        )
-    )
-    for each in reversed(kept):
-        begin, end = replaced(each.begin, names), replaced(each.end, names)
-        body = Block((replace(each, var=names[each.var], begin=begin, end=end, body=body),))
-    rest = Block((replace(stage, init=None),))
-    for each in reversed(chain):
-        rest = Block((replace(each, body=rest),))
-    return [*guarded(firsts, body), *rest.stmts]
+    body = Block((first_values(stage, f"{stage.name}_init", chain, fresh),))
+    return [*guarded(firsts, body), in_loops(chain, replace(stage, init=None))]
 
 
 def _spatial(stage: Stage) -> list[Axis]:
@@ -229,21 +214,8 @@ def conjuncts(condition: Boolean) -> list[Boolean]:
     )
 
 
-def _gap(condition: Boolean) -> Expr | None:
-    """What is not negative where the condition holds (of integers); None where it is no inequality."""
-    if isinstance(condition, StrictLessThan):
-        return sympy.expand(condition.rhs - condition.lhs - 1)
-    if isinstance(condition, LessThan):
-        return sympy.expand(condition.rhs - condition.lhs)
-    if isinstance(condition, StrictGreaterThan):
-        return sympy.expand(condition.lhs - condition.rhs - 1)
-    if isinstance(condition, GreaterThan):
-        return sympy.expand(condition.lhs - condition.rhs)
-    return None
-
-
 def _holds(condition: Boolean, extents: Mapping[Symbol, Expr]) -> bool:
-    gap = _gap(condition)
+    gap = slack(condition)
     return gap is not None and is_nonnegative(gap, dict(extents))
 
 
@@ -251,7 +223,7 @@ def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | Non
     """The first value of ``var`` for which an inequality holds, and the first for which it does not any more;
     None for none, both None where ``var`` is not a plain term of it.
     """
-    gap = _gap(condition)
+    gap = slack(condition)
     if gap is None:
         return None, None
     step, rest = linear(gap, var)

@@ -242,16 +242,26 @@ Stmt = For | Plain | Guard | Stage
 Nested = For | Masked | Guard | Stage
 """The statements that hold blocks."""
 
+NESTED = frozenset((For, Masked, Guard, Stage))
+
+
+AnAccess = tuple[str, tuple[Expr, ...], bool]
+"""Of which buffer, where, and whether it is a store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements in order. ``nested``: those of them that hold a block."""
+    """Statements in order. ``nested``: those of them that hold a block; ``inside``, ``touched``: what
+    `smelt.nest.tree.walk` and `smelt.nest.tree.accesses` have found, once somebody has asked.
+    """
 
     stmts: tuple[Stmt, ...] = ()
     nested: tuple[Nested, ...] = field(init=False, compare=False, repr=False)
+    inside: tuple[Stmt, ...] | None = field(default=None, init=False, compare=False, repr=False)
+    touched: tuple[AnAccess, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        nested = tuple([stmt for stmt in self.stmts if isinstance(stmt, (For, Masked, Guard, Stage))])
+        nested = tuple([stmt for stmt in self.stmts if type(stmt) in NESTED])
         object.__setattr__(self, "nested", nested)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sympy
 from sympy import Eq, Expr, Symbol
-from sympy.core.relational import Ge, Gt, Le, Lt, Relational
+from sympy.core.relational import Ge, Gt, Le, Lt
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
@@ -56,6 +56,20 @@ class Facts:
 
     def plus(self, loops: Iterable[For]) -> Facts:
         return Facts({**self.extents, **{loop.var: loop.end for loop in loops}})
+
+
+def slack(condition: Boolean) -> Expr | None:
+    """What is not negative where an inequality of integers holds; None where a condition is none.
+
+    >>> i, n = sympy.symbols("i n", integer=True)
+    >>> slack(Lt(i, n)), slack(Ge(i, 3)), slack(Eq(i, n))
+    (-i + n - 1, i - 3, None)
+    """
+    if isinstance(condition, (Le, Lt)):
+        return expand(condition.rhs - condition.lhs - int(isinstance(condition, Lt)))
+    if isinstance(condition, (Ge, Gt)):
+        return expand(condition.lhs - condition.rhs - int(isinstance(condition, Gt)))
+    return None
 
 
 # -- intervals -----------------------------------------------------------------------------------------------
@@ -285,12 +299,10 @@ def _guarded(span: Interval, expr: Expr, access: Access, facts: Facts) -> Interv
     """The part of an interval in which the conditions of an access let its index be."""
     loops = {var for var, _ in access.loops}
     for condition in access.guards:
-        if not isinstance(condition, (Ge, Gt, Le, Lt)):
+        left = slack(condition)
+        if left is None:
             continue
-        gap = expand(condition.lhs - condition.rhs)
-        strict = int(isinstance(condition, (Gt, Lt)))
-        gap = -gap if isinstance(condition, (Le, Lt)) else gap
-        below, above = expand(expr - gap + strict), expand(expr + gap - strict)
+        below, above = expand(expr - left), expand(expr + left)
         if symbols_in(below).isdisjoint(loops):
             span = intersection(span, (below, span[1]), facts)
         elif symbols_in(above).isdisjoint(loops):
@@ -350,22 +362,14 @@ def covers(outer: Box, inner: Box, facts: Facts, shape: Sequence[Expr] | None = 
 
 
 def keeps_inside(condition: Boolean, access: Access, shape: Sequence[Expr]) -> bool:
-    """Whether a condition only leaves out what is outside of the buffer."""
-    return isinstance(condition, Relational) and any(
-        _is_bound(condition, expr, size) for expr, size in zip(access.index, shape, strict=True)
-    )
-
-
-def _is_bound(condition: Relational, expr: Expr, size: Expr) -> bool:
-    """Whether a comparison holds for every ``expr`` from 0 to ``size - 1``."""
-    gap = expand(condition.lhs - condition.rhs)
-    strict = int(isinstance(condition, (Gt, Lt)))
-    if isinstance(condition, (Le, Lt)):
-        gap = -gap
-    elif not isinstance(condition, (Ge, Gt)):
+    """Whether a condition only leaves out what is outside of the buffer: it holds for every index from 0 to
+    ``size - 1`` of a dimension.
+    """
+    left = slack(condition)
+    if left is None:
         return False
-    rising, falling = expand(gap - expr - strict), expand(gap + expr - size + 1 - strict)
-    return any(bool(rest.is_Integer and rest >= 0) for rest in (rising, falling))
+    ends = [(left - expr, left + expr - size + 1) for expr, size in zip(access.index, shape, strict=True)]
+    return any(bool(rest.is_Integer and rest >= 0) for each in ends for rest in map(expand, each))
 
 
 def is_dense(access: Access, facts: Facts) -> bool:

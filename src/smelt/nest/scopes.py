@@ -6,9 +6,9 @@ other one of its stages are its members; producers and consumers are looked for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from sympy import Symbol
+from sympy import Expr, Symbol
 
 from smelt.nest.ir import (
     Alloc,
@@ -19,12 +19,13 @@ from smelt.nest.ir import (
     Let,
     Masked,
     Nested,
+    Param,
     SortRow,
     Stage,
     Stmt,
     Store,
 )
-from smelt.nest.tree import accesses, blocks_of, stages, walk, with_blocks
+from smelt.nest.tree import accesses, blocks_of, local_buffers, stages, walk, with_blocks
 from smelt.records import dataclass, replace
 
 
@@ -34,6 +35,12 @@ class Place:
 
     stmt: Stmt
     around: tuple[Nested, ...]
+
+    @property
+    def stage(self) -> Stage:
+        """The statement of a place that is known to be a stage's."""
+        assert isinstance(self.stmt, Stage)
+        return self.stmt
 
     @property
     def scope(self) -> Stage | None:
@@ -95,7 +102,7 @@ def reads(stmt: Stmt) -> list[str]:
     for block in [stmt.body] if isinstance(stmt, Stage) else [Block((stmt,))]:
         loaded += _named(block)
     loaded += [buffer for buffer, _, is_store in accesses(Block((stmt,))) if not is_store]
-    own = local_to(stmt)
+    own = local_buffers(Block((stmt,)))
     if isinstance(stmt, Stage) and stmt.init is not None:
         own |= set(writes(stmt))
     return [name for name in dict.fromkeys(loaded) if name not in own]
@@ -133,12 +140,8 @@ def _named(block: Block) -> list[str]:
 def writes(stmt: Stmt) -> list[str]:
     """The buffers that a statement stores to, in order."""
     stored = [buffer for buffer, _, is_store in accesses(Block((stmt,))) if is_store]
-    own = local_to(stmt)
+    own = local_buffers(Block((stmt,)))
     return [name for name in dict.fromkeys(stored) if name not in own]
-
-
-def local_to(stmt: Stmt) -> set[str]:
-    return {each.buffer for each in walk(Block((stmt,))) if isinstance(each, Alloc)}
 
 
 def producers(kernel: Kernel, place: Place) -> list[Stage]:
@@ -170,8 +173,7 @@ def not_complete(kernel: Kernel, place: Place) -> str | None:
     """Why a stage does not make all of what it writes alone, each element once and from nothing of its own;
     None where it does (TVM: a complete block).
     """
-    stage = place.stmt
-    assert isinstance(stage, Stage)
+    stage = place.stage
     for axis in stage.axes:
         if axis.kind is not AxisKind.SPATIAL:
             what = "a reduction" if axis.kind is AxisKind.REDUCE else "opaque"
@@ -183,8 +185,7 @@ def not_complete(kernel: Kernel, place: Place) -> str | None:
 
 def not_reduction(kernel: Kernel, place: Place) -> str | None:
     """Why a stage is no reduction that makes all of what it writes alone; None where it is one."""
-    stage = place.stmt
-    assert isinstance(stage, Stage)
+    stage = place.stage
     if stage.init is None:
         return "it has no init"
     reduced = set()
@@ -280,6 +281,32 @@ def stage_names(kernel: Kernel) -> set[str]:
     return {stage.name for stage in stages(kernel.body)}
 
 
+def buffers(kernel: Kernel) -> dict[str, Param | Alloc]:
+    """What is said of each buffer of a kernel where it is declared: its dtype and shape, by its name."""
+    found: dict[str, Param | Alloc] = {param.name: param for param in kernel.params}
+    return found | {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+
+
 def buffer_names(kernel: Kernel) -> set[str]:
-    inside = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
-    return inside | {param.name for param in kernel.params}
+    return set(buffers(kernel))
+
+
+def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
+    return {name: each.shape for name, each in buffers(kernel).items()}
+
+
+def position(order: Sequence[Stmt], wanted: Stmt) -> int:
+    """Which of some statements one is, itself and not one that is equal."""
+    return next(number for number, each in enumerate(order) if each is wanted)
+
+
+def with_alloc(body: Block, alloc: Alloc, *more: Alloc) -> Block:
+    """The block with more memory behind what is allocated at its start."""
+    stmts = body.stmts
+    behind = first_step(body)
+    return Block((*stmts[:behind], alloc, *more, *stmts[behind:]))
+
+
+def first_step(body: Block) -> int:
+    """The number of the first statement of a block that allocates nothing."""
+    return next((n for n, stmt in enumerate(body.stmts) if not isinstance(stmt, Alloc)), len(body.stmts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, TypeVar
 
@@ -10,7 +10,9 @@ from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import (
+    NESTED,
     Alloc,
+    AnAccess,
     Axis,
     Block,
     For,
@@ -33,48 +35,50 @@ S = TypeVar("S", bound=Stmt)
 
 def walk(block: Block) -> Sequence[Stmt]:
     """Every statement, outer before inner, in program order."""
-    found: list[Stmt] = []
-    _collect(block, found)
-    return found
-
-
-def _collect(block: Block, found: list[Stmt]) -> None:
     if not block.nested:
-        found += block.stmts
-        return
-    for stmt in block.stmts:
-        found.append(stmt)
-        if isinstance(stmt, (For, Masked, Guard, Stage)):
-            for inner in blocks_of(stmt):
-                _collect(inner, found)
+        return block.stmts
+    if block.inside is None:
+        found: list[Stmt] = []
+        for stmt in block.stmts:
+            found.append(stmt)
+            if type(stmt) in NESTED:
+                for inner in blocks_of(stmt):
+                    found += walk(inner)
+        object.__setattr__(block, "inside", tuple(found))
+    assert block.inside is not None
+    return block.inside
 
 
 def blocks_of(stmt: Stmt) -> tuple[Block, ...]:
     """The blocks that a statement holds, in the order in which they run."""
-    if isinstance(stmt, Stage):
+    if type(stmt) is Stage:
         return (stmt.body,) if stmt.init is None else (stmt.init, stmt.body)
-    return (stmt.body,) if isinstance(stmt, (For, Masked, Guard)) else ()
+    return (stmt.body,) if type(stmt) in NESTED else ()  # type: ignore[union-attr]
 
 
 def with_blocks(stmt: S, rewrite: Callable[[Block], Block]) -> S:
     """The statement with ``rewrite`` of each block that it holds; itself where that changes none."""
+    if type(stmt) not in NESTED:
+        return stmt
     if isinstance(stmt, Stage) and stmt.init is not None:
         init, body = rewrite(stmt.init), rewrite(stmt.body)
         return stmt if init is stmt.init and body is stmt.body else replace(stmt, init=init, body=body)
-    if isinstance(stmt, (For, Masked, Guard, Stage)):
-        body = rewrite(stmt.body)
-        return stmt if body is stmt.body else replace(stmt, body=body)
-    return stmt
+    assert isinstance(stmt, (For, Masked, Guard, Stage))
+    body = rewrite(stmt.body)
+    return stmt if body is stmt.body else replace(stmt, body=body)
 
 
 def loops(block: Block) -> list[For]:
     """Every loop, outer before inner, in program order."""
     found: list[For] = []
     for stmt in block.nested:
-        if isinstance(stmt, For):
+        if type(stmt) is For:
             found.append(stmt)
-        for inner in blocks_of(stmt):
-            found += loops(inner)
+            if stmt.body.nested:
+                found += loops(stmt.body)
+        else:
+            for inner in blocks_of(stmt):
+                found += loops(inner)
     return found
 
 
@@ -96,8 +100,18 @@ def find(block: Block, var: Symbol) -> For:
 
 
 def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt, ...]]) -> Block:
-    """The tree with the loop over ``var`` replaced by what ``rewrite`` makes of it."""
-    return rewritten(block, lambda stmt: rewrite(stmt) if isinstance(stmt, For) and stmt.var == var else None)
+    """The tree with the loop over ``var``, the only one, replaced by what ``rewrite`` makes of it."""
+    for stmt in block.nested:
+        if type(stmt) is For and stmt.var == var:
+            made = rewrite(stmt)
+        else:
+            changed = with_blocks(stmt, lambda inner: replace_loop(inner, var, rewrite))
+            if changed is stmt:
+                continue
+            made = (changed,)
+        at = next(number for number, each in enumerate(block.stmts) if each is stmt)
+        return Block((*block.stmts[:at], *made, *block.stmts[at + 1 :]))
+    return block
 
 
 def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) -> Block:
@@ -109,7 +123,7 @@ def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) ->
         found = rewrite(stmt)
         if found is not None:
             stmts += found
-        elif isinstance(stmt, (For, Masked, Guard, Stage)):
+        elif type(stmt) in NESTED:
             stmts.append(with_blocks(stmt, lambda inner: rewritten(inner, rewrite)))
         else:
             stmts.append(stmt)
@@ -131,6 +145,8 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         if stmt.op == "load":
             return _with(stmt, args=(stmt.args[0], tuple(map(rewrite, stmt.args[1]))))
         return _with(stmt, args=(rewrite(stmt.args[0]),)) if stmt.op == "index_expr" else stmt
+    if isinstance(stmt, (Store, Prefetch)):
+        return _with(stmt, index=tuple(map(rewrite, stmt.index)))
     if isinstance(stmt, For):
         body = map_exprs(stmt.body, rewrite)
         return _with(stmt, begin=rewrite(stmt.begin), end=rewrite(stmt.end), body=body)
@@ -144,8 +160,6 @@ def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
         axes = tuple(_map_axis(axis, rewrite) for axis in stmt.axes)
         where = tuple(map_condition(each, rewrite) for each in stmt.where)
         return with_blocks(_with(stmt, axes=axes, where=where), lambda block: map_exprs(block, rewrite))
-    if isinstance(stmt, (Store, Prefetch)):
-        return _with(stmt, index=tuple(map(rewrite, stmt.index)))
     if isinstance(stmt, Alloc):
         return _with(stmt, shape=tuple(map(rewrite, stmt.shape)))
     if isinstance(stmt, SortRow):
@@ -203,24 +217,55 @@ def with_variables(block: Block, mapping: Mapping[Symbol, Any]) -> Block:
     return rewritten(block, renamed)
 
 
-def accesses(block: Block) -> Iterator[tuple[str, tuple[Expr, ...], bool]]:
+def accesses(block: Block) -> Sequence[AnAccess]:
     """(buffer, index, whether it is a store) of every access."""
-    for stmt in walk(block):
-        if isinstance(stmt, Store):
-            yield stmt.buffer, stmt.index, True
-        elif isinstance(stmt, Let) and stmt.op == "load":
-            yield stmt.args[0], stmt.args[1], False
-        elif isinstance(stmt, SortRow):
-            yield stmt.source, stmt.start, False
-            yield from ((name, stmt.into, True) for name in (stmt.values, stmt.positions) if name)
+    if block.touched is None:
+        found: list[AnAccess] = []
+        for stmt in walk(block):
+            if type(stmt) is Let:
+                if stmt.op == "load":
+                    found.append((stmt.args[0], stmt.args[1], False))
+            elif type(stmt) is Store:
+                found.append((stmt.buffer, stmt.index, True))
+            elif type(stmt) is SortRow:
+                found.append((stmt.source, stmt.start, False))
+                found += [(name, stmt.into, True) for name in (stmt.values, stmt.positions) if name]
+        object.__setattr__(block, "touched", tuple(found))
+    assert block.touched is not None
+    return block.touched
+
+
+def redirected(
+    block: Block,
+    buffer: str,
+    to: str,
+    moved: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = tuple,
+    *,
+    loads: bool = True,
+    stores: bool = True,
+) -> Block:
+    """The tree with the accesses of a buffer, or its loads or stores alone, going to another one, at what
+    ``moved`` makes of their index.
+    """
+
+    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Let):
+            if loads and stmt.op == "load" and stmt.args[0] == buffer:
+                return (replace(stmt, args=(to, moved(stmt.args[1]))),)
+        elif isinstance(stmt, (Store, Prefetch)) and stmt.buffer == buffer:
+            wanted = stores if isinstance(stmt, Store) else loads
+            return (replace(stmt, buffer=to, index=moved(stmt.index)),) if wanted else None
+        return None
+
+    return rewritten(block, visit)
 
 
 def local_buffers(block: Block) -> set[str]:
-    return {stmt.buffer for stmt in walk(block) if isinstance(stmt, Alloc)}
+    return {stmt.buffer for stmt in walk(block) if type(stmt) is Alloc}
 
 
 def indirect_symbols(block: Block) -> set[Symbol]:
-    return {stmt.index for stmt in walk(block) if isinstance(stmt, Let) and stmt.index is not None}
+    return {stmt.index for stmt in walk(block) if type(stmt) is Let and stmt.index is not None}
 
 
 def with_body(kernel: Kernel, body: Block) -> Kernel:

@@ -437,20 +437,7 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
     exprs: list[Expr] = []
     bound: set[Symbol] = set()
     for stmt in walk(body):
-        if isinstance(stmt, Guard):
-            exprs.append(stmt.condition)
-        elif isinstance(stmt, For):
-            exprs += [stmt.begin, stmt.end]
-            bound.add(stmt.var)
-        elif isinstance(stmt, (Store, Prefetch)):
-            exprs += stmt.index
-        elif isinstance(stmt, Alloc):
-            exprs += stmt.shape
-        elif isinstance(stmt, SortRow):
-            exprs += [*stmt.start, *stmt.into, stmt.length, stmt.limit]
-        elif isinstance(stmt, Update) and stmt.position is not None:
-            exprs.append(stmt.position)
-        elif isinstance(stmt, Let):
+        if isinstance(stmt, Let):
             if stmt.op == "load":
                 exprs += stmt.args[1]
             elif stmt.op == "index_expr":
@@ -459,6 +446,19 @@ def size_symbols(body: Block, params: Sequence[Param]) -> tuple[Symbol, ...]:
                 exprs.append(stmt.args[1])
             if stmt.index is not None:
                 bound.add(stmt.index)
+        elif isinstance(stmt, For):
+            exprs += [stmt.begin, stmt.end]
+            bound.add(stmt.var)
+        elif isinstance(stmt, Guard):
+            exprs.append(stmt.condition)
+        elif isinstance(stmt, (Store, Prefetch)):
+            exprs += stmt.index
+        elif isinstance(stmt, Alloc):
+            exprs += stmt.shape
+        elif isinstance(stmt, SortRow):
+            exprs += [*stmt.start, *stmt.into, stmt.length, stmt.limit]
+        elif isinstance(stmt, Update) and stmt.position is not None:
+            exprs.append(stmt.position)
     for param in params:
         exprs += [*param.shape, *param.strides]
     return tuple(sorted(free_symbols(exprs) - bound, key=str))

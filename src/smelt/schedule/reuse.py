@@ -122,14 +122,15 @@ def _accesses(
 ) -> Iterator[_Access]:
     for position, stmt in enumerate(block.stmts):
         here = (*path, position)
-        if isinstance(stmt, For):
+        if isinstance(stmt, Let):
+            if stmt.op == "load" and stmt.args[0] in params:
+                yield _Access(params[stmt.args[0]], stmt.args[1], loops, here)
+        elif isinstance(stmt, For):
             yield from _accesses(stmt.body, params, (*loops, stmt), here)
         elif isinstance(stmt, Masked):
             yield from _accesses(stmt.body, params, loops, here)
         elif isinstance(stmt, Store) and stmt.buffer in params:
             yield _Access(params[stmt.buffer], stmt.index, loops, here, stmt)
-        elif isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] in params:
-            yield _Access(params[stmt.args[0]], stmt.args[1], loops, here)
 
 
 def _moved(block: Block, places: dict[str, tuple[str, tuple[Expr, ...]]]) -> Block:

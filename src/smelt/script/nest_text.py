@@ -308,7 +308,8 @@ class _Printer:
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
         said = set(re.findall(r"\w+", "\n".join(body)))  # what is loaded and not used has no text
-        loaded = sorted(said.intersection(loaded), key=partial(_first_read, body))
+        loaded = [name for name in dict.fromkeys(loaded) if name in said]
+        loaded.sort(key=partial(_first_read, body))
         lines = []
         for word, names, stores in (("reads", loaded, None), ("writes", stored, True)):
             texts = []

@@ -11,7 +11,7 @@ from sympy import Symbol
 
 from smelt.nest.ir import Kernel
 from smelt.nest.primitives import blocks, caches, epilogues, inline, layouts, places, reindexed
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.together import blockize_together
 from smelt.nest.scopes import reads, writes
 from smelt.tir.intrinsics import TensorIntrin
@@ -234,7 +234,7 @@ class PlaceMoves:
         self._step(changed, "tensorize", {**given, "preserve_unit_iters": preserve_unit_iters}, [])
 
     def _axes(self, name: str) -> int:
-        return len(stage_of(stage_place(self._kernel, name, name)).axes)
+        return len(stage_place(self._kernel, name, name)[0].axes)
 
     def _block_or_loop(self, given: Any) -> str | Symbol:
         """A stage's name or a loop's variable, whichever a reference is of."""
@@ -246,11 +246,11 @@ class PlaceMoves:
         """The name of a buffer that is given by name, or as one that a block reads or writes."""
         if isinstance(buffer, (list, tuple)) and len(buffer) == 2 and isinstance(buffer[1], int):
             kind, number = buffer
-            target = stage_of(stage_place(self._kernel, stage, f"{method} of {stage}"))
+            target = stage_place(self._kernel, stage, method)[0]
             names = reads(target) if kind == "read" else writes(target)
             if kind not in ("read", "write") or not 0 <= number < len(names):
                 listed = ", ".join(names) or "nothing"
-                raise Refused("SM1031", f"{method} of {stage}", f"there is no ({kind!r}, {number}): {listed}")
+                raise refusal("SM1031", f"{method} of {stage}", f"there is no ({kind!r}, {number}): {listed}")
             return names[number]
         return str(_buffer_name(buffer))
 
@@ -258,5 +258,5 @@ class PlaceMoves:
 def _buffer_name(buffer: Any) -> Any:
     """A buffer by its name; a number stays one."""
     if not isinstance(buffer, (int, str)) and not hasattr(buffer, "name"):
-        raise Refused("SM1011", f"{buffer!r}", "a buffer is wanted: its name or its number")
+        raise refusal("SM1011", f"{buffer!r}", "a buffer is wanted: its name or its number")
     return buffer if isinstance(buffer, (int, str)) else buffer.name

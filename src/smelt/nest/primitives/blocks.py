@@ -11,7 +11,6 @@ from sympy.logic.boolalg import Boolean
 from smelt.nest.ir import (
     Alloc,
     Axis,
-    AxisKind,
     Block,
     For,
     Guard,
@@ -22,11 +21,12 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.primitives.copies import Values
+from smelt.nest.primitives.common import ScheduleError, in_loops, loop_place, refusal, stage_place
+from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.layouts import ranges_of
-from smelt.nest.primitives.refusals import Refused, loop_place, named, stage_of, stage_place
+from smelt.nest.primitives.reductions import first_values
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
-from smelt.nest.tree import map_condition, map_exprs, rewritten, with_body
+from smelt.nest.tree import map_condition, map_exprs, named, rewritten, with_body
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
@@ -44,22 +44,20 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     the new block that has one value keeps the expression that it was.
 
     Raises:
-        ScheduleError: SM1020 there is no such loop; SM1037 it holds more than one block, or an axis of the
+        ScheduleError: SM1002 there is no such loop; SM1037 it holds more than one block, or an axis of the
         block is no sum of a part outside of the loop and one inside.
     """
-    what = f"blockize({loop})"
-    place = loop_place(kernel, loop, what)
-    assert isinstance(place.stmt, For)
-    what = f"blockize({named(place.stmt)})"
+    top, _ = loop_place(kernel, loop, "blockize")
+    what = f"blockize({named(top)})"
     inside: list[For] = []
-    stmt: Stmt = place.stmt
+    stmt: Stmt = top
     while isinstance(stmt, For):
         inside.append(stmt)
         if len(stmt.body.stmts) != 1:
-            raise Refused("SM1037", what, f"the loop {named(stmt)} holds more than one block")
+            raise refusal("SM1037", what, f"the loop {named(stmt)} holds more than one block")
         (stmt,) = stmt.body.stmts
     if not isinstance(stmt, Stage):
-        raise Refused("SM1037", what, f"the loop {named(inside[-1])} holds no block")
+        raise refusal("SM1037", what, f"the loop {named(inside[-1])} holds no block")
     target = stmt
     what = f"{what} of {target.name}"
     values = Values(kernel)
@@ -97,14 +95,14 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
 
     name = unique_name(f"{target.name}_o", stage_names(kernel))
     new_stage = replace(target, axes=tuple(inner), body=placed(target.body), init=None, where=where_in)
-    nest: Stmt = new_stage
-    for each in reversed(inside):
-        nest = replace(each, body=Block((nest,)))
+    nest = in_loops(inside, new_stage)
     init = None
     if target.init is not None:
-        init = _init_nest(kernel, target, inside, inner, placed(target.init), where_in, values)
+        begun = unique_name(f"{target.name}_init", stage_names(kernel))
+        first = replace(new_stage, init=placed(target.init), notes=())
+        init = Block((first_values(first, begun, inside, values.symbol),))
     whole = Stage(name, tuple(outer), Block((nest,)), init, where_out)
-    body = rewritten(kernel.body, lambda stmt: (whole,) if stmt is place.stmt else None)
+    body = rewritten(kernel.body, lambda stmt: (whole,) if stmt is top else None)
     return with_body(kernel, body), name
 
 
@@ -126,7 +124,7 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
         if step == 0:
             continue
         if loop.begin != 0 or not symbols_in(step).isdisjoint(within) or var in symbols_in(left):
-            raise Refused(
+            raise refusal(
                 "SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside"
             )
         terms.append((step, loop.end))
@@ -134,23 +132,23 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
         symbols_in(end).isdisjoint(within) for _, end in terms
     )
     if not known:
-        raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside")
+        raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside")
     if len(terms) == 1:
         ((step, end),) = terms
         if step != 1:
-            raise Refused("SM1037", what, f"{axis.label or axis.var} goes in steps of {step} inside")
+            raise refusal("SM1037", what, f"{axis.label or axis.var} goes in steps of {step} inside")
         size = end
     else:
         if not all(step.is_Integer for step, _ in terms):
-            raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+            raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
         for step, end in sorted(terms, key=lambda term: int(term[0])):
             if step != size:
-                raise Refused("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+                raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
             size = expand(size * end)
     high = divided(expand(rest), size)
     if expand(high * size - rest) != 0 or (size.is_Integer and remainder(expand(rest), size) != 0):
         why = f"{axis.label or axis.var} does not begin at a multiple of {size} inside"
-        raise Refused("SM1037", what, why)
+        raise refusal("SM1037", what, why)
     return high, expand(low), size
 
 
@@ -161,7 +159,7 @@ def _count(axis: Axis, size: Expr, what: str) -> Expr:
     count = ONE if size in (axis.extent, ZERO) else expand(divided(axis.extent, size))
     if expand(count * size - axis.extent) != 0:
         name = axis.label or axis.var
-        raise Refused("SM1037", what, f"nothing shows that parts of {size} make up {name}, of {axis.extent}")
+        raise refusal("SM1037", what, f"nothing shows that parts of {size} make up {name}, of {axis.extent}")
     return count
 
 
@@ -186,41 +184,13 @@ def _of_axes(
                 if own != 0 and there != 0 and own.is_Integer and there.is_Integer and there % own == 0:
                     gap = expand(gap - there / own * (high * size - size * out.var))
         if not symbols_in(gap) - within <= {axis.var for axis in outer} | _sizes(gap):
-            raise Refused("SM1037", what, f"its condition {condition} is of loops outside and inside")
+            raise refusal("SM1037", what, f"its condition {condition} is of loops outside and inside")
         found.append(condition.func(gap, ZERO))
     return tuple(found)
 
 
 def _sizes(expr: Expr) -> set[Symbol]:
     return {symbol for symbol in symbols_in(expr) if symbol.is_positive}
-
-
-def _init_nest(
-    kernel: Kernel,
-    target: Stage,
-    inside: Sequence[For],
-    inner: Sequence[Axis],
-    body: Block,
-    where: tuple[Boolean, ...],
-    values: Values,
-) -> Block:
-    """The init of all elements of a block: loops over its spatial axes."""
-    spatial = [axis for axis in inner if axis.kind is AxisKind.SPATIAL]
-    needed = set().union(*(axis.value.free_symbols for axis in spatial)) if spatial else set()
-    fresh = {each.var: values.symbol(f"{each.var.name}_init") for each in inside if each.var in needed}
-    named_axes = {axis.var: values.symbol(f"{axis.var.name}_init") for axis in spatial}
-    axes = tuple(
-        replace(axis, var=named_axes[axis.var], value=replaced(axis.value, fresh)) for axis in spatial
-    )
-    body = map_exprs(body, lambda expr: replaced(expr, named_axes))
-    kept = [each for each in where if not each.free_symbols - set(fresh) & {loop.var for loop in inside}]
-    conditions = tuple(map_condition(each, lambda expr: replaced(expr, fresh)) for each in kept)
-    name = unique_name(f"{target.name}_init", stage_names(kernel))
-    nest: Stmt = Stage(name, axes, body, where=conditions)
-    for each in reversed(inside):
-        if each.var in fresh:
-            nest = replace(each, var=fresh[each.var], body=Block((nest,)))
-    return Block((nest,))
 
 
 # -- intrinsics ----------------------------------------------------------------------------------------------
@@ -246,7 +216,7 @@ def tensorize(
     differ by a base; buffers may have more dimensions in front.
 
     Raises:
-        ScheduleError: SM1020 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
+        ScheduleError: SM1002 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
         does not compute what the description says.
     """
     if isinstance(target, Symbol):
@@ -254,7 +224,7 @@ def tensorize(
     else:
         name = target
     what = f"tensorize of {name} by {intrinsic.name}"
-    stage = stage_of(stage_place(kernel, name, what))
+    stage = stage_place(kernel, name, what)[0]
     match = _Match(intrinsic.desc, stage, ranges_of(kernel), what)
     match.blocks(_plain(intrinsic.desc.body), _plain(stage.body))
     bases = match.bases()
@@ -293,8 +263,8 @@ class _Match:
     buffers: dict[str, str] = field(default_factory=dict)
     found: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
 
-    def differ(self, why: str) -> Refused:
-        return Refused("SM1038", self.what, f"it is not what {self.desc.name} describes: {why}")
+    def differ(self, why: str) -> ScheduleError:
+        return refusal("SM1038", self.what, f"it is not what {self.desc.name} describes: {why}")
 
     def blocks(self, one: Block, other: Block) -> None:
         if len(one.stmts) != len(other.stmts):
@@ -410,8 +380,7 @@ def _at(
     local: dict[str, str] = {}
     used, held = stage_names(kernel), buffer_names(kernel)
 
-    def place(buffer: str, index: Sequence[Expr]) -> tuple[str, tuple[Expr, ...]]:
-        index = tuple(replaced(expr, symbols) for expr in index)
+    def place(buffer: str, index: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
         if buffer in local:
             return local[buffer], index
         base = bases[buffer]
@@ -420,10 +389,6 @@ def _at(
 
     def visit(block: Block) -> Block:
         return Block(tuple(one(stmt) for stmt in block.stmts))
-
-    def bind(old: str) -> str:
-        names[old] = values()
-        return names[old]
 
     def said(expr: Expr) -> Expr:
         return replaced(expr, symbols)
@@ -448,22 +413,6 @@ def _at(
             local[stmt.buffer] = unique_name(f"{name}_{stmt.buffer}", held)
             held.add(local[stmt.buffer])
             return replace(stmt, buffer=local[stmt.buffer])
-        if isinstance(stmt, Store):
-            buffer, index = place(stmt.buffer, stmt.index)
-            return replace(stmt, buffer=buffer, index=index, value=names[stmt.value])
-        if isinstance(stmt, Masked):
-            body, mask = visit(stmt.body), names[stmt.mask]
-            return replace(stmt, name=bind(stmt.name), mask=mask, body=body, result=names[stmt.result])
-        assert isinstance(stmt, Let), f"an intrinsic holds no {type(stmt).__name__}"
-        if stmt.op == "load":
-            return replace(stmt, args=place(*stmt.args), name=bind(stmt.name))
-        args = tuple(
-            said(arg) if isinstance(arg, Expr) else arg if stmt.op == "constant" else names.get(arg, arg)
-            for arg in stmt.args
-        )
-        index_symbol = stmt.index
-        if index_symbol is not None:
-            symbols[index_symbol] = index_symbol = values.symbol(index_symbol.name)
-        return replace(stmt, args=args, name=bind(stmt.name), index=index_symbol)
+        return copied((stmt,), names, symbols, values, place)[0]
 
     return visit(impl.body)

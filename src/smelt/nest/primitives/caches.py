@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sympy
-import torch
 from sympy import Expr, Symbol
 from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Guard, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Guard, Kernel, Stage, Stmt
+from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.compact import covered
-from smelt.nest.primitives.copies import Values
-from smelt.nest.primitives.places import comparison, conjunction, shapes_of
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.copies import Values, copying
+from smelt.nest.primitives.places import comparison
 from smelt.nest.regions import Box, Facts, Interval, extent, touched
 from smelt.nest.scopes import (
     Place,
     buffer_names,
+    buffers,
+    first_step,
     members,
+    position,
     reads,
     scope_body,
+    shapes_of,
     stage_names,
     unique_name,
+    with_alloc,
     writes,
 )
-from smelt.nest.tree import rewritten, walk, with_blocks, with_body
+from smelt.nest.tree import redirected, rewritten, walk, with_blocks, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, symbols_in
 
@@ -49,12 +53,12 @@ def cache_read(
     comes before the first of them, behind the block that writes the buffer.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it reads no such buffer; SM1032 there is no such
+        ScheduleError: SM1002 there is no such block; SM1031 it reads no such buffer; SM1032 there is no such
         memory; SM1033 several blocks write the buffer, or it is written again before it is read.
     """
     what = f"cache_read of {stage}"
-    place = stage_place(kernel, stage, what)
-    name = chosen(buffer, reads(stage_of(place)), "reads", what)
+    target, place = stage_place(kernel, stage, what)
+    name = chosen(buffer, reads(target), "reads", what)
     check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
     writer = _writer_before(kernel, place, name, users, what)
@@ -75,28 +79,28 @@ def cache_write(
     the old. The copy comes before the first block that still reads the old one, or last.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it writes no such buffer; SM1032 there is no such
+        ScheduleError: SM1002 there is no such block; SM1031 it writes no such buffer; SM1032 there is no such
         memory; SM1033 other blocks write the buffer too, or read it before.
     """
     what = f"cache_write of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     name = chosen(buffer, writes(target), "writes", what)
     check_memory(scope, what)
     order = members(scope_body(kernel, place.scope))
     for other in order:
         if other is not target and name in writes(other):
-            raise Refused("SM1033", what, f"{name} has two producers: {other.name} writes it too")
+            raise refusal("SM1033", what, f"{name} has two producers: {other.name} writes it too")
     near = _users(kernel, place, name, consumers, what) if consumers else []
-    here = _number(order, target)
+    here = position(order, target)
     others = [each for each in order if each is not target and name in reads(each)]
     far = [each for each in others if not any(each is user for user in near)]
     for each in others:
-        if _number(order, each) < here:
-            raise Refused("SM1033", what, f"{each.name} reads {name} before the block writes it")
-    held = Alloc(name, _dtype_of(kernel, name), shapes_of(kernel)[name])
+        if position(order, each) < here:
+            raise refusal("SM1033", what, f"{each.name} reads {name} before the block writes it")
+    declared = buffers(kernel)[name]
+    held = Alloc(name, declared.dtype, declared.shape)
     if target.init is None and name in reads(target) and not covered(target.body, held, Facts(), {}):
-        raise Refused("SM1033", what, f"the block reads {name} too, which the new memory does not hold")
+        raise refusal("SM1033", what, f"the block reads {name} too, which the new memory does not hold")
     copy = _Copy.of(kernel, place, name, scope, target, far, last=not far)
     changed = copy.inserted(copy.stage(into_cache=False))
     changed = copy.redirected(changed, [target], loads=True, stores=True)
@@ -110,39 +114,38 @@ def cache_inplace(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> 
     for i: X[i] = f(X[i])   →   for i: X_local[i] = X[i]; X_local[i] = f(X_local[i]); X[i] = X_local[i]
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it does not both read and write the buffer;
+        ScheduleError: SM1002 there is no such block; SM1031 it does not both read and write the buffer;
         SM1032 there is no such memory.
     """
     what = f"cache_inplace of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     name = chosen(buffer, reads(target), "reads", what)
     if name not in writes(target):
-        raise Refused("SM1031", what, f"it reads {name}, and does not write it")
+        raise refusal("SM1031", what, f"it reads {name}, and does not write it")
     check_memory(scope, what)
     path: list[For | Stage] = [*([place.scope] if place.scope else []), *place.loops]
     parent = place.around[-1] if place.around else None
     around = kernel.body if parent is None else parent.body
-    number = next(n for n, stmt in enumerate(around.stmts) if stmt is target)
+    number = position(around.stmts, target)
     extents: dict[Symbol, Expr] = {each.var: each.end for each in path if isinstance(each, For)}
     outer = [each for each in place.around if isinstance(each, Stage)]
     extents |= {axis.var: axis.begin + axis.extent for each in outer for axis in each.axes}
     facts, shape = Facts(extents), shapes_of(kernel)[name]
     if isinstance(parent, Guard):
-        raise Refused("SM1031", what, "it is computed under a condition")
+        raise refusal("SM1031", what, "it is computed under a condition")
     box = touched(target, name, facts, shape=shape)
     assert box is not None
     cache = unique_name(f"{name}_{scope.replace('.', '_')}", buffer_names(kernel) | stage_names(kernel))
-    alloc = Alloc(cache, _dtype_of(kernel, name), shape, "" if scope == "global" else scope)
+    alloc = Alloc(cache, buffers(kernel)[name].dtype, shape, "" if scope == "global" else scope)
     spans = _sized(box, shape, facts)
     back = _Copy(kernel, name, alloc, tuple(path), number + 1, place.scope, spans, True, facts)
     second = back.stage(into_cache=False)
     written = back.inserted(second, unique_name(cache, {*stage_names(kernel), cache}))
     changed = back.redirected(written, [target], loads=True, stores=True)
-    place = stage_place(changed, stage, what)  # the tree has changed on the way
+    _, place = stage_place(changed, stage, what)  # the tree has changed on the way
     path = [*([place.scope] if place.scope else []), *place.loops]
     around = place.around[-1].body if place.around else changed.body
-    number = next(n for n, stmt in enumerate(around.stmts) if stmt is place.stmt)
+    number = position(around.stmts, place.stmt)
     first = _Copy(changed, name, alloc, tuple(path), number, place.scope, spans, True, facts)
     made = insert_at(changed, path, number, first.stage(into_cache=True), place.scope, None)
     return made, cache, unique_name(cache, {*stage_names(kernel), cache})
@@ -154,12 +157,12 @@ def set_scope(kernel: Kernel, stage: str, buffer: int | str, scope: str) -> Kern
     scratch B: f32[n]   →   scratch B: f32[n] in local memory
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it writes no such buffer, or that is a parameter;
+        ScheduleError: SM1002 there is no such block; SM1031 it writes no such buffer, or that is a parameter;
         SM1032 there is no such memory.
     """
     what = f"set_scope of {stage}"
-    place = stage_place(kernel, stage, what)
-    name = chosen(buffer, writes(stage_of(place)), "writes", what)
+    target, _ = stage_place(kernel, stage, what)
+    name = chosen(buffer, writes(target), "writes", what)
     check_memory(scope, what)
     return _with_alloc(kernel, name, what, scope="" if scope == "global" else scope)
 
@@ -170,21 +173,21 @@ def storage_align(
     """Pad a buffer, so that the stride of a dimension is ``offset`` more than a multiple of ``factor``.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it writes no such buffer, or that is a parameter;
+        ScheduleError: SM1002 there is no such block; SM1031 it writes no such buffer, or that is a parameter;
         SM1034 there is no such dimension, or the numbers are none to align to.
     """
     what = f"storage_align of {stage}"
-    place = stage_place(kernel, stage, what)
-    name = chosen(buffer, writes(stage_of(place)), "writes", what)
+    target, _ = stage_place(kernel, stage, what)
+    name = chosen(buffer, writes(target), "writes", what)
     shape = shapes_of(kernel)[name]
     if not -len(shape) <= axis < len(shape):
-        raise Refused("SM1034", what, f"{name} has {len(shape)} dimensions, not a dimension {axis}")
+        raise refusal("SM1034", what, f"{name} has {len(shape)} dimensions, not a dimension {axis}")
     if factor <= 0:
-        raise Refused("SM1034", what, f"the factor of an alignment is positive, not {factor}")
+        raise refusal("SM1034", what, f"the factor of an alignment is positive, not {factor}")
     axis %= len(shape)
     stride = expand(sympy.Mul(*shape[axis + 1 :]))
     if not stride.is_Integer:
-        raise Refused("SM1034", what, f"the stride of dimension {axis} of {name} is {stride}, no number")
+        raise refusal("SM1034", what, f"the stride of dimension {axis} of {name} is {stride}, no number")
     more = (offset - int(stride)) % factor
     have = dict(_alloc_of(kernel, name, what).padding)
     have[axis] = more
@@ -232,7 +235,7 @@ class _Copy:
         shape = shapes_of(kernel)[buffer]
         path: list[For | Stage] = [place.scope] if place.scope else []
         piece: Block = body
-        number = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), 0)
+        number = first_step(body)
         if writer is not None:
             if last:
                 number, piece = len(body.stmts), Block((_child(body, writer)[1],))
@@ -250,7 +253,7 @@ class _Copy:
         names = buffer_names(kernel) | stage_names(kernel)
         cache = unique_name(f"{buffer}_{scope.replace('.', '_')}", names)
         sizes = shape if whole else tuple(high - low + 1 for low, high in box)
-        alloc = Alloc(cache, _dtype_of(kernel, buffer), sizes, "" if scope == "global" else scope)
+        alloc = Alloc(cache, buffers(kernel)[buffer].dtype, sizes, "" if scope == "global" else scope)
         return _Copy(kernel, buffer, alloc, tuple(path), number, place.scope, box, whole, facts)
 
     def stage(self, into_cache: bool) -> Stmt:
@@ -262,7 +265,7 @@ class _Copy:
         where: list[Boolean] = []
         for dim, (low, high) in enumerate(self.box):
             count = expand(high - low + 1)
-            loop = For(values.symbol(f"ax{dim}"), ZERO, count, Block(), label=f"ax{dim}")
+            loop = values.loop(dim, count)
             loops.append(loop)
             value = low + loop.var if self.whole else loop.var
             size = shape[dim] if self.whole else count
@@ -277,12 +280,7 @@ class _Copy:
         source, target = (self.buffer, far), (self.name, near)
         if not into_cache:
             source, target = target, source
-        value = values()
-        body = Block((Let(value, self.alloc.dtype, "load", source), Store(*target, value)))
-        nest: Stmt = Stage(self.name, tuple(axes), body, where=conjunction(where))
-        for loop in reversed(loops):
-            nest = replace(loop, body=Block((nest,)))
-        return nest
+        return copying(self.name, loops, axes, source, target, self.alloc.dtype, values, where)
 
     def inserted(self, nest: Stmt, name: str = "") -> Kernel:
         """The kernel with the copy in its place, under another name where one is given, and its memory at
@@ -304,17 +302,11 @@ class _Copy:
                 return tuple(index)
             return tuple(expand(expr - low) for expr, (low, _) in zip(index, self.box, strict=True))
 
-        def access(stmt: Stmt) -> Sequence[Stmt] | None:
-            if loads and isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == self.buffer:
-                return (replace(stmt, args=(self.name, moved(stmt.args[1]))),)
-            if stores and isinstance(stmt, Store) and stmt.buffer == self.buffer:
-                return (replace(stmt, buffer=self.name, index=moved(stmt.index)),)
-            return None
+        def inside(block: Block) -> Block:
+            return redirected(block, self.buffer, self.name, moved, loads=loads, stores=stores)
 
         def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-            if isinstance(stmt, Stage) and stmt.name in names:
-                return (with_blocks(stmt, lambda inner: rewritten(inner, access)),)
-            return None
+            return [with_blocks(stmt, inside)] if isinstance(stmt, Stage) and stmt.name in names else None
 
         return with_body(kernel, rewritten(kernel.body, visit))
 
@@ -346,21 +338,15 @@ def insert_at(
     if alloc is None:
         return with_body(kernel, body)
     if scope is None:
-        return with_body(kernel, _with_allocs(body, alloc))
+        return with_body(kernel, with_alloc(body, alloc))
     name = scope.name
 
     def put(stmt: Stmt) -> Sequence[Stmt] | None:
         if isinstance(stmt, Stage) and stmt.name == name:
-            return (replace(stmt, body=_with_allocs(stmt.body, alloc)),)
+            return (replace(stmt, body=with_alloc(stmt.body, alloc)),)
         return None
 
     return with_body(kernel, rewritten(body, put))
-
-
-def _with_allocs(body: Block, alloc: Alloc) -> Block:
-    """The block with one more piece of memory behind those at its start."""
-    first = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), len(body.stmts))
-    return Block((*body.stmts[:first], alloc, *body.stmts[first:]))
 
 
 def _child(block: Block, stage: Stage) -> tuple[int, Stmt]:
@@ -376,7 +362,7 @@ def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[F
     statement, and the statement that the writer is in.
     """
     order = members(block)
-    first = min(users, key=lambda each: _number(order, each)) if len(users) > 1 else users[0]
+    first = min(users, key=lambda each: position(order, each)) if len(users) > 1 else users[0]
     number, child = _child(block, writer)
     other, _ = _child(block, first)
     if number == other and not isinstance(child, Stage):
@@ -406,10 +392,10 @@ def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str
     listed = ", ".join(names) or "nothing"
     if isinstance(buffer, str):
         if buffer not in names:
-            raise Refused("SM1031", what, f"it {verb} {listed}, not {buffer}")
+            raise refusal("SM1031", what, f"it {verb} {listed}, not {buffer}")
         return buffer
     if not 0 <= buffer < len(names):
-        raise Refused(
+        raise refusal(
             "SM1031", what, f"it {verb} {len(names)} buffers ({listed}), there is no number {buffer}"
         )
     return names[buffer]
@@ -417,7 +403,7 @@ def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str
 
 def check_memory(scope: str, what: str) -> None:
     if not scope.startswith(SCOPES):
-        raise Refused("SM1032", what, f"there is no memory {scope!r}", "global, shared or local")
+        raise refusal("SM1032", what, f"there is no memory {scope!r}", "global, shared or local")
 
 
 def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what: str) -> list[Stage]:
@@ -430,7 +416,7 @@ def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what
     for name in names:
         user = next((stage for stage in order if stage.name == name), None)
         if user is None or buffer not in reads(user):
-            raise Refused("SM1031", what, f"{name} does not read {buffer}")
+            raise refusal("SM1031", what, f"{name} does not read {buffer}")
         found.append(user)
     return found
 
@@ -440,37 +426,26 @@ def _writer_before(
 ) -> Stage | None:
     order = members(scope_body(kernel, place.scope))
     writers = [each for each in order if buffer in writes(each)]
-    first = min(_number(order, each) for each in users)
-    last = max(_number(order, each) for each in users)
-    before = [each for each in writers if _number(order, each) < first]
+    first = min(position(order, each) for each in users)
+    last = max(position(order, each) for each in users)
+    before = [each for each in writers if position(order, each) < first]
     if len(before) > 1:
         listed = ", ".join(each.name for each in before)
-        raise Refused("SM1033", what, f"{buffer} has several producers: {listed}")
+        raise refusal("SM1033", what, f"{buffer} has several producers: {listed}")
     for each in writers:
-        if first <= _number(order, each) <= last and not (len(users) == 1 and each is users[0]):
-            raise Refused("SM1033", what, f"{each.name} writes {buffer} before it is read for the last time")
+        if first <= position(order, each) <= last and not (len(users) == 1 and each is users[0]):
+            raise refusal("SM1033", what, f"{each.name} writes {buffer} before it is read for the last time")
     return before[0] if before else None
-
-
-def _number(order: Sequence[Stage], stage: Stage) -> int:
-    return next(number for number, each in enumerate(order) if each is stage)
 
 
 def _alloc_of(kernel: Kernel, buffer: str, what: str) -> Alloc:
     for stmt in walk(kernel.body):
         if isinstance(stmt, Alloc) and stmt.buffer == buffer:
             return stmt
-    raise Refused("SM1031", what, f"{buffer} is a parameter, whose memory the caller gives")
+    raise refusal("SM1031", what, f"{buffer} is a parameter, whose memory the caller gives")
 
 
 def _with_alloc(kernel: Kernel, buffer: str, what: str, **changes: object) -> Kernel:
     old = _alloc_of(kernel, buffer, what)
     new = replace(old, **changes)  # type: ignore[arg-type]
     return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is old else None))
-
-
-def _dtype_of(kernel: Kernel, buffer: str) -> torch.dtype:
-    for param in kernel.params:
-        if param.name == buffer:
-            return param.dtype
-    return next(s.dtype for s in walk(kernel.body) if isinstance(s, Alloc) and s.buffer == buffer)

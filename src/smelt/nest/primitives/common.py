@@ -117,6 +117,11 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def refusal(code: str, what: str, why: str, remedy: str | None = None) -> ScheduleError:
+    """The error of a method that moves stages and data: ``what`` says all that was asked for."""
+    return ScheduleError(what, why, code=code, remedy=remedy)
+
+
 def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
     """A loop and where it is.
 
@@ -125,7 +130,8 @@ def loop_place(kernel: Kernel, var: Symbol, method: str) -> tuple[For, Place]:
     """
     place = place_of(kernel.body, lambda stmt: isinstance(stmt, For) and stmt.var == var)
     if place is None:
-        raise ScheduleError(f"{method}({var})", "there is no such loop", code="SM1002")
+        what = method if "(" in method or " of " in method else f"{method}({var})"
+        raise ScheduleError(what, f"there is no such loop: {var}", code="SM1002")
     assert isinstance(place.stmt, For)
     return place.stmt, place
 
@@ -138,9 +144,9 @@ def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
     """
     place = place_of_stage(kernel, name)
     if place is None:
-        raise ScheduleError(f"{method} of {name}", "there is no such stage", code="SM1002")
-    assert isinstance(place.stmt, Stage)
-    return place.stmt, place
+        what = method if "(" in method or " of " in method else f"{method} of {name}"
+        raise ScheduleError(what, f"there is no block {name!r}", code="SM1002")
+    return place.stage, place
 
 
 class Numbered:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Accumulate, Carry, Kernel, Let, Masked, Stmt, Store
+from smelt.nest.ir import Accumulate, Axis, Block, Carry, For, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.primitives.common import ZERO, in_loops
+from smelt.nest.primitives.places import conjunction
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import walk
 from smelt.records import replace
@@ -23,6 +27,10 @@ class Values:
         self.symbol = Fresh(names_of(kernel))
         self.number = len(self.used)
 
+    def loop(self, number: int, end: Expr, begin: Expr = ZERO) -> For:
+        """A new loop without a body: ``ax0``, ``ax1`` …"""
+        return For(self.symbol(f"ax{number}"), begin, end, Block(), label=f"ax{number}")
+
     def __call__(self) -> str:
         while f"v{self.number}" in self.used:
             self.number += 1
@@ -30,56 +38,73 @@ class Values:
         return f"v{self.number}"
 
 
+Element = tuple[str, tuple[Expr, ...]]
+"""A buffer, and an index in it."""
+
+
+def copying(
+    name: str,
+    around: Sequence[For],
+    axes: Sequence[Axis],
+    source: Element,
+    target: Element,
+    dtype: torch.dtype,
+    values: Values,
+    where: Sequence[Boolean] = (),
+) -> Stmt:
+    """A stage in loops of its own that copies one element in each turn.
+
+    for ax0: target[…] = source[…]
+    """
+    value = values()
+    body = Block((Let(value, dtype, "load", source), Store(*target, value)))
+    return in_loops(around, Stage(name, tuple(axes), body, where=conjunction(where)))
+
+
 def copied(
     stmts: Sequence[Stmt],
     names: dict[str, str],
-    symbols: Mapping[Symbol, Expr],
+    symbols: dict[Symbol, Expr],
     values: Values,
-    buffers: Mapping[str, str] | None = None,
+    element: Callable[[str, tuple[Expr, ...]], Element] | None = None,
 ) -> list[Stmt]:
-    """The statements once more: other symbols in their indices, other buffers, new names for what they bind.
+    """The statements once more: other symbols in their indices, new names for what they bind, and elements of
+    other buffers where ``element`` gives them.
 
-    ``names`` gets the new names; those that are in it already are taken.
+    ``names`` gets the new names; those that are in it already are taken. ``symbols`` gets those of new
+    positions.
     """
-    symbols, buffers = dict(symbols), buffers or {}
+
+    def said(expr: Expr) -> Expr:
+        return replaced(expr, symbols)
+
+    def at(buffer: str, index: tuple[Expr, ...]) -> Element:
+        index = tuple(map(said, index))
+        return (buffer, index) if element is None else element(buffer, index)
+
+    def bound(name: str) -> str:
+        names[name] = names.get(name) or values()
+        return names[name]
+
     made: list[Stmt] = []
     for stmt in stmts:
         if isinstance(stmt, Masked):
-            body = copied(stmt.body.stmts, names, symbols, values, buffers)
-            name = names.setdefault(stmt.name, "") or values()
-            names[stmt.name] = name
+            body = Block(tuple(copied(stmt.body.stmts, names, symbols, values, element)))
             mask, result = names.get(stmt.mask, stmt.mask), names.get(stmt.result, stmt.result)
-            made.append(
-                replace(stmt, name=name, mask=mask, body=replace(stmt.body, stmts=tuple(body)), result=result)
-            )
+            made.append(replace(stmt, name=bound(stmt.name), mask=mask, body=body, result=result))
         elif isinstance(stmt, Store):
-            index = tuple(replaced(expr, symbols) for expr in stmt.index)
-            buffer = buffers.get(stmt.buffer, stmt.buffer)
+            buffer, index = at(stmt.buffer, stmt.index)
             made.append(replace(stmt, buffer=buffer, index=index, value=names.get(stmt.value, stmt.value)))
         elif isinstance(stmt, Let):
-            args = tuple(_arg(stmt, arg, names, symbols, buffers) for arg in stmt.args)
-            name = names.setdefault(stmt.name, "") or values()
-            names[stmt.name] = name
+            args: tuple[Any, ...] = stmt.args
+            if stmt.op == "load":
+                args = at(*args)
+            elif stmt.op != "constant":
+                args = tuple(said(arg) if isinstance(arg, Expr) else names.get(arg, arg) for arg in args)
             position = stmt.index
             if position is not None:
                 symbols[position] = position = values.symbol(position.name)
-            made.append(replace(stmt, name=name, args=args, index=position))
+            made.append(replace(stmt, name=bound(stmt.name), args=args, index=position))
         else:
             raise TypeError(f"a {type(stmt).__name__} is not copied")
     return made
-
-
-def _arg(
-    stmt: Let,
-    arg: Any,
-    names: Mapping[str, str],
-    symbols: Mapping[Symbol, Expr],
-    buffers: Mapping[str, str],
-) -> Any:
-    if stmt.op == "load":
-        if isinstance(arg, tuple):
-            return tuple(replaced(expr, symbols) for expr in arg)
-        return buffers.get(arg, arg)
-    if isinstance(arg, Expr):
-        return replaced(arg, symbols)
-    return names.get(arg, arg) if isinstance(arg, str) and stmt.op != "constant" else arg

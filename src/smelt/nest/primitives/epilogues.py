@@ -8,25 +8,27 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, AxisKind, Block, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.primitives.common import in_loops, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.inline import inverted
-from smelt.nest.primitives.layouts import dtype_of, own_nest
-from smelt.nest.primitives.places import shapes_of
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.layouts import own_nest
 from smelt.nest.scopes import (
     buffer_names,
+    buffers,
     consumers,
     not_reduction,
     producers,
     reads,
     renamed_stage,
+    shapes_of,
     stage_names,
     unique_name,
+    with_alloc,
     without,
     writes,
 )
-from smelt.nest.tree import rewritten, with_body
+from smelt.nest.tree import redirected, rewritten, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import divided, expand, symbols_in
 
@@ -43,27 +45,27 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     computes something else: that is refused.)
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1029 the sum has other consumers, is a result, or the
+        ScheduleError: SM1002 there is no such block; SM1029 the sum has other consumers, is a result, or the
         epilogue does more than to add something to it.
     """
     what = f"fuse_reduction_epilogue({epilogue}) of {reduction}"
-    place, last = stage_place(kernel, reduction, what), stage_place(kernel, epilogue, what)
-    stage, target = stage_of(place), stage_of(last)
+    stage, place = stage_place(kernel, reduction, what)
+    target, last = stage_place(kernel, epilogue, what)
     why = not_reduction(kernel, place)
     if why is not None:
-        raise Refused("SM1029", what, f"{reduction} is no reduction block: {why}")
+        raise refusal("SM1029", what, f"{reduction} is no reduction block: {why}")
     store, first = stage.body.stmts[-1], stage.init.stmts[-1] if stage.init is not None else None
     if not isinstance(store, Store) or store.mode != "add" or not isinstance(first, Store):
-        raise Refused("SM1029", what, f"{reduction} is no plain sum")
+        raise refusal("SM1029", what, f"{reduction} is no plain sum")
     (buffer,) = writes(stage)
     if buffer in {param.name for param in kernel.params}:
-        raise Refused("SM1029", what, f"{reduction} is an output block: {buffer} is given back")
+        raise refusal("SM1029", what, f"{reduction} is an output block: {buffer} is given back")
     users = consumers(kernel, place)
     if [each.name for each in users] != [epilogue]:
-        raise Refused("SM1029", what, f"{buffer} is read by {', '.join(u.name for u in users) or 'nobody'}")
+        raise refusal("SM1029", what, f"{buffer} is read by {', '.join(u.name for u in users) or 'nobody'}")
     others = [each.name for each in producers(kernel, last) if each is not stage]
     if others:
-        raise Refused("SM1029", what, f"{epilogue} has other producers: {', '.join(others)}")
+        raise refusal("SM1029", what, f"{epilogue} has other producers: {', '.join(others)}")
     zero = _is_zero(stage.init, first)
     *steps, end = target.body.stmts
     by_name = {step.name: step for step in steps if isinstance(step, Let)}
@@ -71,17 +73,17 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     plain = isinstance(end, Store) and end.mode is None and target.init is None and not target.where
     total = by_name.get(end.value) if isinstance(end, Store) else None
     if not plain or len(loads) != 1 or total is None or len(by_name) != len(steps) or not zero:
-        raise Refused("SM1029", what, f"{epilogue} does more than to add something to {buffer}")
+        raise refusal("SM1029", what, f"{epilogue} does more than to add something to {buffer}")
     assert isinstance(end, Store)
     name = loads[0].name
     uses = [step for step in by_name.values() if name in step.args]
     if total.op != "add" or uses != [total] or total.args.count(name) != 1:
         remedy = "reverse_compute_at computes it at the end of each sum"
-        raise Refused("SM1029", what, f"{epilogue} does more than to add something to {buffer}", remedy)
+        raise refusal("SM1029", what, f"{epilogue} does more than to add something to {buffer}", remedy)
     bias = next(arg for arg in total.args if arg != name)
     found = inverted(loads[0].args[1], store.index, {axis.var: axis.extent for axis in target.axes})
     if isinstance(found, str) or any(a.var not in found and a.extent != 1 for a in target.axes):
-        raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around")
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     begin = [step for step in steps if step not in (loads[0], total)]
     made = copied((*begin, replace(end, value=bias)), {}, symbols, Values(kernel))
@@ -108,19 +110,18 @@ def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
     ``padding``: what the extent of each axis of the block is rounded up to a multiple of.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1036 it is no sum of products at its own axes, the
+        ScheduleError: SM1002 there is no such block; SM1036 it is no sum of products at its own axes, the
         padding is not one number for each axis, or the loops around the block are not its axes.
     """
     what = f"pad_einsum of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     top, around = own_nest(place, what)
     if len(padding) != len(target.axes) or any(each < 1 for each in padding):
-        raise Refused("SM1036", what, f"{list(padding)} is not one positive number for each of its axes")
+        raise refusal("SM1036", what, f"{list(padding)} is not one positive number for each of its axes")
     if place.scope is not None or [axis.value for axis in target.axes] != [loop.var for loop in around]:
-        raise Refused("SM1036", what, "its axes are not the loops around it, one by one")
+        raise refusal("SM1036", what, "its axes are not the loops around it, one by one")
     if not_reduction(kernel, place) is not None or not _is_product(target):
-        raise Refused("SM1036", what, "it is no sum of products, each factor at axes of the block")
+        raise refusal("SM1036", what, "it is no sum of products, each factor at axes of the block")
     sizes = {
         axis.var: expand(divided(axis.extent + by - 1, by) * by) for axis, by in zip(target.axes, padding)
     }
@@ -141,32 +142,25 @@ def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
         made = moved[buffer] = unique_name(f"{buffer}_pad", names)
         names.add(made)
         shape = tuple(sizes.get(expr, size) for expr, size in zip(index, shapes[buffer]))
-        allocs.append(Alloc(made, dtype_of(kernel, buffer), shape))
+        allocs.append(Alloc(made, buffers(kernel)[buffer].dtype, shape))
         if buffer == out:
             after.append(_copy(made, made, buffer, shapes[buffer], shapes[buffer], values, kernel))
         else:
             before.append(_copy(made, buffer, made, shape, shapes[buffer], values, kernel))
         reduced -= set() if buffer == out else symbols_in(sympy.Tuple(*index))
     if reduced:
-        raise Refused("SM1036", what, "what is added beyond the end would not be 0")
+        raise refusal("SM1036", what, "what is added beyond the end would not be 0")
 
-    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, Store) and stmt.buffer in moved:
-            return (replace(stmt, buffer=moved[stmt.buffer]),)
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] in moved:
-            return (replace(stmt, args=(moved[stmt.args[0]], stmt.args[1])),)
-        return None
+    def padded_copy(block: Block) -> Block:
+        for buffer, made in moved.items():
+            block = redirected(block, buffer, made)
+        return block
 
-    assert target.init is not None
     axes = tuple(replace(axis, extent=sizes[axis.var]) for axis in target.axes)
-    nest: Stmt = replace(
-        target, axes=axes, body=rewritten(target.body, visit), init=rewritten(target.init, visit)
-    )
-    for loop, axis in zip(reversed(around), reversed(axes)):
-        nest = replace(loop, end=axis.extent, body=Block((nest,)))
+    around = [replace(loop, end=axis.extent) for loop, axis in zip(around, axes)]
+    nest = in_loops(around, with_blocks(replace(target, axes=axes), padded_copy))
     body = rewritten(kernel.body, lambda stmt: (*before, nest, *after) if stmt is top else None)
-    first = next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), len(body.stmts))
-    return with_body(kernel, Block((*body.stmts[:first], *allocs, *body.stmts[first:])))
+    return with_body(kernel, with_alloc(body, *allocs))
 
 
 def _is_product(stage: Stage) -> bool:
@@ -212,11 +206,8 @@ def _copy(
     kernel: Kernel,
 ) -> Stmt:
     """A block that copies all of ``target``, of ``shape``: 0 where ``source``, of shape ``inside``, ends."""
-    dtype = dtype_of(kernel, source if source != name else target)
-    loops = [
-        For(values.symbol(f"ax{dim}"), ZERO, size, Block(), label=f"ax{dim}")
-        for dim, size in enumerate(shape)
-    ]
+    dtype = buffers(kernel)[source if source != name else target].dtype
+    loops = [values.loop(dim, size) for dim, size in enumerate(shape)]
     axes = tuple(
         Axis(values.symbol(f"v{dim}"), loop.end, loop.var, label=f"v{dim}") for dim, loop in enumerate(loops)
     )
@@ -226,10 +217,7 @@ def _copy(
     steps: list[Stmt] = [Let(value, dtype, "load", (source, at))]
     for var, size in bounded:
         value, steps = _only_below(var, size, value, steps, dtype, values)
-    nest: Stmt = Stage(name, axes, Block((*steps, Store(target, at, value))))
-    for loop in reversed(loops):
-        nest = replace(loop, body=Block((nest,)))
-    return nest
+    return in_loops(loops, Stage(name, axes, Block((*steps, Store(target, at, value)))))
 
 
 def _only_below(

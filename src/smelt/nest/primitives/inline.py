@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import sympy
 from sympy import Expr, Symbol
@@ -12,6 +11,7 @@ from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Mod
 
 from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
+from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.places import (
     comparison,
@@ -19,9 +19,7 @@ from smelt.nest.primitives.places import (
     conjunction,
     implied,
     may_load_only,
-    shapes_of,
 )
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
 from smelt.nest.regions import Facts, Interval, found_accesses, interval
 from smelt.nest.scopes import (
     Place,
@@ -30,20 +28,22 @@ from smelt.nest.scopes import (
     members,
     not_complete,
     not_reduction,
+    position,
     producers,
     reads,
     renamed_stage,
     scope_body,
+    shapes_of,
     without,
     writes,
     written_again,
 )
-from smelt.nest.tree import map_condition, rewritten, stages, walk, with_blocks, with_body
+from smelt.nest.tree import map_condition, redirected, rewritten, stages, walk, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
 
-ZERO = sympy.Integer(0)
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
 def compute_inline(kernel: Kernel, stage: str) -> Kernel:
@@ -53,23 +53,22 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
     for i: C[i] = B[i] + 1     →   for i: C[i] = A[i] * 2 + 1
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1028 it writes a result, is a reduction, stores more
+        ScheduleError: SM1002 there is no such block; SM1028 it writes a result, is a reduction, stores more
         than one element, or not at its axes one by one; SM1024 what it reads is written again before a
         consumer is computed; SM1029 a consumer does more than to load it.
     """
     what = f"compute_inline of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     if place.scope is None and is_output(kernel, target):
-        raise Refused(
+        raise refusal(
             "SM1028", what, "it is an output block", "reverse_compute_inline puts it into its producer"
         )
     if target.init is not None or any(axis.kind is AxisKind.REDUCE for axis in target.axes):
-        raise Refused("SM1028", what, "it is a reduction, which has no value before all its terms are added")
+        raise refusal("SM1028", what, "it is a reduction, which has no value before all its terms are added")
     store, steps = _one_store(kernel, place, what)
     order = _plain_order(target, store, what)
     if conditions_on_axes(target):
-        raise Refused("SM1028", what, "it is computed under a condition, and not everywhere")
+        raise refusal("SM1028", what, "it is computed under a condition, and not everywhere")
     users = consumers(kernel, place)
     _check_stable(kernel, place, users, what)
     _check_loads(kernel, target, store.buffer, what)
@@ -106,18 +105,17 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     does not use all of them, a condition leaves the others out. Into a reduction only a copy can go.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1028 it is a reduction, or stores more than one
+        ScheduleError: SM1002 there is no such block; SM1028 it is a reduction, or stores more than one
         element; SM1029 it has not one producer, or that has other consumers, or writes a result; SM1030 its
         index cannot be turned around; SM1024 something in between reads or writes what it needs.
     """
     what = f"reverse_compute_inline of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     if target.init is not None or any(axis.kind is AxisKind.REDUCE for axis in target.axes):
-        raise Refused("SM1028", what, "it is a reduction: its terms are not one element each")
+        raise refusal("SM1028", what, "it is a reduction: its terms are not one element each")
     store, steps = _one_store(kernel, place, what)
     maker_place = _one_producer(kernel, place, what)
-    maker = stage_of(maker_place)
+    maker = maker_place.stage
     buffer = _shared(kernel, maker_place, target, what)
     index, loads = _one_index(target, buffer, what)
     _check_order(kernel, place, maker, what)
@@ -129,7 +127,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
         found = f"{missing[0].label or missing[0].var} is not in it" if missing else found
     if isinstance(found, str):
-        raise Refused("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
@@ -140,13 +138,13 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     else:
         if len(steps) != 1 or store.value not in loads:
             why = f"{maker.name} is a reduction, and the block does more than to copy it"
-            raise Refused("SM1029", what, why, "fuse_reduction_epilogue, where it adds something")
+            raise refusal("SM1029", what, why, "fuse_reduction_epilogue, where it adds something")
         body = _redirected(maker.body, buffer, store, symbols)
         init = _redirected(maker.init, buffer, store, symbols)
     where = [*maker.where, *_inside(maker, target, symbols)]
     conditions = conditions_on_axes(target)
     if isinstance(conditions, str):
-        raise Refused("SM1026", what, conditions)
+        raise refusal("SM1026", what, conditions)
     values = {axis.var: axis.value for axis in maker.axes}
     for each in conditions:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
@@ -161,15 +159,15 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
 
 def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[Stmt, ...]]:
     """The store of a stage that computes one element, and the steps before."""
-    stage = stage_of(place)
+    stage = place.stage
     if any(isinstance(each, Stage) for each in stages(stage.body)):
-        raise Refused("SM1028", what, "it holds blocks of its own")
+        raise refusal("SM1028", what, "it holds blocks of its own")
     why = not_complete(kernel, place)
     if why is not None:
-        raise Refused("SM1028", what, f"it is not a complete block: {why}")
+        raise refusal("SM1028", what, f"it is not a complete block: {why}")
     *steps, store = stage.body.stmts or (None,)
     if not isinstance(store, Store) or not all(isinstance(step, (Let, Masked)) for step in steps):
-        raise Refused("SM1028", what, "it does more than to store one element")
+        raise refusal("SM1028", what, "it does more than to store one element")
     return store, tuple(each for each in steps if each is not None)
 
 
@@ -181,74 +179,73 @@ def _plain_order(stage: Stage, store: Store, what: str) -> dict[int, Symbol]:
         if isinstance(expr, Symbol) and expr in axes and expr not in order.values():
             order[dim] = expr
         elif not (expr.is_Integer or symbols_in(expr).isdisjoint(axes)):
-            raise Refused("SM1028", what, f"it stores {store.buffer} at {expr}, which is no axis of its own")
+            raise refusal("SM1028", what, f"it stores {store.buffer} at {expr}, which is no axis of its own")
     for var, axis in axes.items():
         if var not in order.values() and axis.extent != 1:
-            raise Refused("SM1028", what, f"{axis.label or var} is not in the index that it stores at")
+            raise refusal("SM1028", what, f"{axis.label or var} is not in the index that it stores at")
     return order
 
 
 def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: str) -> None:
     """What the stage reads must still be there where its consumers are computed."""
-    target = stage_of(place)
+    target = place.stage
     order = members(scope_body(kernel, place.scope))
-    here = next(number for number, each in enumerate(order) if each is target)
+    here = position(order, target)
     local = {each.buffer for each in walk(kernel.body) if isinstance(each, Alloc)}
     top = {each.buffer for each in kernel.body.stmts if isinstance(each, Alloc)}
     last = max((number for number, each in enumerate(order) for user in users if each is user), default=here)
     for name in reads(target):
         for other in order[here + 1 : last + 1]:
             if name in writes(other):
-                raise Refused(
+                raise refusal(
                     "SM1024", what, f"{other.name} writes {name} again, before a consumer is computed"
                 )
         if name in local - top and place.scope is None:
-            raise Refused("SM1024", what, f"{name} is memory of a loop's turn")
+            raise refusal("SM1024", what, f"{name} is memory of a loop's turn")
     around = {each.var for each in place.loops}
     for other in order[:here]:
         again = written_again(other, reads(target), around)
         if again is not None:
             why = f"it reads {again}, which {other.name} gives other values in later turns"
-            raise Refused("SM1024", what, why)
+            raise refusal("SM1024", what, why)
 
 
 def _check_loads(kernel: Kernel, target: Stage, buffer: str, what: str) -> None:
     for stmt in walk(kernel.body):
         name = stmt.source if isinstance(stmt, SortRow) else stmt.buffer if isinstance(stmt, Prefetch) else ""
         if name == buffer:
-            raise Refused("SM1029", what, f"{buffer} is sorted or prefetched, not only loaded")
+            raise refusal("SM1029", what, f"{buffer} is sorted or prefetched, not only loaded")
 
 
 def _one_producer(kernel: Kernel, place: Place, what: str) -> Place:
     makers = producers(kernel, place)
     if len(makers) != 1:
         names = ", ".join(each.name for each in makers) or "none"
-        raise Refused("SM1029", what, f"it has not a single producer: {names}")
-    found = stage_place(kernel, makers[0].name, what)
-    maker = stage_of(found)
+        raise refusal("SM1029", what, f"it has not a single producer: {names}")
+    maker, found = stage_place(kernel, makers[0].name, what)
     if maker is not makers[0]:
-        raise Refused("SM1020", what, f"there are two blocks {maker.name!r}")
+        raise refusal("SM1002", what, f"there are two blocks {maker.name!r}")
     if any(isinstance(each, Stage) for each in stages(maker.body)):
-        raise Refused("SM1029", what, f"its producer {maker.name} holds blocks of its own")
+        raise refusal("SM1029", what, f"its producer {maker.name} holds blocks of its own")
     why = not_complete(kernel, found)
     if why is not None and not_reduction(kernel, found) is not None:
-        raise Refused("SM1029", what, f"its producer {maker.name} is not a complete block: {why}")
+        raise refusal("SM1029", what, f"its producer {maker.name} is not a complete block: {why}")
     if len(writes(maker)) != 1 or not isinstance(maker.body.stmts[-1], Store):
-        raise Refused("SM1029", what, f"its producer {maker.name} stores more than one element")
+        raise refusal("SM1029", what, f"its producer {maker.name} stores more than one element")
     if sum(isinstance(each, Store) for each in walk(maker.body)) != 1:
-        raise Refused("SM1029", what, f"its producer {maker.name} stores more than one element")
+        raise refusal("SM1029", what, f"its producer {maker.name} stores more than one element")
     return found
 
 
 def _shared(kernel: Kernel, place: Place, target: Stage, what: str) -> str:
     """The buffer between, which nobody else may need."""
-    maker = stage_of(place)
+    maker = place.stage
     (buffer,) = writes(maker)
     if buffer in {param.name for param in kernel.params}:
-        raise Refused("SM1029", what, f"its producer {maker.name} is an output block: {buffer} is given back")
+        raise refusal("SM1029", what, f"its producer {maker.name} is an output block: {buffer} is given back")
     others = [each.name for each in consumers(kernel, place) if each is not target]
     if others:
-        raise Refused("SM1029", what, f"{buffer} has other consumers: {', '.join(others)}")
+        raise refusal("SM1029", what, f"{buffer} has other consumers: {', '.join(others)}")
     return buffer
 
 
@@ -258,7 +255,7 @@ def _one_index(stage: Stage, buffer: str, what: str) -> tuple[tuple[Expr, ...], 
     loads = [each for each in loads if each.args[0] == buffer]
     indices = {each.args[1] for each in loads}
     if len(indices) != 1:
-        raise Refused("SM1030", what, f"it loads {buffer} at {len(indices)} places, not one")
+        raise refusal("SM1030", what, f"it loads {buffer} at {len(indices)} places, not one")
     return indices.pop(), {each.name for each in loads}
 
 
@@ -286,35 +283,27 @@ def _check_all_made(kernel: Kernel, target: Stage, maker: Stage, buffer: str, wh
     )
     if not whole:
         why = f"{maker.name} does not make an element of {buffer} for each of its own"
-        raise Refused("SM1030", what, why)
+        raise refusal("SM1030", what, why)
 
 
 def _check_order(kernel: Kernel, place: Place, maker: Stage, what: str) -> None:
     """Between the producer and the stage nothing may touch what the stage writes, or write what it reads."""
-    target = stage_of(place)
+    target = place.stage
     order = members(scope_body(kernel, place.scope))
-    first = next(number for number, each in enumerate(order) if each is maker)
-    here = next(number for number, each in enumerate(order) if each is target)
+    first = position(order, maker)
+    here = position(order, target)
     if here < first:
-        raise Refused("SM1024", what, f"it runs before {maker.name}")
+        raise refusal("SM1024", what, f"it runs before {maker.name}")
     for other in order[:here]:
         for name in writes(target):
             if name in reads(other):
-                raise Refused("SM1024", what, f"{other.name} reads {name}, before the block writes it")
+                raise refusal("SM1024", what, f"{other.name} reads {name}, before the block writes it")
 
 
 def _redirected(block: Block, buffer: str, store: Store, symbols: Mapping[Symbol, Expr]) -> Block:
     """A reduction's statements, adding to the place that its copy was stored at."""
     index = tuple(replaced(expr, symbols) for expr in store.index)
-
-    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, Store) and stmt.buffer == buffer:
-            return (replace(stmt, buffer=store.buffer, index=index),)
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
-            return (replace(stmt, args=(store.buffer, index)),)
-        return None
-
-    return rewritten(block, visit)
+    return redirected(block, buffer, store.buffer, lambda _: index)
 
 
 def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list[Boolean]:
@@ -348,6 +337,9 @@ def inverted(
     {i: (p//16), j: Mod(p, 16)}
     >>> inverted((FloorDiv(i, 16), Mod(i, 16)), (p, q), {i: sympy.Integer(64)})
     {i: 16*p + q}
+    >>> n = loop_var("n")
+    >>> inverted((n * i + j,), (p,), {i: sixteen, j: n})
+    {i: (p//n), j: Mod(p, n)}
     """
     known = [(simplify(expand(expr), extents), value) for expr, value in zip(index, at, strict=True)]
     found: dict[Symbol, Expr] = {}
@@ -401,23 +393,25 @@ def _digits(expr: Expr, value: Expr, extents: Mapping[Symbol, Expr]) -> dict[Exp
         if symbols_in(term).isdisjoint(extents):
             rest.append(term)
             continue
-        coefficient, part = term.as_coeff_Mul()
+        coefficient, part = term.as_independent(*extents, as_Add=False)
         span = interval(part, limits, Facts(extents))
-        if span is None or span[0] != 0 or not coefficient.is_Integer:
+        if span is None or span[0] != 0:
             return {expr: value}
         parts.append((coefficient, part, expand(span[1] + 1)))
     value = expand(value - sympy.Add(*rest))
     if len(parts) == 1 and abs(parts[0][0]) == 1:
         ((coefficient, part, _),) = parts
         return {part: expand(value * coefficient)}
-    parts.sort(key=lambda each: -int(each[0]))
-    if not parts or parts[-1][0] != 1:
-        return {expr: value} if not rest else {expand(expr - sympy.Add(*rest)): value}
-    for (above, _, _), (below, _, size) in pairwise(parts):
-        if expand(below * size) != above:
+    chain: list[tuple[Expr, Expr, Expr]] = []
+    while parts:  # from the lowest digit up
+        weight = expand(chain[-1][0] * chain[-1][2]) if chain else ONE
+        fitting = [each for each in parts if each[0] == weight]
+        if not fitting:
             return {expand(expr - sympy.Add(*rest)): value}
+        chain.append(next((each for each in fitting if each[2] == 1), fitting[0]))
+        parts.remove(chain[-1])
     found: dict[Expr, Expr] = {}
-    for number, (coefficient, part, size) in enumerate(parts):
+    for number, (coefficient, part, size) in enumerate(reversed(chain)):
         made = divided(value, coefficient)
         found[part] = remainder(made, size) if number else made
     return found

@@ -150,9 +150,10 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
             return f"the loop over {named(inner)} inside is {inner.kind.value}"
         if inner.begin.has(loop.var) or inner.end.has(loop.var):
             return f"the bounds of {named(inner)} depend on {named(loop)}"
-    if any(isinstance(stmt, Alloc) for stmt in walk(loop.body)):
+    held = {type(stmt) for stmt in walk(loop.body)}
+    if Alloc in held:
         return "the loop holds scratch memory of its own"
-    if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
+    if SortRow in held:
         return "the loop sorts rows"
     if any(update.merge for update in carried_updates(loop)):
         return "the loop merges accumulators"

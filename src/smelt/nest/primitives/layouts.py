@@ -26,13 +26,35 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.primitives.copies import Values
+from smelt.nest.primitives.common import in_loops, refusal, stage_place
+from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
-from smelt.nest.primitives.places import conjunction, in_buffer, shapes_of
-from smelt.nest.primitives.refusals import Refused, named, stage_of, stage_place
+from smelt.nest.primitives.places import in_buffer
 from smelt.nest.regions import Facts, interval
-from smelt.nest.scopes import Place, members, reads, scope_body, stage_names, unique_name, writes
-from smelt.nest.tree import loops, map_exprs, rewritten, stages, walk, with_blocks, with_body
+from smelt.nest.scopes import (
+    Place,
+    buffer_names,
+    buffers,
+    members,
+    reads,
+    scope_body,
+    shapes_of,
+    stage_names,
+    unique_name,
+    with_alloc,
+    writes,
+)
+from smelt.nest.tree import (
+    loops,
+    map_exprs,
+    named,
+    redirected,
+    rewritten,
+    stages,
+    walk,
+    with_blocks,
+    with_body,
+)
 from smelt.records import dataclass, replace
 from smelt.symbolic import contiguous_strides, loop_var, simplify
 from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
@@ -119,7 +141,7 @@ class _Mapping:
         try:
             made = mapped(index_map, old)
         except TypeError as error:
-            raise Refused(
+            raise refusal(
                 "SM1035", what, f"the index map does not take {len(shape)} indices: {error}"
             ) from error
         made = tuple(simplify(expr, extents) for expr in made)
@@ -129,17 +151,21 @@ class _Mapping:
         for expr in made:
             span = interval(expr, limits, facts)
             if span is None or not facts.nonnegative(span[0]):
-                raise Refused("SM1035", what, f"how far {expr} goes is not known, or below 0")
+                raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
             sizes.append(expand(span[1] + 1))
         new = tuple(loop_var(f"new{dim}") for dim in range(len(made)))
         back = inverted(made, new, extents)
+        if isinstance(back, str):  # an index that is always 0 adds nothing
+            units = {var: ZERO for var, size in extents.items() if size == 1}
+            fewer = tuple([simplify(replaced(expr, units), extents) for expr in made])
+            back = inverted(fewer, new, extents) if units else back
         if isinstance(back, str):
             if not injective:
-                raise Refused("SM1035", what, f"the index map cannot be turned around: {back}")
+                raise refusal("SM1035", what, f"the index map cannot be turned around: {back}")
             back = {}
         lost = [var for var, size in extents.items() if var not in back and size != 1]
         if lost and not injective:
-            raise Refused("SM1035", what, f"the index map forgets index {old.index(lost[0])}")
+            raise refusal("SM1035", what, f"the index map forgets index {old.index(lost[0])}")
         whole = {var: back.get(var, ZERO) for var in old}
         return _Mapping(old, made, new, tuple(sizes), whole)
 
@@ -174,13 +200,13 @@ def transform_layout(
     what = what or f"transform_layout of {buffer}"
     shapes = shapes_of(kernel)
     if buffer not in shapes:
-        raise Refused("SM1031", what, f"there is no buffer {buffer}")
+        raise refusal("SM1031", what, f"there is no buffer {buffer}")
     change = _Mapping.of(index_map, shapes[buffer], what, assume_injective)
     _check_dtype(kernel, buffer, pad_value, what)
     padded = change.padded(shapes[buffer])
     if padded and pad_value is None and not assume_injective:
         why = f"the new shape {_text(change.shape)} pads {_text(shapes[buffer])}"
-        raise Refused("SM1035", what, why, "give a pad_value")
+        raise refusal("SM1035", what, why, "give a pad_value")
     extents = ranges_of(kernel)
 
     def moved(index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -194,7 +220,7 @@ def transform_layout(
         if isinstance(stmt, Alloc) and stmt.buffer == buffer:
             return (replace(stmt, shape=change.shape, padding=()),)
         if isinstance(stmt, SortRow) and buffer in (stmt.source, stmt.values, stmt.positions):
-            raise Refused("SM1035", what, f"rows of {buffer} are sorted")
+            raise refusal("SM1035", what, f"rows of {buffer} are sorted")
         return None
 
     params = tuple(
@@ -218,17 +244,10 @@ def _text(shape: Sequence[Expr]) -> str:
 def _check_dtype(kernel: Kernel, buffer: str, pad_value: Any, what: str) -> None:
     if pad_value is None or callable(pad_value):
         return
-    dtype = dtype_of(kernel, buffer)
+    dtype = buffers(kernel)[buffer].dtype
     wanted = bool if dtype is torch.bool else float if dtype.is_floating_point else int
     if type(pad_value) is not wanted:
-        raise Refused("SM1035", what, f"{buffer} holds {dtype}, the pad_value {pad_value!r} is none")
-
-
-def dtype_of(kernel: Kernel, buffer: str) -> torch.dtype:
-    for param in kernel.params:
-        if param.name == buffer:
-            return param.dtype
-    return next(s.dtype for s in walk(kernel.body) if isinstance(s, Alloc) and s.buffer == buffer)
+        raise refusal("SM1035", what, f"{buffer} holds {dtype}, the pad_value {pad_value!r} is none")
 
 
 def ranges_of(kernel: Kernel) -> dict[Symbol, Expr]:
@@ -245,33 +264,31 @@ def _with_padding(
     if not writers:
         return kernel  # a parameter that is only read: what is beyond its elements is the caller's
     values = Values(kernel)
-    nest_loops = [values.symbol(f"ax{dim}") for dim in range(len(change.shape))]
+    nest_loops = [values.loop(dim, size) for dim, size in enumerate(change.shape)]
     axes = [
-        Axis(values.symbol(f"v{dim}"), size, var, label=f"v{dim}")
-        for dim, (var, size) in enumerate(zip(nest_loops, change.shape))
+        Axis(values.symbol(f"v{dim}"), loop.end, loop.var, label=f"v{dim}")
+        for dim, loop in enumerate(nest_loops)
     ]
-    at = dict(zip(change.new, nest_loops))
-    facts = Facts(dict(zip(nest_loops, change.shape)))
+    at = dict(zip(change.new, [loop.var for loop in nest_loops]))
+    facts = Facts().plus(nest_loops)
     outside: list[Boolean] = []
     for var, size in zip(change.old, shape):
         expr = replaced(change.back[var], at)
-        limits = {each: (ZERO, facts.extents[each] - 1) for each in nest_loops}
+        limits = {each.var: (ZERO, each.end - 1) for each in nest_loops}
         span = interval(expr, limits, facts)
         if span is None or not facts.at_most(span[1], size - 1):
             outside.append(Ge(expr, size))
     name = values()
-    dtype = dtype_of(kernel, buffer)
+    dtype = buffers(kernel)[buffer].dtype
     number = pad_value(*(Position(axis.var) for axis in axes)) if callable(pad_value) else pad_value
     if callable(pad_value) and not isinstance(number, (int, float, Position)):
         why = f"the pad_value {number!r} is made of more than the index"
-        raise Refused("SM1035", what, why, "a number, or a function of the index")
+        raise refusal("SM1035", what, why, "a number, or a function of the index")
     made = isinstance(number, Position)
     let = Let(name, dtype, "index_expr", (number.expr,)) if made else Let(name, dtype, "constant", (number,))
     body = Block((let, Store(buffer, tuple(axis.var for axis in axes), name)))
     label = unique_name(f"buffer_{buffer}_padding", stage_names(kernel))
-    nest: Stmt = Stage(label, tuple(axes), body, where=(sympy.Or(*outside),))
-    for dim in reversed(range(len(axes))):
-        nest = For(nest_loops[dim], ZERO, change.shape[dim], Block((nest,)), label=f"ax{dim}")
+    nest = in_loops(nest_loops, Stage(label, tuple(axes), body, where=(sympy.Or(*outside),)))
     stmts = kernel.body.stmts
     return with_body(kernel, Block((*stmts[: writers[-1] + 1], nest, *stmts[writers[-1] + 1 :])))
 
@@ -283,13 +300,13 @@ def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> 
     """Name the axes of a block in another order; what it computes, and when, stays.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1036 the order does not have each axis once.
+        ScheduleError: SM1002 there is no such block; SM1036 the order does not have each axis once.
     """
     what = f"reorder_block_iter_var of {stage}"
-    target = stage_of(stage_place(kernel, stage, what))
+    target = stage_place(kernel, stage, what)[0]
     if sorted(order) != list(range(len(target.axes))):
         why = f"{list(order)} does not name each of its {len(target.axes)} axes once"
-        raise Refused("SM1036", what, why)
+        raise refusal("SM1036", what, why)
     new = replace(target, axes=tuple(target.axes[each] for each in order))
     return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is target else None))
 
@@ -302,7 +319,7 @@ def own_nest(place: Place, what: str) -> tuple[Stmt, list[For]]:
     """
     for loop in place.loops:
         if len(loop.body.stmts) != 1:
-            raise Refused("SM1036", what, f"the loop {named(loop)} holds more than the block")
+            raise refusal("SM1036", what, f"the loop {named(loop)} holds more than the block")
     inside = list(place.loops)
     return (inside[0] if inside else place.stmt), inside
 
@@ -313,21 +330,20 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
     for i in 8, j in 4: S[i, j] = …   →   for ax0 in 32: S[ax0 // 4, ax0 % 4] = …      (i * 4 + j)
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1035 the map cannot be turned around, or an index of
+        ScheduleError: SM1002 there is no such block; SM1035 the map cannot be turned around, or an index of
         it is of axes of two kinds; SM1036 the loops around the block are not its axes, or hold
         something else.
     """
     what = f"transform_block_layout of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     top, around = own_nest(place, what)
     if target.where or [axis.value for axis in target.axes] != [loop.var for loop in around]:
-        raise Refused("SM1036", what, "its axes are not the loops around it, one by one")
+        raise refusal("SM1036", what, "its axes are not the loops around it, one by one")
     if any(axis.begin != 0 for axis in target.axes):
-        raise Refused("SM1036", what, "an axis does not begin at 0")
+        raise refusal("SM1036", what, "an axis does not begin at 0")
     change = _Mapping.of(index_map, [axis.extent for axis in target.axes], what)
     if change.padded([axis.extent for axis in target.axes]):
-        raise Refused("SM1035", what, "the new indices are more than the old ones")
+        raise refusal("SM1035", what, "the new indices are more than the old ones")
     kinds = dict(zip(change.old, [axis.kind for axis in target.axes]))
     values = Values(kernel)
     axes: list[Axis] = []
@@ -336,8 +352,8 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
         found = {kinds[var] for var in symbols_in(expr) if var in kinds} or {AxisKind.SPATIAL}
         if len(found) > 1:
             names = " and ".join(sorted(kind.value for kind in found))
-            raise Refused("SM1035", what, f"index {dim} of the map is of axes of two kinds: {names}")
-        loop = For(values.symbol(f"ax{dim}"), ZERO, size, Block(), label=f"ax{dim}")
+            raise refusal("SM1035", what, f"index {dim} of the map is of axes of two kinds: {names}")
+        loop = values.loop(dim, size)
         fresh.append(loop)
         axes.append(Axis(values.symbol(f"v{dim}"), size, loop.var, found.pop(), label=f"v{dim}"))
     at = dict(zip(change.new, [axis.var for axis in axes]))
@@ -348,9 +364,7 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
         return map_exprs(block, lambda expr: simplify(expand(replaced(expr, old)), extents))
 
     body, init = placed(target.body), None if target.init is None else placed(target.init)
-    nest: Stmt = replace(target, axes=tuple(axes), body=body, init=init)
-    for loop in reversed(fresh):
-        nest = replace(loop, body=Block((nest,)))
+    nest = in_loops(fresh, replace(target, axes=tuple(axes), body=body, init=init))
     return with_body(kernel, rewritten(kernel.body, lambda stmt: (nest,) if stmt is top else None))
 
 
@@ -365,36 +379,35 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
                                       for i, j: B[i, j] = A_reindex[i, j]
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it has not one index for the buffer, or does not
+        ScheduleError: SM1002 there is no such block; SM1031 it has not one index for the buffer, or does not
         touch it; SM1033 another block writes the buffer, where this one does, or uses it in the same loops.
     """
     what = f"reindex of {stage}"
-    place = stage_place(kernel, stage, what)
-    target = stage_of(place)
+    target, place = stage_place(kernel, stage, what)
     limits = {axis.var: axis.begin + axis.extent for axis in target.axes}
     own = set(limits)
     stored = buffer in writes(target)
     found = indices_of(target, buffer, limits)
     if len(found) != 1:
         why = f"it uses {buffer} at {len(found)} places" if found else f"it does not use {buffer}"
-        raise Refused("SM1031", what, why)
+        raise refusal("SM1031", what, why)
     (index,) = found
     if not symbols_in(sympy.Tuple(*index)) <= own | set(kernel.sizes):
-        raise Refused("SM1031", what, f"where it uses {buffer} is not said of its axes alone")
+        raise refusal("SM1031", what, f"where it uses {buffer} is not said of its axes alone")
     others = [
         s.name for s in members(scope_body(kernel, place.scope)) if s is not target and buffer in writes(s)
     ]
     if stored and others:
-        raise Refused("SM1033", what, f"{buffer} has two producers: {others[0]} writes it too")
+        raise refusal("SM1033", what, f"{buffer} has two producers: {others[0]} writes it too")
     used = [axis for axis in target.axes if any(axis.var in symbols_in(expr) for expr in index)]
     if stored and any(axis.kind is not AxisKind.SPATIAL for axis in used):
-        raise Refused("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
+        raise refusal("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
     values = Values(kernel)
-    name = unique_name(f"{buffer}_reindex", stage_names(kernel) | set(shapes_of(kernel)))
+    name = unique_name(f"{buffer}_reindex", stage_names(kernel) | buffer_names(kernel))
     nest_loops: list[For] = []
     axes: list[Axis] = []
     for dim, axis in enumerate(used):
-        loop = For(values.symbol(f"ax{dim}"), axis.begin, axis.begin + axis.extent, Block(), label=f"ax{dim}")
+        loop = values.loop(dim, axis.begin + axis.extent, axis.begin)
         nest_loops.append(loop)
         axes.append(
             replace(
@@ -404,32 +417,21 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     renamed = {axis.var: new.var for axis, new in zip(used, axes)}
     far = (buffer, tuple(replaced(expr, renamed) for expr in index))
     near = (name, tuple(axis.var - axis.begin for axis in axes))
-    value, dtype = values(), dtype_of(kernel, buffer)
     load, store = (near, far) if stored else (far, near)
     at = {axis.var: new.value for axis, new in zip(used, axes)}
     facts = Facts({loop.var: loop.end for loop in nest_loops})
     where = in_buffer([replaced(expr, at) for expr in index], shapes_of(kernel)[buffer], facts)
-    body = Block((Let(value, dtype, "load", load), Store(*store, value)))
-    copy: Stmt = Stage(name, tuple(axes), body, where=conjunction(where))
-    for loop in reversed(nest_loops):
-        copy = replace(loop, body=Block((copy,)))
+    dtype = buffers(kernel)[buffer].dtype
+    copy = copying(name, nest_loops, axes, load, store, dtype, values, where)
     own_index = tuple(axis.var - axis.begin for axis in used)
-
-    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
-            return (replace(stmt, args=(name, own_index)),)
-        return (
-            (replace(stmt, buffer=name, index=own_index),)
-            if isinstance(stmt, Store) and stored and stmt.buffer == buffer
-            else None
-        )
-
-    new = with_blocks(target, lambda block: rewritten(block, visit))
+    new = with_blocks(
+        target, lambda block: redirected(block, buffer, name, lambda _: own_index, stores=stored)
+    )
     alloc = Alloc(name, dtype, tuple(axis.extent for axis in used))
     for other in _of_one_nest(kernel, place):
         if buffer in (reads(other) if stored else writes(other)):
             why = f"{other.name}, of the same loops, {'reads' if stored else 'writes'} {buffer}"
-            raise Refused("SM1033", what, why, "reindex first, then move blocks")
+            raise refusal("SM1033", what, why, "reindex first, then move blocks")
     return _beside(kernel, place, new, copy, alloc, after=stored), name
 
 
@@ -465,8 +467,7 @@ def _beside(kernel: Kernel, place: Place, new: Stage, copy: Stmt, alloc: Alloc, 
                 continue
             inside = rewritten(Block((stmt,)), lambda each: (new,) if each is old else None)
             stmts += [*inside.stmts, copy] if after else [copy, *inside.stmts]
-        first = next((n for n, s in enumerate(stmts) if not isinstance(s, Alloc)), len(stmts))
-        return Block((*stmts[:first], alloc, *stmts[first:]))
+        return with_alloc(Block(tuple(stmts)), alloc)
 
     if scope is None:
         return with_body(kernel, changed(kernel.body))

@@ -19,7 +19,7 @@ from smelt.nest.primitives.common import (
     renewed,
 )
 from smelt.nest.primitives.loops import split, unbound
-from smelt.nest.scopes import Place, members
+from smelt.nest.scopes import Place, members, position
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
     loops,
@@ -260,7 +260,7 @@ def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
                 raise refused(kernel, method, each.var, why)
     holder = paths[0][common - 1] if common else None
     block = kernel.body if holder is None else holder.body
-    places = [next(n for n, stmt in enumerate(block.stmts) if stmt is path[0]) for path in rest]
+    places = [position(block.stmts, path[0]) for path in rest]
     if places != list(range(places[0], places[0] + len(places))):
         raise refused(kernel, method, found[1][0].var, "they do not follow one another")
     fresh = Fresh(names_of(kernel))

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 from sympy import Expr, Symbol
-from sympy.core.relational import Ge, Gt, Le, Lt, Relational
+from sympy.core.relational import Ge, Lt, Relational
 from sympy.logic.boolalg import Boolean
 
 from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, LoopKind, Stage, Stmt
-from smelt.nest.primitives.refusals import Refused, loop_place, named, stage_of, stage_place
+from smelt.nest.primitives.common import in_loops, loop_place, refusal, stage_place
 from smelt.nest.regions import (
     Access,
     Box,
@@ -26,6 +26,7 @@ from smelt.nest.regions import (
     is_dense,
     keeps_inside,
     relaxed,
+    slack,
     solved,
     union,
 )
@@ -36,15 +37,17 @@ from smelt.nest.scopes import (
     members,
     not_complete,
     not_reduction,
+    position,
     producers,
     reads,
     scope_body,
+    shapes_of,
     without,
     writes,
     written_again,
 )
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import map_condition, rewritten, walk, with_body
+from smelt.nest.tree import map_condition, named, rewritten, walk, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 
@@ -67,7 +70,7 @@ def compute_at(
     computes, a condition keeps it in.
 
     Raises:
-        ScheduleError: SM1020 there is no such block or loop; SM1021 they are in different scopes, or the loop
+        ScheduleError: SM1002 there is no such block or loop; SM1021 they are in different scopes, or the loop
         is around the block; SM1022 the block writes a result, or is no complete or reduction block; SM1023 a
         consumer is not under the loop; SM1024 what the block reads is written in between; SM1025 no such
         place; SM1026 a condition of the block cannot be said of its axes, or the loop is a vector.
@@ -96,19 +99,12 @@ class _Move:
     """What is to be moved, and where to. ``what``: how messages begin."""
 
     kernel: Kernel
+    stage: Stage
     place: Place
+    loop: For
     target: Place
     back: bool
     what: str
-
-    @property
-    def stage(self) -> Stage:
-        return stage_of(self.place)
-
-    @property
-    def loop(self) -> For:
-        assert isinstance(self.target.stmt, For)
-        return self.target.stmt
 
     @property
     def around(self) -> tuple[For, ...]:
@@ -118,18 +114,15 @@ class _Move:
 
 def _moved(kernel: Kernel, name: str, var: Symbol, preserve: bool, index: int, back: bool) -> Kernel:
     verb = "reverse_compute_at" if back else "compute_at"
-    place = stage_place(kernel, name, f"{verb} of {name}")
-    target = loop_place(kernel, var, f"{verb} of {name}")
-    assert isinstance(target.stmt, For)
-    move = _Move(kernel, place, target, back, f"{verb}({named(target.stmt)}) of {name}")
+    stage, place = stage_place(kernel, name, verb)
+    target, at = loop_place(kernel, var, f"{verb} of {name}")
+    move = _Move(kernel, stage, place, target, at, back, f"{verb}({named(target)}) of {name}")
     _check_scopes(move)
     _check_stage(move)
     _check_between(move)
     position = _position(move, index)
     stage, loops = _regenerated(move, preserve)
-    nest: Stmt = stage
-    for each in reversed(loops):
-        nest = replace(each, body=Block((nest,)))
+    nest = in_loops(loops, stage)
     if back:
         _check_once(move, stage, loops, nest)
 
@@ -148,36 +141,36 @@ def _moved(kernel: Kernel, name: str, var: Symbol, preserve: bool, index: int, b
 
 def _check_scopes(move: _Move) -> None:
     if move.loop in move.place.around:
-        raise Refused("SM1021", move.what, "the loop is an ancestor of block " + move.stage.name)
+        raise refusal("SM1021", move.what, "the loop is an ancestor of block " + move.stage.name)
     if move.place.scope is not move.target.scope:
         inside = move.target.scope.name if move.target.scope else move.kernel.name
-        raise Refused(
+        raise refusal(
             "SM1021", move.what, f"the two are not in the same block scope; the loop is in {inside}"
         )
     for each in move.around:
         if each.kind in (LoopKind.VECTOR, LoopKind.JAM):
-            raise Refused("SM1026", move.what, f"the loop {named(each)} is {each.kind.value}", "do that last")
+            raise refusal("SM1026", move.what, f"the loop {named(each)} is {each.kind.value}", "do that last")
 
 
 def _check_stage(move: _Move) -> None:
     stage = move.stage
     if not move.back and move.place.scope is None and is_output(move.kernel, stage):
         why = f"it is an output block: {_outputs(move)} is given back"
-        raise Refused("SM1022", move.what, why, "reverse_compute_at moves consumers")
+        raise refusal("SM1022", move.what, why, "reverse_compute_at moves consumers")
     whys = not_complete(move.kernel, move.place), not_reduction(move.kernel, move.place)
     if None not in whys:
         reason = whys[0] if stage.init is None else whys[1]
-        raise Refused("SM1022", move.what, f"it is neither a complete block nor a reduction block: {reason}")
+        raise refusal("SM1022", move.what, f"it is neither a complete block nor a reduction block: {reason}")
     others = producers if move.back else consumers
     inside = members(Block((move.loop,)))
     for other in others(move.kernel, move.place):
         if not any(other is each for each in inside):
             kind = "producers" if move.back else "consumers"
             why = f"requires all the {kind} to be under the loop, {other.name} is not"
-            raise Refused("SM1023", move.what, why)
+            raise refusal("SM1023", move.what, why)
     if not others(move.kernel, move.place):
         kind = "reads what no block under the loop makes" if move.back else "is read by no block"
-        raise Refused("SM1023", move.what, f"it {kind}")
+        raise refusal("SM1023", move.what, f"it {kind}")
 
 
 def _outputs(move: _Move) -> str:
@@ -192,24 +185,24 @@ def _check_between(move: _Move) -> None:
         (each for each in (*move.target.around, move.loop) if each not in move.place.around), move.loop
     )
     inside = members(Block((branch,)))
-    here = _position_in(order, stage)
-    places = [_position_in(order, each) for each in inside] or [here]
+    here = position(order, stage)
+    places = [position(order, each) for each in inside] or [here]
     if move.back:
         if here < max(places):
-            raise Refused("SM1024", move.what, f"it runs before {order[max(places)].name}, under the loop")
+            raise refusal("SM1024", move.what, f"it runs before {order[max(places)].name}, under the loop")
         between = order[min(places) : here]
         for other in between:
             shared = [name for name in writes(stage) if name in reads(other)]
             if shared:
                 why = f"{other.name} reads {shared[0]}, before the block writes it"
-                raise Refused("SM1024", move.what, why)
+                raise refusal("SM1024", move.what, why)
         return
     if here > min(places):
-        raise Refused("SM1024", move.what, f"it runs after {order[min(places)].name}, under the loop")
+        raise refusal("SM1024", move.what, f"it runs after {order[min(places)].name}, under the loop")
     for other in order[here + 1 : max(places) + 1]:
         shared = [name for name in writes(other) if name in reads(stage)]
         if shared:
-            raise Refused("SM1024", move.what, f"{other.name} writes {shared[0]}, which it reads")
+            raise refusal("SM1024", move.what, f"{other.name} writes {shared[0]}, which it reads")
     lost = {
         each.var for each in move.place.around if isinstance(each, For) and each not in move.target.around
     }
@@ -217,11 +210,7 @@ def _check_between(move: _Move) -> None:
         again = written_again(other, reads(stage), lost)
         if again is not None:
             why = f"it reads {again}, which {other.name} gives other values in later turns"
-            raise Refused("SM1024", move.what, why)
-
-
-def _position_in(order: Sequence[Stage], stage: Stage) -> int:
-    return next(number for number, each in enumerate(order) if each is stage)
+            raise refusal("SM1024", move.what, why)
 
 
 def _position(move: _Move, index: int) -> int:
@@ -240,7 +229,7 @@ def _position(move: _Move, index: int) -> int:
     if index in (-1, -2) and first <= last:
         return last if index == -1 else first
     if not first <= index <= last:
-        raise Refused("SM1025", move.what, f"it can come before statement {first} to {last}, not {index}")
+        raise refusal("SM1025", move.what, f"it can come before statement {first} to {last}, not {index}")
     return index
 
 
@@ -256,21 +245,16 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
         if stage.where or turns != points:
             why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
-            raise Refused("SM1027", move.what, why, "choose a loop in whose turns all its terms are made")
+            raise refusal("SM1027", move.what, why, "choose a loop in whose turns all its terms are made")
     for number, each in enumerate(all_loops[: len(move.around)]):
         if each.kind is not LoopKind.PARALLEL:
             continue
-        inner = replace(each, body=_around(all_loops[number + 1 : len(move.around)], nest))
+        inner = in_loops(all_loops[number : len(move.around)], nest)
+        assert isinstance(inner, For)
         for buffer in writes(stage):
             if not separate_turns(inner, buffer, Facts().plus(all_loops)):
                 why = f"two turns of the parallel loop {named(each)} would write the same element of {buffer}"
-                raise Refused("SM1027", move.what, why)
-
-
-def _around(loops: Sequence[For], nest: Stmt) -> Block:
-    for each in reversed(loops):
-        nest = replace(each, body=Block((nest,)))
-    return Block((nest,))
+                raise refusal("SM1027", move.what, why)
 
 
 def separate_turns(loop: For, buffer: str, facts: Facts) -> bool:
@@ -303,7 +287,7 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
     spans = _needed(move, facts, loose)
     conditions = conditions_on_axes(stage)
     if isinstance(conditions, str):
-        raise Refused("SM1026", move.what, conditions)
+        raise refusal("SM1026", move.what, conditions)
     fresh = Fresh(names_of(move.kernel))
     loops: list[For] = []
     axes: list[Axis] = []
@@ -387,7 +371,7 @@ def _check_reached(
         if may_load_only(access, limits, found_accesses(top), shapes[access.buffer]):
             return
     why = f"elements that load nothing of {used[0].buffer} would not be computed"
-    raise Refused("SM1027", move.what, why)
+    raise refusal("SM1027", move.what, why)
 
 
 def may_load_only(
@@ -445,13 +429,6 @@ def _closer(one: Interval, other: Interval, facts: Facts) -> Interval:
 
 def _either(one: Spans, other: Spans, facts: Facts) -> Spans:
     return {var: hull(one[var], other[var], facts) for var in one if var in other}
-
-
-def shapes_of(kernel: Kernel) -> dict[str, tuple[Expr, ...]]:
-    """The shapes of all buffers of a kernel."""
-    shapes = {param.name: param.shape for param in kernel.params}
-    shapes |= {each.buffer: each.shape for each in walk(kernel.body) if isinstance(each, Alloc)}
-    return shapes
 
 
 # -- conditions ----------------------------------------------------------------------------------------------
@@ -519,14 +496,6 @@ def _said_of(expr: Expr, axis: Axis) -> Expr:
 
 def implied(condition: Boolean, limits: Mapping[Symbol, Interval], facts: Facts) -> bool:
     """Whether a comparison holds for all values of its symbols."""
-    gap = expand(condition.lhs - condition.rhs) if isinstance(condition, Relational) else None
-    if gap is None:
-        return condition == sympy.true
-    span = interval(gap, limits, facts)
-    if span is None:
-        return False
-    if isinstance(condition, (Lt, Le)):
-        return facts.nonnegative(-span[1] - int(isinstance(condition, Lt)))
-    if isinstance(condition, (Gt, Ge)):
-        return facts.nonnegative(span[0] - int(isinstance(condition, Gt)))
-    return False
+    left = slack(condition)
+    span = None if left is None else interval(left, limits, facts)
+    return condition == sympy.true if span is None else facts.nonnegative(span[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import torch
-from sympy import Expr, Symbol
+from sympy import Symbol
 
-from smelt.nest.dependence import apart, carried_updates, not_begun_once, not_placed
+from smelt.nest.apart import apart
+from smelt.nest.dependence import carried_updates, not_begun_once, not_placed
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -24,15 +24,18 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives.common import listed, loop_place, refused, stage_place
+from smelt.nest.primitives.common import in_loops, listed, loop_place, refused, stage_place
 from smelt.nest.regions import found_accesses
 from smelt.nest.scopes import (
     buffer_names,
+    buffers,
     members,
+    position,
     reads,
     renamed_stage,
     stage_names,
     unique_name,
+    with_alloc,
     writes,
 )
 from smelt.nest.stages import KINDS, Fresh, identity, names_of
@@ -119,49 +122,56 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     again = not_begun_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
     if again is not None:
         raise refused(kernel, method, name, again, code="SM1007")
-    fresh, used = Fresh(names_of(kernel)), stage_names(kernel)
-    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
-    needed = {symbol for axis in spatial for symbol in symbols_in(axis.value)}
-    inside = [each for each in place.loops[at:] if each.var in needed or each.thread is not None]
-    new = {each.var: fresh(f"{named(each)}_init") for each in inside}
-    axes = {axis.var: fresh(f"{axis.label or axis.var.name}_init") for axis in spatial}
-    dropped = {each.var for each in place.loops[at:]} - set(new)
-    where = [each for each in stage.where if dropped.isdisjoint(each.free_symbols)]
+    needed = spatial_loops(stage)
     for condition in stage.where:
-        if condition not in where and not needed.isdisjoint(condition.free_symbols):
+        over = condition.free_symbols & {each.var for each in place.loops[at:]}
+        if over - needed and not needed.isdisjoint(condition.free_symbols):
             why = f"the condition {python_text(condition)} is about what is reduced and what is not"
             raise refused(kernel, method, name, why, code="SM1007")
-    begun = Stage(
-        unique_name(f"{name}_init", used),
-        tuple(
-            replace(
-                axis,
-                var=axes[axis.var],
-                value=replaced(axis.value, new),
-                label=f"{axis.label or axis.var.name}_init",
-            )
-            for axis in spatial
-        ),
-        substitute(stage.init, axes),
-        where=tuple(map_condition(each, lambda expr: replaced(expr, new)) for each in where),
-        notes=stage.notes,
-    )
-    nest: Stmt = begun
-    for each in reversed(inside):
-        made = replace(each, var=new[each.var], label=f"{named(each)}_init", body=Block((nest,)))
-        nest = replace(made, begin=replaced(each.begin, new), end=replaced(each.end, new))
+    used = stage_names(kernel)
+    begun = unique_name(f"{name}_init", used)
+    nest = first_values(stage, begun, place.loops[at:], Fresh(names_of(kernel)))
     rest = replace(stage, name=unique_name(f"{name}_update", used), init=None)
     kernel = renamed_stage(kernel, stage, rest)
     found = find(kernel.body, var)
     kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (nest, found)))
-    return kernel, begun.name, rest.name
+    return kernel, begun, rest.name
+
+
+def spatial_loops(stage: Stage) -> set[Symbol]:
+    """The loops (and sizes) that the spatial axes of a stage are made of."""
+    spatial = (axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE)
+    return {symbol for axis in spatial for symbol in symbols_in(axis.value)}
+
+
+def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable[[str], Symbol]) -> Stmt:
+    """What a reduction begins with, as a stage of its own, in copies of those of the loops ``around`` that
+    its spatial axes need. Conditions on others are left out.
+
+    for i: for k: C (init: C[i] = 0; C[i] += A[i, k])   →   for i_init: C[i_init] = 0
+    """
+    assert stage.init is not None
+    needed = spatial_loops(stage)
+    for each in reversed(around):
+        if each.var in needed:
+            needed |= symbols_in(each.begin) | symbols_in(each.end)
+    inside = [each for each in around if each.var in needed or each.thread is not None]
+    new = {each.var: fresh(f"{named(each)}_init") for each in inside}
+    dropped = {each.var for each in around} - set(new)
+    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    axes = [_copy(axis, fresh, new, "_init") for axis in spatial]
+    renamed = {axis.var: made.var for axis, made in zip(spatial, axes)}
+    where = [each for each in stage.where if dropped.isdisjoint(each.free_symbols)]
+    where = [map_condition(each, lambda expr: replaced(expr, new)) for each in where]
+    begun = Stage(name, tuple(axes), substitute(stage.init, renamed), where=tuple(where), notes=stage.notes)
+    return in_loops([_again(each, new, "_init") for each in inside], begun)
 
 
 def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
     """Why another stage in the loops around a reduction may touch an element before it is begun."""
     for loop in around:
         inside = members(loop.body)
-        here = next(number for number, each in enumerate(inside) if each is stage)
+        here = position(inside, stage)
         for buffer in writes(stage):
             users = [n for n, each in enumerate(inside) if buffer in (*reads(each), *writes(each))]
             others = [number for number in users if number != here]
@@ -247,17 +257,14 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         constant = replace(first, name=names(first.name).name)
         begin = Block((constant, Store(parts, tuple(index), constant.name)))
     part = Stage(part_name, tuple(axes), Block((*steps.stmts, part_store)), begin, notes=stage.notes)
-    nest: Stmt = part
-    for each in reversed(around):
-        made = replace(each, var=new_loops[each.var], body=Block((nest,)), label=named(each))
-        nest = replace(made, begin=replaced(each.begin, new_loops), end=replaced(each.end, new_loops))
+    nest = in_loops([_again(each, new_loops) for each in around], part)
 
     # their sum
     number = Axis(fresh(own.label), own.extent, var - loop.begin, AxisKind.REDUCE, label=own.label)
     read = list(store.index)
     read.insert(at, number.var)
-    dtype, shape = _buffer_of(kernel, store.buffer)
-    load = Let(names(f"{parts}_value").name, dtype, "load", (parts, tuple(read)))
+    summed = buffers(kernel)[store.buffer]
+    load = Let(names(f"{parts}_value").name, summed.dtype, "load", (parts, tuple(read)))
     rest = replace(
         stage, axes=(number, *spatial), body=Block((load, replace(store, value=load.name))), where=()
     )
@@ -265,21 +272,28 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     for each in dropped:
         kernel = with_body(kernel, replace_loop(kernel.body, each.var, lambda found: found.body.stmts))
     outer = find(kernel.body, next(each.var for each in around if each not in dropped))
-    whole = list(shape)
+    whole = list(summed.shape)
     whole.insert(at, own.extent)
-    alloc = Alloc(parts, dtype, tuple(whole))
+    alloc = Alloc(parts, summed.dtype, tuple(whole))
     if place.scope is None:
-        kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (nest, outer)))
-        stmts = kernel.body.stmts
-        behind = next(n for n, stmt in enumerate(stmts) if not isinstance(stmt, Alloc))
-        return with_body(kernel, Block((*stmts[:behind], alloc, *stmts[behind:]))), part_name
+        body = replace_loop(kernel.body, outer.var, lambda _: (nest, outer))
+        return with_body(kernel, with_alloc(body, alloc)), part_name
     kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (alloc, nest, outer)))
     return kernel, part_name
 
 
-def _copy(axis: Axis, fresh: Fresh, loops_of: Mapping[Symbol, Symbol]) -> Axis:
-    label = axis.label or axis.var.name
+def _copy(
+    axis: Axis, fresh: Callable[[str], Symbol], loops_of: Mapping[Symbol, Symbol], suffix: str = ""
+) -> Axis:
+    """An axis with another variable, over copies of loops."""
+    label = f"{axis.label or axis.var.name}{suffix}"
     return replace(axis, var=fresh(label), value=replaced(axis.value, loops_of), label=label)
+
+
+def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> For:
+    """A loop with another variable, in copies of loops."""
+    begin, end = replaced(loop.begin, loops_of), replaced(loop.end, loops_of)
+    return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
 def _only(loop: For) -> list[Stmt] | None:
@@ -310,7 +324,7 @@ def _sum_of(kernel: Kernel, stage: Stage, var: Symbol) -> tuple[Store, Let]:
         why = f"{stage.name} stores more than one value"
     else:
         first = _begins(stage, store)
-        start = identity(KINDS[store.mode], _buffer_of(kernel, store.buffer)[0])
+        start = identity(KINDS[store.mode], buffers(kernel)[store.buffer].dtype)
         if first is None:
             why = f"{stage.name} does not begin where it goes on"
         elif first.args[0] != start:
@@ -360,21 +374,13 @@ def _not_parted(kernel: Kernel, stage: Stage, store: Store, around: Sequence[For
         made = needed & set(writes(other))
         if other is not stage and made:
             return f"{stage.name} reads {min(made)}, which {other.name} writes in the same loop"
-    _, shape = _buffer_of(kernel, store.buffer)
+    shape = buffers(kernel)[store.buffer].shape
     extents = {axis.var: axis.extent for axis in stage.axes}
     shared = any(stmt.buffer == store.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc))
     parts = [(extents.get(expr, size), size) for expr, size in zip(store.index, shape)]
     if shared and not all(same(extent, size) for extent, size in parts):
         return f"{stage.name} makes only a part of {store.buffer}"
     return None
-
-
-def _buffer_of(kernel: Kernel, name: str) -> tuple[torch.dtype, tuple[Expr, ...]]:
-    for param in kernel.params:
-        if param.name == name:
-            return param.dtype, param.shape
-    alloc = next(stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc) and stmt.buffer == name)
-    return alloc.dtype, alloc.shape
 
 
 def _values(kernel: Kernel) -> set[str]:

@@ -9,26 +9,30 @@ from sympy import Expr, Symbol
 from sympy.core.relational import Lt
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, Let, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, AxisKind, For, Kernel, Stage, Stmt
 from smelt.nest.primitives.caches import check_memory, chosen, insert_at, meeting
-from smelt.nest.primitives.copies import Values
+from smelt.nest.primitives.common import refusal, stage_place
+from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
-from smelt.nest.primitives.layouts import IndexMap, dtype_of, indices_of, mapped
-from smelt.nest.primitives.places import comparison, conjunction, in_buffer, shapes_of
-from smelt.nest.primitives.refusals import Refused, stage_of, stage_place
+from smelt.nest.primitives.layouts import IndexMap, indices_of, mapped
+from smelt.nest.primitives.places import comparison, in_buffer
 from smelt.nest.regions import Facts, extent, interval, relaxed
 from smelt.nest.scopes import (
     Place,
     buffer_names,
+    buffers,
+    first_step,
     members,
+    position,
     reads,
     renamed_stage,
     scope_body,
+    shapes_of,
     stage_names,
     unique_name,
     writes,
 )
-from smelt.nest.tree import rewritten, stages, with_blocks
+from smelt.nest.tree import redirected, stages, with_blocks
 from smelt.records import replace
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, replaced, symbols_in
@@ -45,13 +49,13 @@ def reindex_cache_read(
                                       for i, j: C[i, j] = B_shared[j, i // 2, i % 2]
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1031 it reads no such buffer, or at several places;
+        ScheduleError: SM1002 there is no such block; SM1031 it reads no such buffer, or at several places;
         SM1032 there is no such memory; SM1033 several blocks write the buffer; SM1035 the map does not tell
         the elements apart that the block reads.
     """
     what = f"reindex_cache_read of {stage}"
-    place = stage_place(kernel, stage, what)
-    name = chosen(buffer, reads(stage_of(place)), "reads", what)
+    target, place = stage_place(kernel, stage, what)
+    name = chosen(buffer, reads(target), "reads", what)
     return _reindexed(kernel, place, name, scope, index_map, what, stored=False)
 
 
@@ -67,41 +71,35 @@ def reindex_cache_write(
         ScheduleError: as `reindex_cache_read`.
     """
     what = f"reindex_cache_write of {stage}"
-    place = stage_place(kernel, stage, what)
-    name = chosen(buffer, writes(stage_of(place)), "writes", what)
+    target, place = stage_place(kernel, stage, what)
+    name = chosen(buffer, writes(target), "writes", what)
     return _reindexed(kernel, place, name, scope, index_map, what, stored=True)
 
 
 def _reindexed(
     kernel: Kernel, place: Place, buffer: str, scope: str, index_map: IndexMap, what: str, stored: bool
 ) -> tuple[Kernel, str]:
-    target = stage_of(place)
+    target = place.stage
     check_memory(scope, what)
     limits = {axis.var: axis.begin + axis.extent for axis in target.axes}
     found = indices_of(target, buffer, limits)
     if len(found) != 1 or stages(target.body):
-        raise Refused("SM1031", what, f"it does not use {buffer} at a single place")
+        raise refusal("SM1031", what, f"it does not use {buffer} at a single place")
     (index,) = found
     made, shape = _places(target, index, index_map, what)
     used = [axis for axis in target.axes if axis.var in symbols_in(sympy.Tuple(*index))]
     if stored and any(axis.kind is not AxisKind.SPATIAL for axis in used):
-        raise Refused("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
+        raise refusal("SM1031", what, f"where it writes {buffer} depends on what is reduced over")
     path, number = _location(kernel, place, buffer, what, stored)
     values = Values(kernel)
     name = unique_name(f"{buffer}_{scope.replace('.', '_')}", buffer_names(kernel) | stage_names(kernel))
     nest = _copy(kernel, place, buffer, name, index, made, used, path, values, stored)
 
-    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
-            return (replace(stmt, args=(name, made)),)
-        if stored and isinstance(stmt, Store) and stmt.buffer == buffer:
-            return (replace(stmt, buffer=name, index=made),)
-        return None
-
-    alloc = Alloc(name, dtype_of(kernel, buffer), shape, "" if scope == "global" else scope)
+    alloc = Alloc(name, buffers(kernel)[buffer].dtype, shape, "" if scope == "global" else scope)
     changed = insert_at(kernel, path, number, nest, place.scope, alloc)
-    now = stage_of(stage_place(changed, target.name, what))
-    return renamed_stage(changed, now, with_blocks(now, lambda block: rewritten(block, visit))), name
+    now, _ = stage_place(changed, target.name, what)
+    new = with_blocks(now, lambda block: redirected(block, buffer, name, lambda _: made, stores=stored))
+    return renamed_stage(changed, now, new), name
 
 
 def _places(
@@ -112,22 +110,22 @@ def _places(
     try:
         made = mapped(index_map, own)
     except TypeError as error:
-        raise Refused("SM1035", what, f"the index map does not take {len(own)} indices") from error
+        raise refusal("SM1035", what, f"the index map does not take {len(own)} indices") from error
     used = symbols_in(sympy.Tuple(*index)) & set(own)
     if symbols_in(sympy.Tuple(*made)) & set(own) != used:
         names = ", ".join(axis.label or axis.var.name for axis in target.axes if axis.var in used)
-        raise Refused("SM1035", what, f"the index map is not of the axes that its index is made of: {names}")
+        raise refusal("SM1035", what, f"the index map is not of the axes that its index is made of: {names}")
     ends = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in target.axes}
     extents = {axis.var: axis.begin + axis.extent for axis in target.axes}
     facts, shape = Facts(extents), []
     for expr in made:
         span = interval(expr, ends, facts)
         if span is None or not facts.nonnegative(span[0]):
-            raise Refused("SM1035", what, f"how far {expr} goes is not known, or below 0")
+            raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
         shape.append(expand(span[1] + 1))
     back = inverted(made, [loop_var(f"new{dim}") for dim in range(len(made))], extents)
     if isinstance(back, str) or any(extents[var] != 1 for var in used - back.keys()):
-        raise Refused("SM1035", what, "the index map cannot be turned around")
+        raise refusal("SM1035", what, "the index map cannot be turned around")
     return made, tuple(shape)
 
 
@@ -135,14 +133,14 @@ def _location(
     kernel: Kernel, place: Place, buffer: str, what: str, stored: bool
 ) -> tuple[list[For | Stage], int]:
     """The loops around the copy, and before which statement it comes: between the block and the others."""
-    body, target = scope_body(kernel, place.scope), stage_of(place)
+    body, target = scope_body(kernel, place.scope), place.stage
     order = members(body)
-    here = next(number for number, each in enumerate(order) if each is target)
+    here = position(order, target)
     outer: list[For | Stage] = [place.scope] if place.scope is not None else []
     writers = [each for each in order if buffer in writes(each) and each is not target]
     if stored:
         if writers:
-            raise Refused("SM1033", what, f"{buffer} has two producers: {writers[0].name} writes it too")
+            raise refusal("SM1033", what, f"{buffer} has two producers: {writers[0].name} writes it too")
         users = [each for each in order[here + 1 :] if buffer in reads(each)]
         if not users:
             return outer, len(body.stmts)
@@ -150,9 +148,9 @@ def _location(
         return [*outer, *loops], number
     before = [each for each in order[:here] if buffer in writes(each)]
     if len(before) > 1:
-        raise Refused("SM1033", what, f"{buffer} has several producers")
+        raise refusal("SM1033", what, f"{buffer} has several producers")
     if not before:
-        return outer, next((n for n, s in enumerate(body.stmts) if not isinstance(s, Alloc)), 0)
+        return outer, first_step(body)
     loops, number, _ = meeting(body, before[0], [target])
     return [*outer, *loops], number
 
@@ -182,7 +180,7 @@ def _copy(
         count = extent((low, high), facts)
         value = low
         if count != 1:
-            loop = For(values.symbol(f"ax{len(loops)}"), ZERO, count, Block(), label=f"ax{len(loops)}")
+            loop = values.loop(len(loops), count)
             loops.append(loop)
             value = low + loop.var
         if not facts.at_most(low + count, axis.begin + axis.extent):
@@ -196,9 +194,4 @@ def _copy(
     far = (buffer, tuple(replaced(expr, renamed) for expr in index))
     near = (name, tuple(replaced(expr, renamed) for expr in made))
     source, target = (near, far) if stored else (far, near)
-    value_name, dtype = values(), dtype_of(kernel, buffer)
-    body = Block((Let(value_name, dtype, "load", source), Store(*target, value_name)))
-    nest: Stmt = Stage(name, tuple(axes), body, where=conjunction(where))
-    for loop in reversed(loops):
-        nest = replace(loop, body=Block((nest,)))
-    return nest
+    return copying(name, loops, axes, source, target, buffers(kernel)[buffer].dtype, values, where)

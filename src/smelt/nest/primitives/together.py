@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import Block, For, Kernel, Stage, Stmt
-from smelt.nest.primitives.refusals import Refused, stage_place
+from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.scopes import members, stage_names, unique_name
 from smelt.nest.tree import loops, map_exprs, rewritten, with_body
 from smelt.records import replace
@@ -24,7 +24,7 @@ def blockize_together(
     ``preserve_unit_iters``: axes that have one value stay.
 
     Raises:
-        ScheduleError: SM1020 there is no such block; SM1037 they do not stand one after the other, or have
+        ScheduleError: SM1002 there is no such block; SM1037 they do not stand one after the other, or have
         something between them, or use a loop that is around all of them.
     """
     what = f"blockize({', '.join(names)})"
@@ -33,12 +33,12 @@ def blockize_together(
     around, held = _held(kernel.body, set(names), what)
     inside = Block(tuple(held))
     if sorted(each.name for each in members(inside)) != sorted(names):
-        raise Refused("SM1037", what, "another block is in their loops")
+        raise refusal("SM1037", what, "another block is in their loops")
     own = {loop.var for loop in loops(inside)}
     used = {symbol for stage in members(inside) for axis in stage.axes for symbol in axis.value.free_symbols}
     if used & around - own:
         shown = ", ".join(sorted(str(each) for each in used & around - own))
-        raise Refused("SM1037", what, f"they use {shown}, which is around all of them")
+        raise refusal("SM1037", what, f"they use {shown}, which is around all of them")
     if not preserve_unit_iters:
         inside = rewritten(inside, lambda stmt: (_without_units(stmt),) if isinstance(stmt, Stage) else None)
     made = unique_name(f"outer_{'_'.join(names)}", stage_names(kernel))
@@ -69,7 +69,7 @@ def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequen
         elif places and len(found) == len(places):
             return around, found
         else:
-            raise Refused("SM1037", what, "the blocks do not stand one after the other")
+            raise refusal("SM1037", what, "the blocks do not stand one after the other")
 
 
 def _without_units(stage: Stage) -> Stage:

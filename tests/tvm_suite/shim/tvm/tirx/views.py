@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from smelt.nest.ir import Param
+from smelt.nest.primitives.layouts import Position
 from smelt.nest.scopes import reads, writes
 from smelt.script import PrimFunc
 from smelt.script.words import DTYPES
 from smelt.te.index import Idx
 from smelt.tir.references import BlockView
-from tvm.ir import DataType
+from tvm.ir import DataType, PrimType
 
 
 def _size(expr: Any) -> Any:
@@ -38,3 +39,5 @@ def _regions(of: Any) -> Any:
 
 PrimFunc.params = property(_params)
 BlockView.reads, BlockView.writes = _regions(reads), _regions(writes)
+PrimFunc.same_as = lambda func, other: func is other
+Position.ty = property(lambda position: PrimType("int64"))

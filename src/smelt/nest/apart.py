@@ -1,0 +1,160 @@
+"""Whether two accesses touch different elements in different turns of a loop: by the digits of its number.
+
+Two turns of a loop touch different elements if each digit of the loop's number (a fused loop has several) can
+be read from some dimension of the index, whatever the loops inside do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sympy
+from sympy import Expr, Symbol
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+from smelt.nest.ir import For
+from smelt.nest.regions import Access, Facts, Interval, interval
+from smelt.symbolic import loop_var, same, simplify
+from smelt.symbolic.affine import divided, expand, linear, replaced, times, total
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+Spans = dict[Symbol, Interval]
+
+
+def apart(one: Access, other: Access, loop: For) -> bool:
+    """Whether two turns of the loop never touch the same element by these accesses."""
+    if one.whole or other.whole or len(one.index) != len(other.index):
+        return False
+    digits = _digits([*one.index, *other.index], loop)
+    if digits is None:
+        return False
+    number = total(times(var, weight) for var, (weight, _) in digits.items())
+    extents = {var: extent for var, (_, extent) in digits.items()}
+    sides = []
+    for access in (one, other):
+        spans = _spans(access, loop, number, extents)
+        if spans is None:
+            return False
+        known = {**extents, **{var: high + 1 for var, (low, high) in spans.items() if low == 0}}
+        index = [simplify(expand(replaced(expr, {loop.var: number})), known) for expr in access.index]
+        sides.append((index, spans))
+    (left, spans), (right, others) = sides
+    return all(
+        any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
+        for digit in extents
+        if extents[digit] != 1
+    )
+
+
+def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
+    """Between which values each loop around an access goes, whatever the loops around it do."""
+    spans: Spans = {digit: (ZERO, extent - 1) for digit, extent in extents.items()}
+    for var, (low, high) in access.loops:
+        low, high = (replaced(bound, {loop.var: number}) for bound in (low, high))
+        least, most = interval(low, spans, Facts()), interval(high, spans, Facts())
+        if least is None or most is None:
+            return None
+        spans[var] = (least[0], most[1])
+    return spans
+
+
+def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]] | None:
+    """The digits of a loop's number that expressions speak of, the lowest first: what each counts for, and
+    how many values it has. None where they are no digits of one number.
+
+    f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
+    """
+    cuts: set[Expr] = set()
+    for expr in exprs:
+        for part in sympy.preorder_traversal(expr):
+            if isinstance(part, (FloorDiv, Mod)) and part.has(loop.var):
+                cuts |= _cuts(part, loop.var)
+    ordered: list[Expr] = [ONE]
+    for cut in sorted(cuts - {ONE}, key=lambda cut: (len(cut.free_symbols), sympy.default_sort_key(cut))):
+        if not _divides(ordered[-1], cut):
+            return None
+        ordered.append(cut)
+    turns = expand(loop.end - loop.begin)
+    if loop.begin != 0 and len(ordered) > 1:
+        return None
+    found: dict[Symbol, tuple[Expr, Expr]] = {}
+    for place, cut in enumerate(ordered):
+        following = ordered[place + 1] if place + 1 < len(ordered) else None
+        extent = divided(turns + cut - 1, cut) if following is None else sympy.cancel(following / cut)
+        found[loop_var(f"_digit{place}")] = (cut, extent)
+    return found
+
+
+def _cuts(part: Expr, var: Symbol) -> set[Expr]:
+    """Where a quotient or a remainder of a loop's number cuts it."""
+    inner, divisor = part.args
+    below: Expr = ONE
+    while inner != var and isinstance(inner, (FloorDiv, Mod)):
+        below = below * inner.args[1] if isinstance(inner, FloorDiv) else below
+        inner = inner.args[0]
+    step = linear(inner, var)[0]
+    if inner != var and (step != 1 or not divisor.is_Integer):
+        return set()
+    return {expand(below * divisor)}
+
+
+def _divides(one: Expr, other: Expr) -> bool:
+    ratio = sympy.cancel(other / one)
+    return bool(ratio.is_integer) and (not ratio.is_Integer or int(ratio) > 0)
+
+
+def _says(
+    digit: Symbol, digits: Mapping[Symbol, Expr], one: Expr, spans: Spans, other: Expr, others: Spans
+) -> bool:
+    """Whether two index expressions of one dimension are equal only where they have the digit in common."""
+    found, that = coefficients_of(one, spans), coefficients_of(other, others)
+    if found is None or that is None:
+        return False
+    own = found[0].pop(digit, ZERO)
+    if own == 0 or not same(own, that[0].pop(digit, ZERO)):
+        return False
+    low = high = expand(found[1] - that[1])
+    steps: list[Expr] = []
+    for (coefficients, _), ranges, sign in ((found, spans, 1), (that, others, -1)):
+        for variable, step in coefficients.items():
+            if at_least(step, own * digits[digit]):
+                steps.append(step)
+                continue
+            step = step * sign
+            first, last = (step * each for each in ranges[variable])
+            if at_least(ZERO, step):
+                first, last = last, first
+            elif not at_least(step, ZERO):
+                return False
+            low, high = expand(low + first), expand(high + last)
+    if not at_least(own, high + 1) or not at_least(own, 1 - low):
+        return False
+    if not steps:
+        return True
+    whole = sympy.gcd_list(steps) if all(step.is_Integer for step in steps) else steps[0]
+    if not all(_divides(whole, step) for step in steps):
+        return False
+    reach = own * (digits[digit] - 1) + 1
+    return at_least(whole, expand(reach + high)) and at_least(whole, expand(reach - low))
+
+
+def coefficients_of(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
+    """Coefficients of an affine expression, and the rest; None where it is not affine in the variables."""
+    rest = expanded = expand(expr)
+    result: dict[Symbol, Expr] = {}
+    for variable in variables:
+        if expanded.has(variable):
+            result[variable] = linear(expanded, variable)[0]
+            rest = linear(rest, variable)[1]
+    names = set(result)
+    if rest.free_symbols & names or any(c.free_symbols & names for c in result.values()):
+        return None
+    return result, rest
+
+
+def at_least(left: Expr, right: Expr) -> bool:
+    gap = expand(left - right)
+    if gap.is_number:
+        return bool(gap >= 0)
+    return bool(gap.is_nonnegative)
