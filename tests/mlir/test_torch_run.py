@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 import smelt
 from smelt.errors import SmeltError
 from smelt.mlir import isolated
-from smelt.mlir.prefixes import first_operation
+from smelt.mlir.bisection import first_operation
 from smelt.mlir.torch_dialect import pipelines
 
 pytest.importorskip("torch_mlir")

@@ -294,3 +294,30 @@ def test_topi_functions_are_te_functions() -> None:
         bb.emit_func_output(bb.emit_te(topi.add, x, y))
     a, b = torch.randn(4, 1), torch.randn(6)
     torch.testing.assert_close(relax.VirtualMachine(relax.build(bb.get()))["main"](a, b), a + b)
+
+
+def test_private_functions_make_way_for_public_ones() -> None:
+    bb = BlockBuilder()
+    x = Var("x", TensorStructInfo((3,), "float32"))
+    with bb.function("main", [x], private=True):
+        inner = bb.emit_func_output(bb.emit(op.exp(x)))
+    with bb.function("main", [x]):
+        bb.emit_func_output(bb.emit(relax.Call(inner, [x])))
+    mod = bb.finalize()
+    assert [str(var) for var in mod] == ["main1", "main"]
+    given = torch.randn(3)
+    torch.testing.assert_close(relax.VirtualMachine(relax.build(mod))["main"](given), given.exp())
+
+
+def test_a_body_within_a_dataflow_block_is_bound_before_and_the_block_goes_on() -> None:
+    inner = BlockBuilder()
+    with inner.function("inner", []):
+        inner.emit_func_output(inner.emit(op.exp(relax.const(2.0)), "a"))
+    bb = BlockBuilder()
+    with bb.function("main", []):
+        with bb.dataflow():
+            bb.emit(relax.const(1.0), "before")
+            out = bb.emit_output(bb.emit(inner.get()["inner"].body, "b"))
+        bb.emit_func_output(out)
+    blocks = [type(block).__name__ for block in bb.get()["main"].body.blocks]
+    assert blocks == ["DataflowBlock", "BindingBlock", "DataflowBlock"]

@@ -1,5 +1,7 @@
 """PyTorch's programs imported: numbers equal torch's, texts have relax's names, what is refused says why."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import fx, nn
@@ -133,5 +135,27 @@ def test_what_does_not_fit_is_refused() -> None:
         from_fx(traced, [((2, 6), "float32")] * 2)
     with pytest.raises(RelaxError, match=r"SM1308: the module does not run on such inputs"):
         from_fx(traced, [((2, 7), "float32")])
-    with pytest.raises(RelaxError, match="SM1308: custom_convert_map for add"):
-        from_fx(traced, [((2, 6), "float32")], custom_convert_map={"add": None})
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu.default"])
+def test_an_operator_is_imported_by_a_function_of_ones_own(name: str) -> None:
+    """Also one that would be decomposed; the function sees the node and what its arguments became."""
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU())
+    seen = []
+
+    def convert(node: fx.Node, importer: Any) -> Any:
+        seen.append(str(node.target))
+        return importer.block_builder.emit(relax.op.nn.relu(importer.env[node.args[0]]))
+
+    x = torch.randn(2, 6)
+    for mod in (
+        from_fx(fx.symbolic_trace(model), [((2, 6), "float32")], custom_convert_map={name: convert}),
+        from_exported_program(
+            torch.export.export(model, (x,)),
+            custom_convert_map={name: convert},
+            unwrap_unit_return_tuple=True,
+        ),
+    ):
+        assert "R.nn.relu" in mod["main"].script()
+        same(relax.VirtualMachine(relax.build(mod))["main"](x), model[0](x).relu())
+    assert seen == ["aten.gelu.default"] * 2

@@ -1,4 +1,4 @@
-"""Runs each test of some files in a process of its own, forked from one that has imported the heavy packages.
+"""Runs each test of some files in a process of its own, forked from one that has collected them all.
 
 ``python forked.py OUT.json FOLDER_OF_SHIM|- TESTS_FOLDER FILE…`` knows nothing of smelt: the same file runs
 TVM's tests on the apache-tvm wheel (the denominator) and on smelt behind the import shim. OUT.json holds
@@ -13,82 +13,77 @@ import os
 import signal
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 SECONDS = 120
 
 
-class Collected:
-    """The node ids of the files, and what pytest could not import."""
+class Forked:
+    """A plugin of pytest that runs each test in a process forked where the tests have been collected.
+
+    ``answers``: the outcome and the reason of each test, and of each file that could not be imported.
+    """
 
     def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.errors: dict[str, str] = {}
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.ids = [item.nodeid for item in items]
+        self.answers: dict[str, tuple[str, str]] = {}
+        self.running: dict[int, tuple[str, Any]] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.errors[report.nodeid] = str(report.longrepr).strip().splitlines()[-1]
+            reason = str(report.longrepr).strip().splitlines()[-1]
+            self.answers[report.nodeid] = "failed", f"not collected: {reason}"
 
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for item in session.items:
+            while len(self.running) >= (os.cpu_count() or 1):
+                self.wait()
+            self.start(item)
+        while self.running:
+            self.wait()
+        return True
 
-class Outcome:
-    """The outcome of the one test of this process."""
-
-    def __init__(self) -> None:
-        self.outcome, self.reason = "skipped", ""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            self.outcome, self.reason = "failed", (crash.message if crash else str(report.longrepr)).strip()
-        elif report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-            self.outcome = "passed"
-        elif report.skipped:
-            self.reason = str(report.longrepr)[-200:]
-
-
-def options(folder: str) -> list[str]:
-    return [
-        "-q",
-        "--noconftest",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore",
-        f"--rootdir={folder}",
-        "-c",
-        os.devnull,
-    ]
-
-
-def alone(node: str, folder: str) -> tuple[str, str]:
-    """Runs one test in a forked process."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+    def start(self, item: pytest.Item) -> None:
+        answer = tempfile.NamedTemporaryFile("r", suffix=".json")  # noqa: SIM115  (closed by wait)
         child = os.fork()
-        if child == 0:
-            signal.alarm(SECONDS)
-            silent = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silent, 1)
-            os.dup2(silent, 2)
-            outcome = Outcome()
-            try:
-                pytest.main([*options(folder), node], plugins=[outcome])
-                Path(answer.name).write_text(json.dumps([outcome.outcome, outcome.reason[:2000]]))
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(child, 0)
+        if child:
+            self.running[child] = item.nodeid, answer
+            return
+        signal.alarm(SECONDS)
+        try:
+            Path(answer.name).write_text(json.dumps(outcome(runtestprotocol(item, log=False))))
+        finally:
+            os._exit(0)
+
+    def wait(self) -> None:
+        child, status = os.wait()
+        node, answer = self.running.pop(child)
+        with answer:
+            text = answer.read()
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            return (
-                ("timeout", f"{SECONDS} s") if number == signal.SIGALRM else ("crashed", f"signal {number}")
-            )
-        text = answer.read()
-        return tuple(json.loads(text)) if text else ("crashed", "the process ended")
+            late = number == signal.SIGALRM
+            self.answers[node] = ("timeout", f"{SECONDS} s") if late else ("crashed", f"signal {number}")
+        else:
+            self.answers[node] = tuple(json.loads(text)) if text else ("crashed", "the process ended")
+        print(f"\r{len(self.answers)} {node[:90]:90}", end="", file=sys.__stderr__, flush=True)
+
+
+def outcome(reports: list[pytest.TestReport]) -> tuple[str, str]:
+    """The outcome of a test: of its set-up, itself and its end."""
+    found, reason = "skipped", ""
+    for report in reports:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            return "failed", (crash.message if crash else str(report.longrepr)).strip()[:2000]
+        if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            found = "passed"
+        elif report.skipped:
+            reason = str(report.longrepr)[-200:]
+    return found, reason
 
 
 def main(out: str, shim: str, folder: str, *files: str) -> None:
@@ -100,17 +95,11 @@ def main(out: str, shim: str, folder: str, *files: str) -> None:
     import tvm.relax.frontend.torch  # noqa: F401
 
     torch.set_num_threads(1)
-    collected = Collected()
-    pytest.main([*options(folder), "--collect-only", "-qq", *files], plugins=[collected])
-    answers = {node: ("failed", f"not collected: {reason}") for node, reason in collected.errors.items()}
-    with ThreadPoolExecutor(max(os.cpu_count() or 1, 1)) as pool:
-        for done, (node, answer) in enumerate(
-            zip(collected.ids, pool.map(lambda node: alone(node, folder), collected.ids)), 1
-        ):
-            answers[node] = answer
-            print(f"\r{done}/{len(collected.ids)} {node[:90]:90}", end="", file=sys.stderr, flush=True)
+    forked = Forked()
+    flags = ["-q", "--noconftest", "-p", "no:cacheprovider", "-W", "ignore", f"--rootdir={folder}"]
+    pytest.main([*flags, "-c", os.devnull, *files], plugins=[forked])
     print(file=sys.stderr)
-    Path(out).write_text(json.dumps(answers, indent=1))
+    Path(out).write_text(json.dumps(forked.answers, indent=1))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def capture(
     name = getattr(f, "__name__", type(f).__name__)
     _check_arguments(f, args, kwargs, dynamic_shapes, strict)
     if not isinstance(f, ExportedProgram):
-        positional, named = _apart((tuple(args), dict(kwargs or {})))
+        positional, named = _distinct((tuple(args), dict(kwargs or {})))
         f = _exported(f, positional, named, dynamic_shapes, strict, deferred)
         _replace_views(f)
     table = portable_decompositions() if decompositions is None else decompositions
@@ -90,11 +90,11 @@ def capture(
         raise told from error
 
 
-def _apart(arguments: Any) -> Any:
+def _distinct(arguments: Any) -> Any:
     """Arguments of which none is another one: a tensor given twice is one argument to `torch.export`.
 
     >>> x = torch.ones(2)
-    >>> first, second = _apart((x, x))
+    >>> first, second = _distinct((x, x))
     >>> first is x, second is x
     (True, False)
     """

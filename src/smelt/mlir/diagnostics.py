@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from torch.fx import Graph
 
 from smelt.errors import Problem, SmeltError
 from smelt.mlir.locations import where_of
+from smelt.mlir.modules import operations
 from smelt.runtime import repros
 
 _OPERATION = re.compile(r"'([a-z_]+\.[\w.$]+)'")
@@ -195,18 +197,8 @@ def run_pipeline_with_repro_report(
 
 def erase_shape_constraints(module: Any) -> None:
     """Take ``torch.bind_symbolic_shape`` and ``torch.symbolic_int`` out of a module."""
-    found: dict[str, list[Any]] = {name: [] for name in _CONSTRAINTS}
-
-    def collect(operation: Any) -> Any:
-        from torch_mlir import ir
-
-        if operation.name in found:
-            found[operation.name].append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(collect)
     for name in _CONSTRAINTS:
-        for operation in found[name]:
+        for operation in operations(module, name):
             operation.erase()
 
 
@@ -268,16 +260,13 @@ def _left_over(module: Any, found: Sequence[Diagnostic]) -> list[Diagnostic]:
     unknown: list[Diagnostic] = []
     known: list[Diagnostic] = []
 
-    def look(operation: Any) -> Any:
+    for operation in operations(module):
         name, where = operation.name, where_of(operation.location)
         if name == "torch.operator":
             name = ir.StringAttr(operation.attributes["name"]).value
             unknown.append(Diagnostic("error", f"no pass converts {name}", name, where))
         elif name.startswith(("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")):
             known.append(Diagnostic("error", f"no pass converts {name}", name, where))
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
     if unknown:  # what else is left may be so because a pass that failed has left all as it was
         return unknown if _half_converted(module) or "torch.operator" in str(found) else []
     return list(dict.fromkeys(known)) if _half_converted(module) else []
@@ -305,20 +294,12 @@ def _weights_of(operation: Any) -> int:
     """How many bytes the resources and literals of a module take, about."""
     from torch_mlir import ir
 
-    sizes: list[int] = []
-
-    def measure(each: Any) -> Any:
+    total = 0
+    for each in operations(operation):
         for name in ("value", "weights"):
             if name in each.attributes and isinstance(each.attributes[name], ir.DenseResourceElementsAttr):
-                kind = ir.ShapedType(each.attributes[name].type)
-                count = 1
-                for size in kind.shape:
-                    count *= size
-                sizes.append(count * 8)
-        return ir.WalkResult.ADVANCE
-
-    operation.walk(measure)
-    return sum(sizes)
+                total += 8 * math.prod(ir.ShapedType(each.attributes[name].type).shape)
+    return total
 
 
 def _diagnostic(diagnostic: Any) -> Diagnostic:

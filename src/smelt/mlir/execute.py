@@ -20,6 +20,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
+from smelt.mlir.modules import clone, declare, function_of, operations, type_of
 
 _FAIL, _DONE = "smelt_fail", "smelt_done"
 _PLAIN, _OPTIMIZED = 0, 2
@@ -65,7 +66,7 @@ _TO_LLVM = (
     "reconcile-unrealized-casts)"
 )
 
-_DTYPES = {
+DTYPES = {
     "i1": torch.bool,
     "i8": torch.int8,
     "si8": torch.int8,
@@ -123,7 +124,7 @@ class Executable:
         with module.context, ir.Location.unknown():
             copy = clone(module)
             function = function_of(copy, name)
-            kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+            kind = type_of(function)
             self.inputs = [_Kind(str(each)) for each in kind.inputs]
             self.results = [_Kind(str(each)) for each in kind.results]
             _keep_arguments(function, len(self.inputs))
@@ -134,7 +135,7 @@ class Executable:
                 self.callbacks[_DONE] = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: not self.raised)
             self.messages = _replace_assertions(copy)
             # torch-mlir's own dialect is bufferized by a pass that the analysis cannot look through
-            analysis = "copy-before-write" if "tm_tensor." in _dialects(copy) else ""
+            analysis = "copy-before-write" if "tm_tensor" in _dialects(copy) else ""
             lowering = _LOWERING.replace("ANALYSIS ", analysis and analysis + " ")
             run_pipeline_with_repro_report(copy, lowering, "lowering to loops")
             _call_libm(copy)
@@ -146,7 +147,7 @@ class Executable:
         self.patience = math.inf
         started = time.perf_counter()
         self.engine = self._compiled(_PLAIN)
-        if "ml_program." not in _dialects(module):  # whose values would begin anew
+        if "ml_program" not in _dialects(module):  # whose values would begin anew
             self.patience = _OPTIMIZING_TAKES * (time.perf_counter() - started)
 
     def _compiled(self, level: int) -> Any:
@@ -166,7 +167,7 @@ class Executable:
         from torch_mlir import ir
 
         declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-        kind = ir.FunctionType(ir.TypeAttr(declaration.attributes["function_type"]).value)
+        kind = type_of(declaration)
         inputs, results = ([_Kind(str(each)) for each in kinds] for kinds in (kind.inputs, kind.results))
         unsigned = list(ir.DenseBoolArrayAttr(declaration.attributes["smelt.unsigned"]))
         fields = [(f"field{place}", type(each.empty())) for place, each in enumerate(results)]
@@ -241,7 +242,7 @@ class _Kind:
             [] if found is None else [None if size == "?" else int(size) for size in found[0].split("x")[:-1]]
         )
         self.element = inside if found is None else inside[found.end() :]
-        if self.element not in (_DTYPES if self.is_tensor else _NUMBERS):
+        if self.element not in (DTYPES if self.is_tensor else _NUMBERS):
             raise SmeltError("SM0719", f"a {text} cannot be passed")
 
     def pack(self, value: Any, place: int) -> tuple[Any, Any]:
@@ -249,7 +250,7 @@ class _Kind:
         if not self.is_tensor:
             number = value.item() if isinstance(value, torch.Tensor) else value
             return _NUMBERS[self.element](number), None  # type: ignore[arg-type]
-        wanted = _DTYPES[self.element]
+        wanted = DTYPES[self.element]
         if not isinstance(value, torch.Tensor) or not _same_width(value.dtype, wanted):
             given = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             raise SmeltError("SM0719", f"argument {place} is {given}", why=f"the module takes {self.text}")
@@ -278,7 +279,7 @@ class _Kind:
         """A result as a tensor of its own, or as a number."""
         if not self.is_tensor:
             return returned.value if hasattr(returned, "value") else returned
-        shape, dtype = list(returned.sizes), _DTYPES[self.element]
+        shape, dtype = list(returned.sizes), DTYPES[self.element]
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
@@ -316,32 +317,6 @@ def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
     )
 
 
-def clone(module: Any) -> Any:
-    """A copy of a module in the same context; weights are not copied."""
-    from torch_mlir import ir
-
-    with module.context:
-        copy = ir.Module.create(ir.Location.unknown())
-        for operation in module.body.operations:
-            copy.body.append(operation.operation.clone())
-    return copy
-
-
-def function_of(module: Any, name: str) -> Any:
-    """A module's function of this name.
-
-    Raises:
-        SmeltError: SM0718, there is none.
-    """
-    from torch_mlir import ir
-
-    for each in module.body.operations:
-        named = "sym_name" in each.attributes and ir.StringAttr(each.attributes["sym_name"]).value == name
-        if named and each.operation.name == "func.func":
-            return each
-    raise SmeltError("SM0718", f"the module has no function {name!r}")
-
-
 def _keep_arguments(function: Any, count: int) -> None:
     """Give the function a C interface, and forbid it to write to its arguments."""
     from torch_mlir import ir
@@ -352,17 +327,8 @@ def _keep_arguments(function: Any, count: int) -> None:
 
 
 def _dialects(module: Any) -> set[str]:
-    """The dialects of a module's operations, each with its dot."""
-    from torch_mlir import ir
-
-    found: set[str] = set()
-
-    def look(operation: Any) -> Any:
-        found.add(operation.name.split(".")[0] + ".")
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    return found
+    """The dialects of a module's operations."""
+    return {each.name.split(".")[0] for each in operations(module)}
 
 
 def _assert_calls(module: Any, names: Collection[str]) -> None:
@@ -370,21 +336,13 @@ def _assert_calls(module: Any, names: Collection[str]) -> None:
     from torch_mlir import ir
     from torch_mlir.dialects import cf, func
 
-    found: list[Any] = []
-
-    def look(operation: Any) -> Any:
-        if operation.name == "func.call" and str(operation.attributes["callee"]).strip('@"') in names:
-            found.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
     truth = ir.IntegerType.get_signless(1)
-    with ir.InsertionPoint.at_block_begin(module.body):
-        declared = func.FuncOp(_DONE, ir.FunctionType.get([], [truth]), visibility="private")
-        declared.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-    for operation in found:
-        with ir.InsertionPoint.after(operation), operation.location:
-            cf.assert_(func.CallOp([truth], _DONE, []).results[0], "an external function has raised")
+    declare(module, _DONE, [], [truth], interface=True)
+    for operation in operations(module, "func.call"):
+        if str(operation.attributes["callee"]).strip('@"') in names:
+            with ir.InsertionPoint.after(operation), operation.location:
+                done = func.CallOp([truth], _DONE, []).results[0]
+                cf.assert_(done, "an external function has raised")
 
 
 def _replace_assertions(module: Any) -> list[str]:
@@ -392,20 +350,11 @@ def _replace_assertions(module: Any) -> list[str]:
     from torch_mlir import ir
     from torch_mlir.dialects import arith, func, scf
 
-    found: list[Any] = []
-
-    def look(operation: Any) -> Any:
-        if operation.name == "cf.assert":
-            found.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    messages: list[str] = []
+    found = operations(module, "cf.assert")
     word, truth = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
     if found:
-        with ir.InsertionPoint.at_block_begin(module.body):
-            declared = func.FuncOp(_FAIL, ir.FunctionType.get([word], []), visibility="private")
-            declared.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        declare(module, _FAIL, [word], [], interface=True)
+    messages: list[str] = []
     for operation in found:
         with ir.InsertionPoint(operation), operation.location:
             wrong = arith.xori(operation.operands[0], arith.constant(truth, 1))
@@ -427,22 +376,13 @@ def _call_libm(module: Any) -> None:
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
-    found: list[Any] = []
-
-    def look(operation: Any) -> Any:
-        if operation.name in _OF_LIBM:
-            found.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
     declared: set[str] = set()
-    for operation in found:
+    for operation in operations(module, *_OF_LIBM):
         kind = operation.results[0].type
         name = operation.name.removeprefix("math.") + ("f" if str(kind) == "f32" else "")
         if name not in declared:
             declared.add(name)
-            with ir.InsertionPoint.at_block_begin(module.body):
-                func.FuncOp(name, ir.FunctionType.get([kind], [kind]), visibility="private")
+            declare(module, name, [kind], [kind])
         with ir.InsertionPoint(operation), operation.location:
             result = func.CallOp([kind], name, [operation.operands[0]]).results[0]
         operation.results[0].replace_all_uses_with(result)
@@ -456,20 +396,12 @@ def _stop_where_assertions_fail(module: Any) -> None:
 
     failure = ir.FlatSymbolRefAttr.get(_FAIL)
     for function in module.body.operations:
-        calls: list[Any] = []
-        returns: list[Any] = []
-
-        def look(operation: Any, calls: list[Any] = calls, returns: list[Any] = returns) -> Any:
-            if operation.name == "llvm.call" and operation.attributes["callee"] == failure:
-                calls.append(operation)
-            elif operation.name == "llvm.return":
-                returns.append(operation)
-            return ir.WalkResult.ADVANCE
-
         if ir.StringAttr(function.attributes["sym_name"]).value.endswith(_FAIL):
             continue
-        function.operation.walk(look)
-        for call in calls:
+        returns = operations(function, "llvm.return")
+        for call in operations(function, "llvm.call"):
+            if call.attributes["callee"] != failure:
+                continue
             block = call.operation.block
             with ir.InsertionPoint.at_block_terminator(block), call.location:
                 terminator = block.operations[len(block.operations) - 1]

@@ -26,6 +26,7 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.strided import index_of_view, is_whole, parts_of_view
+from smelt.mlir.calls import ASSERTIONS, CALLS, SEED
 from smelt.mlir.control import CONTROL
 from smelt.mlir.determinants import DETERMINANTS, determinants
 from smelt.mlir.external import is_external, is_unsigned, leaves, named_arguments, result_names
@@ -33,15 +34,6 @@ from smelt.mlir.target import Target
 from smelt.ops import ops
 
 Place = Callable[[str | None], AbstractContextManager[Any]]
-
-CALLS = frozenset({"aten.clone.default", "aten._local_scalar_dense.default", *CONTROL, *DETERMINANTS})
-"""The operators that every target has, of those that a loop graph calls."""
-
-ASSERTIONS = ("aten._assert_async.default", "aten._assert_async.msg")
-"""Those of a target that can raise (`ArrayDialect.raises`)."""
-
-SEED = "aten.randint.low"
-"""How a loop graph draws the seed of its random numbers (`ArrayDialect.seed`)."""
 
 _FAILED = ["Expected Tensor with single nonzero value, but got zero"]
 

@@ -28,7 +28,15 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
-from smelt.mlir.diagnostics import Diagnostic, PipelineError, write_reproducer
+from smelt.mlir import bindings
+from smelt.mlir.bisection import first_operation
+from smelt.mlir.diagnostics import (
+    Diagnostic,
+    PipelineError,
+    run_pipeline_with_repro_report,
+    write_reproducer,
+)
+from smelt.mlir.execute import Executable, load_conversions
 
 COMPILE_LIMIT, CALL_LIMIT = 300.0, 1800.0
 """Seconds that making machine code, and one call of it, may take."""
@@ -106,7 +114,6 @@ def _error(
 ) -> SmeltError:
     """What is said of a process that ended while it was ``doing`` something of a module; ``attempt`` does it
     again, of a part."""
-    from smelt.mlir.prefixes import first_operation
 
     def fails(part: Any) -> bool:
         try:
@@ -313,10 +320,8 @@ def _raised(told: dict[str, Any]) -> Exception:
 
 def serve(number: int) -> None:
     """Fork a process for each ``f``, end one for each ``w``, until the other end is closed."""
-    from smelt.mlir import bindings, execute
-
     bindings.new_context()  # loads the bindings; it has no threads until a pass runs
-    execute.load_conversions()
+    load_conversions()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=number) as link:
         while True:
@@ -350,8 +355,6 @@ def _end(child: int) -> int:
 
 def _work(link_number: int, printed: int, code: int) -> None:
     """Answer what is asked of one module: first to build it, then calls."""
-    from smelt.mlir.execute import Executable
-
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     run: Callable[..., list[Any]] | None = None
@@ -377,9 +380,6 @@ def _work(link_number: int, printed: int, code: int) -> None:
 def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
     """The module in the file ``code`` after the stages."""
     from torch_mlir import ir
-
-    from smelt.mlir import bindings
-    from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 
     with os.fdopen(code, "rb") as file:
         file.seek(0)

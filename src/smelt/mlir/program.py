@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,53 +17,68 @@ from smelt.mlir.arrays.dialect import Array, Kind
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.graphs import Evaluation, literal
 from smelt.mlir.locations import location
-from smelt.mlir.signature import Weights, signature_of
+from smelt.mlir.modules import retype
+from smelt.mlir.signature import Argument, Weights, signature_of
 from smelt.mlir.target import Target
 from smelt.symbolic import as_expr
 
 
-def write_module(
-    program: Program,
-    weights: Weights,
-    target: Target,
-    name: str,
-    context: Any = None,
-    external: Collection[str] = (),
+def emit(
+    kind: type[Target], program: Program, weights: Weights = "inline", external: Collection[str] = ()
 ) -> Any:
-    """A module with one function ``main`` that computes ``program`` by the operations of ``target``.
+    """A program in contract form as a module with one function ``main`` of operations of a target.
 
     Args:
+        kind: the target: `Linalg`, `StableHlo`, `Tosa`.
         program: what `smelt.contract.contract` gave.
-        weights: whether the tensors that the program holds are literals or arguments.
-        target: fresh.
-        name: the target's, for messages.
+        weights: whether the tensors that the program holds are literals or arguments (see `Signature`).
         external: operators that stay calls of external functions (see `smelt.mlir.external`).
 
     Raises:
         UnsupportedOperatorsError: SM0711, all calls that the target cannot express.
-        SmeltError: SM0713, MLIR's verifier refuses the module: a bug.
+        SmeltError: SM0710 the bindings are not installed, SM0713 MLIR's verifier refuses the module: a bug.
     """
-    context = context or bindings.new_context()
+    context = bindings.new_context()
     from torch_mlir import ir
 
+    target = kind()
+    problems: list[Problem] = []
     with context, ir.Location.unknown():
         module = ir.Module.create()
-        problems: list[Problem] = []
         with ir.InsertionPoint(module.body):
             _write_function(program, weights, target, problems, external)
         if problems:
-            raise UnsupportedOperatorsError(name, problems)
+            raise UnsupportedOperatorsError(target.title, problems)
         with ir.InsertionPoint.at_block_begin(module.body):
             target.declare()
-        return verify(module)
+    return target.simplified(verify(module))
+
+
+def write_function(
+    name: str,
+    arguments: Sequence[Argument],
+    types: Sequence[Any],
+    body: Callable[[list[Any]], Sequence[Any] | None],
+) -> Any:
+    """A function whose ``body`` makes values to return of its arguments; None, and unfinished, where that
+    gives none."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import func
+
+    function = func.FuncOp(name, ir.FunctionType.get(list(types), []))
+    block = function.add_entry_block([ir.Location.name(each.name) for each in arguments])
+    with ir.InsertionPoint(block):
+        results = body(list(block.arguments))
+        if results is None:
+            return None
+        func.ReturnOp(results)
+    retype(function)
+    return function
 
 
 def _write_function(
     program: Program, weights: Weights, target: Target, problems: list[Problem], external: Collection[str]
 ) -> None:
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     signature = signature_of(program, weights)
     graph = lower(program.graph_module)
     metas = [each.meta for each in signature.arguments]
@@ -76,12 +91,11 @@ def _write_function(
     except Unsupported as refusal:
         problems.append(Problem(f"an argument: {refusal.reason}"))
         return
-    function = func.FuncOp("main", ir.FunctionType.get(types, []))
-    block = function.add_entry_block([ir.Location.name(each.name) for each in signature.arguments])
-    with ir.InsertionPoint(block):
+
+    def body(values: list[Any]) -> list[Any] | None:
         given: dict[Any, Array] = {}
         tensors: dict[str, Array] = {}
-        for argument, value, kind in zip(signature.arguments, block.arguments, kinds, strict=True):
+        for argument, value, kind in zip(signature.arguments, values, kinds, strict=True):
             if isinstance(argument.meta, torch.Tensor):
                 given[argument.node] = tensors[argument.node.name] = Array(value, *kind)
                 continue
@@ -102,18 +116,13 @@ def _write_function(
         inputs = [given.get(node) for node in program.placeholders]
         mutated, outputs = Evaluation(graph, target, problems, location, external).run(inputs)
         if problems:
-            return
+            return None
         results = [*mutated, *(each for each in outputs if each is not None)]
-        dtypes = [
-            target.outside(_result_dtype(each.value), ())[0]
-            for each in signature.results
-            if each.value is not None
-        ]
-        finished = [target.finish(each, dtype) for each, dtype in zip(results, dtypes, strict=True)]
-        func.ReturnOp([each.value for each in finished])
-    function.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get(types, [each.value.type for each in finished])
-    )
+        returned = [each.value for each in signature.results if each.value is not None]
+        dtypes = [target.outside(_result_dtype(each), ())[0] for each in returned]
+        return [target.finish(each, dtype).value for each, dtype in zip(results, dtypes, strict=True)]
+
+    write_function("main", signature.arguments, types, body)
 
 
 def _guards(program: Program) -> Iterator[Any]:

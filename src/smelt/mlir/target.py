@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
-from sympy import Symbol
 
 from smelt.loops.ir import Extern, Graph, Origin
 from smelt.mlir import bindings
 from smelt.mlir.arrays.bodies import ArrayBodies, Loop, View
-from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
+from smelt.mlir.attributes import elements, ranked
+from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.external import call
 from smelt.symbolic.solving import solve_sizes
+
+SIMPLIFYING = "builtin.module(func.func(canonicalize,cse))"
 
 
 class Bodies(Protocol):
@@ -29,13 +33,16 @@ class Bodies(Protocol):
 class Target(EvaluatedArrays):
     """Array operations that are MLIR operations, at the current insertion point.
 
-    What is remembered (sizes, constants) holds inside of the region where it was made: `region`.
+    What is remembered (sizes, constants) holds inside of the region where it was made: `region`. ``title``:
+    the target's name, for messages; ``capabilities``: what it takes of loop graphs.
     """
+
+    title: str
+    capabilities: Capabilities
 
     def __init__(self) -> None:
         super().__init__()
         self.memo: dict[Any, Any] = {}
-        self._solvable: dict[Symbol, tuple[Array, int]] = {}
 
     # -- types --------------------------------------------------------------------------------------
 
@@ -45,26 +52,35 @@ class Target(EvaluatedArrays):
 
     def type(self, dtype: torch.dtype, shape: Shape) -> Any:
         """The tensor type of arrays."""
-        from torch_mlir import ir
-
-        unknown = ir.ShapedType.get_dynamic_size()
-        sizes = [int(size) if size.is_Integer else unknown for size in shape]
-        return ir.RankedTensorType.get(sizes, self.element(dtype))
+        return ranked(self.element(dtype), shape)
 
     def attribute(self, tensor: torch.Tensor) -> Any:
         """The elements of a tensor as an attribute."""
+        return elements(tensor, self.element(tensor.dtype))
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    namespace, branching, looping, ending = "", "", "", ""
+    """Names of the dialect and of its operations: the branch, the loop, the end of a region."""
+
+    def operation(
+        self,
+        name: str,
+        results: Sequence[Any],
+        operands: Sequence[Any],
+        attributes: dict[str, Any] | None = None,
+        regions: int = 0,
+    ) -> Any:
+        """One operation of the dialect."""
         from torch_mlir import ir
 
-        values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        kind = self.element(tensor.dtype)
-        if tensor.numel() == 0 or tensor.dtype.is_complex:
-            whole = ir.RankedTensorType.get(list(tensor.shape), kind)
-            return ir.Attribute.parse(f"{_text(values)} : {whole}")
-        if tensor.dtype is torch.bool:
-            return ir.DenseElementsAttr.get(values.numpy())
-        if tensor.dtype is torch.bfloat16:
-            values = values.view(torch.int16)
-        return ir.DenseElementsAttr.get(values.numpy(), type=kind, shape=list(tensor.shape))
+        return ir.Operation.create(
+            f"{self.namespace}.{name}",
+            results=list(results),
+            operands=list(operands),
+            attributes=attributes or {},
+            regions=regions,
+        )
 
     # -- sizes --------------------------------------------------------------------------------------
 
@@ -133,6 +149,53 @@ class Target(EvaluatedArrays):
             self.symbols.update(symbols)
             self.memo = memo
 
+    def solid(self, x: Array) -> Array:
+        """The array with all its elements in its value."""
+        return x
+
+    def fill(
+        self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
+    ) -> None:
+        """Write a region: ``body`` makes what it gives of its block's arguments, which are of ``kinds``."""
+        from torch_mlir import ir
+
+        types = [self.type(*kind) for kind in kinds]
+        block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
+        with ir.InsertionPoint(block), self.region():
+            results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
+            self.operation(self.ending, [], [self.solid(each).value for each in results])
+
+    def branch(
+        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
+    ) -> list[Array]:
+        types = [self.type(*kind) for kind in kinds]
+        made = self.operation(self.branching, types, [self.solid(condition).value], regions=2)
+        for region, function in zip(made.regions, functions, strict=True):
+            self.fill(region, [], partial(self._of_kinds, function, kinds))
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
+    def _of_kinds(
+        self, function: Callable[[], Sequence[Array]], kinds: Sequence[Kind], state: Sequence[Array]
+    ) -> list[Array]:
+        return [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds, strict=True)]
+
+    def loop(
+        self,
+        initial: Sequence[Array],
+        test: Callable[[Sequence[Array]], Array],
+        step: Callable[[Sequence[Array]], Sequence[Array]],
+    ) -> list[Array]:
+        values = [self.solid(each).value for each in initial]
+        kinds = [(each.dtype, each.shape) for each in initial]
+        made = self.operation(self.looping, [each.type for each in values], values, regions=2)
+        self.fill(made.regions[0], kinds, lambda state: [test(state)])
+        self.fill(
+            made.regions[1],
+            kinds,
+            lambda state: [self.relabel(new, old.shape) for new, old in zip(step(state), state, strict=True)],
+        )
+        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
+
     # -- the program --------------------------------------------------------------------------------
 
     def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
@@ -150,19 +213,14 @@ class Target(EvaluatedArrays):
     def declare(self) -> None:
         """Write what the function needs in the module beside it, where it has been written."""
 
+    def simplified(self, module: Any) -> Any:
+        """A module after canonicalization."""
+        from torch_mlir.passmanager import PassManager
+
+        with module.context:
+            PassManager.parse(SIMPLIFYING).run(module.operation)
+        return module
+
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         """A result as it is returned."""
         return array if array.dtype == dtype else self.convert(array, dtype)
-
-
-def _text(values: torch.Tensor) -> str:
-    if values.numel() == 0:
-        return "dense<>"
-
-    def nested(part: torch.Tensor) -> str:
-        if part.dim() == 0:
-            number = complex(part.item())
-            return f"({number.real!r}, {number.imag!r})"
-        return "[" + ", ".join(map(nested, part)) + "]"
-
-    return f"dense<{nested(values)}>"

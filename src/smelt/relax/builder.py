@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import sympy
@@ -12,6 +12,7 @@ from sympy import Symbol
 
 from smelt import te
 from smelt.relax.infer import infer
+from smelt.relax.rewrite import as_known, substituted, variables
 from smelt.relax.types import (
     ObjectStructInfo,
     PrimStructInfo,
@@ -32,6 +33,7 @@ from smelt.relax.values import (
     DataflowVar,
     Expr,
     Function,
+    If,
     MatchCast,
     PrimValue,
     SeqExpr,
@@ -43,7 +45,6 @@ from smelt.relax.values import (
     VarBinding,
     call_tir,
     convert,
-    parts_of,
 )
 from smelt.script import structural_hash
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
@@ -241,7 +242,7 @@ class BlockBuilder:
         elif isinstance(expr, Call):
             args = tuple(self._leaf(each) for each in expr.args)
             if any(a is not b for a, b in zip(args, expr.args)):
-                expr = Call(expr.op, args, expr.attrs, expr.sinfo_args)
+                expr = as_known(Call(expr.op, args, expr.attrs, expr.sinfo_args), expr)
         elif isinstance(expr, TupleGetItem):
             inner = self._leaf(expr.tuple_value)
             if isinstance(inner, Tuple):
@@ -249,6 +250,8 @@ class BlockBuilder:
             expr = expr if inner is expr.tuple_value else TupleGetItem(inner, expr.index)
         elif isinstance(expr, SeqExpr):
             return self._inlined(expr)
+        elif isinstance(expr, If) and not isinstance(expr.cond, Leaf):
+            expr = If(self._leaf(expr.cond), expr.true_branch, expr.false_branch)
         if isinstance(expr, Expr) and getattr(expr, "struct_info_", None) is None:
             expr.struct_info_ = infer(expr, self._by_name())
         return expr
@@ -260,21 +263,19 @@ class BlockBuilder:
         return value if isinstance(value, Leaf) or not self._open else self.emit(value)
 
     def _inlined(self, body: SeqExpr) -> Any:
+        """The value of a body, whose bindings come before; the block that was open goes on after them."""
+        kind = type(self._block)
         for block in body.blocks:
-            inside = isinstance(block, DataflowBlock) and self.current_block_is_dataflow()
+            self._switch(type(block))
             for binding in block.bindings:
-                if inside or type(block) is type(self._block):
-                    self.emit_normalized(binding)
-                else:
-                    self._switch(type(block)).bindings.append(binding)
-                    self._bound[binding.var] = binding.value
+                self.emit_normalized(binding)
+        self._switch(kind)
         return self.normalize(body.body)
 
-    def _switch(self, kind: type[BindingBlock]) -> BindingBlock:
+    def _switch(self, kind: type[BindingBlock]) -> None:
         if type(self._block) is not kind:
             self._close()
             self._begin(kind())
-        return self._block
 
     def _by_name(self) -> dict[str, Any]:
         return {var.name_hint: function for var, function in self._module.functions.items()}
@@ -436,8 +437,24 @@ class BlockBuilder:
         return found
 
     def finalize(self) -> IRModule:
-        """The module, its names unique."""
-        return self.get()
+        """The module, its functions called as they say; private ones make way."""
+        names = {var: function.attrs.get("global_symbol") for var, function in self._module.items()}
+        taken = {name for name in names.values() if name}
+        found: dict[GlobalVar, GlobalVar] = {}
+        for var, name in names.items():
+            own, number = name or var.name_hint, 0
+            while not name and own in taken:
+                number += 1
+                own = f"{var.name_hint}{number}"
+            taken.add(own)
+            found[var] = GlobalVar(own)
+        functions = {
+            found[var]: each.with_name(found[var].name_hint)
+            if isinstance(each, PrimFunc)
+            else each.changed(body=substituted(each.body, found), captured=each.captured)
+            for var, each in self._module.items()
+        }
+        return IRModule(functions, self._module.attrs)
 
 
 def _merged(blocks: Sequence[BindingBlock]) -> list[BindingBlock]:
@@ -456,38 +473,29 @@ def check_scopes(function: Function, name: str) -> None:
     Raises:
         RelaxError: SM1302, with the variable's name.
     """
-    known: set[Var] = set(function.params)
 
-    def look(value: Any) -> None:
-        for var in variables_of(value):
-            if var not in known:
-                inside = isinstance(var, DataflowVar)
-                why = (
-                    "it is not seen outside of its dataflow block"
-                    if inside
-                    else "it is no parameter, nor bound"
-                )
-                remedy = "use the result of emit_output" if inside else f"add it to params: [{var.name_hint}]"
-                kind = "Malformed AST: variable" if inside else "variable"
-                raise RelaxError(
-                    "SM1302", f"{kind} {var.name_hint} in function {name!r}", why=why, remedy=remedy
-                )
+    def look(value: Any, known: set[Var]) -> None:
+        if isinstance(value, If):
+            look(value.cond, known)
+            for branch in (value.true_branch, value.false_branch):
+                inside(branch, set(known))
+            return
+        for var in variables(value) - known:
+            hidden = isinstance(var, DataflowVar)
+            why = "it is seen in its dataflow block alone" if hidden else "it is no parameter, nor bound"
+            remedy = "use the result of emit_output" if hidden else f"add it to params: [{var.name_hint}]"
+            what = f"{'Malformed AST: ' if hidden else ''}variable {var.name_hint} in function {name!r}"
+            raise RelaxError("SM1302", what, why=why, remedy=remedy)
 
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            look(binding.value)
-            known.add(binding.var)
-        known -= {each.var for each in block.bindings if isinstance(each.var, DataflowVar)}
-    look(function.body.body)
+    def inside(body: SeqExpr, known: set[Var]) -> None:
+        for block in body.blocks:
+            for binding in block.bindings:
+                look(binding.value, known)
+                known.add(binding.var)
+            known -= {each.var for each in block.bindings if isinstance(each.var, DataflowVar)}
+        look(body.body, known)
 
-
-def variables_of(value: Any) -> Iterable[Var]:
-    """The variables in an expression."""
-    if isinstance(value, Var):
-        yield value
-    else:
-        for each in parts_of(value):
-            yield from variables_of(each)
+    inside(function.body, set(function.params))
 
 
 class _TeArguments:
@@ -569,4 +577,4 @@ def _sizes(tensor: Any) -> list[Any]:
     return [getattr(each, "expr", each) for each in tensor.shape]
 
 
-__all__ = ["BlockBuilder", "check_scopes", "variables_of"]
+__all__ = ["BlockBuilder", "check_scopes"]

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from sympy import Expr as Size
 from sympy import Symbol
+from torch.utils import _pytree as pytree
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from smelt.errors import describe
+from smelt.relax.rewrite import variables
 from smelt.relax.types import (
     PrimStructInfo,
     RelaxError,
@@ -28,6 +30,7 @@ from smelt.relax.values import (
     Constant,
     ExternFunc,
     Function,
+    If,
     MatchCast,
     PrimValue,
     SeqExpr,
@@ -36,6 +39,7 @@ from smelt.relax.values import (
     Tuple,
     TupleGetItem,
     Var,
+    parts_of,
 )
 from smelt.script.module import GlobalVar
 
@@ -93,6 +97,8 @@ class Evaluator:
             return self._call(expr)
         if isinstance(expr, SeqExpr):
             return self._sequence(expr)
+        if isinstance(expr, If):
+            return self._either(expr)
         if isinstance(expr, (list, tuple)):
             return type(expr)(self.value(each) for each in expr)
         return self.size(expr)
@@ -120,6 +126,38 @@ class Evaluator:
                 self.match(value, binding.struct_info, f"match_cast of {binding.var.name_hint}")
             self.env[binding.var] = value
         return self.value(body.body)
+
+    def _either(self, expr: If) -> Any:
+        """What the branch gives that the condition says. All that branches share are operands of one call."""
+        both = [expr.true_branch, expr.false_branch]
+        shared = [var for var in variables(both) if var in self.env]
+        constants = [each for each in constants_of(both, self.functions) if each.number is None]
+        outer = [self.env[each] for each in shared], [*map(self.constant, constants)], [*self.sizes.values()]
+        leaves, spec = pytree.tree_flatten(outer)
+        moving = [isinstance(each, (torch.Tensor, torch.SymInt)) for each in leaves]
+        specs: list[pytree.TreeSpec] = []
+
+        def branch(body: SeqExpr) -> Callable[..., tuple[torch.Tensor, ...]]:
+            def run(*given: Any) -> tuple[torch.Tensor, ...]:
+                left = iter(given)
+                inside = [next(left) if moves else each for each, moves in zip(leaves, moving)]
+                values, held, sizes = pytree.tree_unflatten(inside, spec)
+                stand_ins = {id(each): value for each, value in zip(constants, held)}
+
+                def constant(each: Constant) -> Any:
+                    return stand_ins[id(each)] if id(each) in stand_ins else self.constant(each)
+
+                inner = Evaluator(self.functions, self.call_tir, constant)
+                inner.env, inner.sizes = dict(zip(shared, values)), dict(zip(self.sizes, sizes))
+                found, found_spec = pytree.tree_flatten(inner.value(body))
+                specs.append(found_spec)
+                return tuple(each.clone() for each in found)
+
+            return run
+
+        operands = tuple(each for each, moves in zip(leaves, moving) if moves)
+        results = torch.ops.higher_order.cond(self.value(expr.cond), *map(branch, both), operands)
+        return pytree.tree_unflatten(results, specs[-1])
 
     def _call(self, call: Call) -> Any:
         op = call.op
@@ -190,6 +228,29 @@ class Evaluator:
                 )
 
 
+def constants_of(value: Any, functions: Mapping[str, Any]) -> list[Constant]:
+    """The tensors that an expression, and the functions that it calls, hold; in order."""
+    found: dict[int, Constant] = {}
+    seen: set[int] = set()
+
+    def look(value: Any) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, Constant):
+            found[id(value)] = value
+        elif isinstance(value, GlobalVar):
+            look(functions.get(value.name_hint))
+        elif isinstance(value, Function):
+            look(value.body)
+        else:
+            for each in parts_of(value):
+                look(each)
+
+    look(value)
+    return list(found.values())
+
+
 def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
@@ -200,7 +261,7 @@ def _with_numbers(exprs: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     tensors = [each for each, scalar in zip(args, scalars) if isinstance(each, torch.Tensor) and not scalar]
     dtypes = {each.dtype for each in tensors if each.dim() > 0}
     return [
-        expr.number if scalar and (expr.data.dtype in dtypes or not tensors) else value
+        expr.number if scalar and expr.data.dtype in dtypes else value
         for expr, value, scalar in zip(exprs, args, scalars)
     ]
 

@@ -32,6 +32,7 @@ from smelt.relax.values import (
     Constant,
     ExternFunc,
     Function,
+    If,
     PrimValue,
     SeqExpr,
     ShapeExpr,
@@ -128,6 +129,8 @@ def infer(expr: Any, functions: Any = None) -> StructInfo:
         return TupleStructInfo([known(each) for each in expr.fields])
     if isinstance(expr, SeqExpr):
         return known(expr.body)
+    if isinstance(expr, If):
+        return _joined(known(expr.true_branch), known(expr.false_branch))
     if not isinstance(expr, Call):
         return ObjectStructInfo()
     if expr.op is CALL_TIR:
@@ -139,6 +142,18 @@ def infer(expr: Any, functions: Any = None) -> StructInfo:
         info = called.struct_info if isinstance(called, (Function, Var)) else None
         return info.ret if isinstance(info, FuncStructInfo) else ObjectStructInfo()
     return _of_operator(expr)
+
+
+def _joined(a: StructInfo, b: StructInfo) -> StructInfo:
+    """What is known of a value that is one of two."""
+    if a == b:
+        return a
+    if isinstance(a, TensorStructInfo) and isinstance(b, TensorStructInfo):
+        dtype, ndim = (None if a.dtype != b.dtype else a.dtype), (a.ndim if a.ndim == b.ndim else -1)
+        return TensorStructInfo(None, dtype, ndim=ndim)
+    if isinstance(a, TupleStructInfo) and isinstance(b, TupleStructInfo) and len(a.fields) == len(b.fields):
+        return TupleStructInfo(map(_joined, a.fields, b.fields))
+    return ObjectStructInfo()
 
 
 def known(value: Any) -> StructInfo:
@@ -170,7 +185,7 @@ def _of_operator(call: Call) -> StructInfo:
     symbols = list(dict.fromkeys(s for info in infos for s in symbols_of(info)))
     for leaf in leaves:
         symbols += [s for s in getattr(leaf, "free_symbols", ()) if s not in symbols]
-    if not all(is_determined(info) for info in infos):
+    if not all(is_determined(info) or is_scalar(info) for info in infos):
         return _roughly(call, 3)
     try:
         return _with(call, FakeSizes(symbols, _numbers(infos)) if symbols else _static())
@@ -184,6 +199,11 @@ def _of_operator(call: Call) -> StructInfo:
         if not isinstance(found, ObjectStructInfo):
             return found
     return _with(call, FakeSizes(symbols))
+
+
+def is_scalar(info: StructInfo) -> bool:
+    """Whether it is a number of a call that no size depends on."""
+    return isinstance(info, PrimStructInfo) and info.value is None and info.dtype.startswith("float")
 
 
 @lru_cache(maxsize=1)
@@ -223,7 +243,7 @@ class _Fakes(Evaluator):
         if isinstance(expr, Constant) and expr.number is not None:
             return torch.full([], expr.number, dtype=expr.data.dtype)
         if isinstance(expr, (Var, Constant)):
-            return self.fakes.fake(expr.struct_info)
+            return 1.0 if is_scalar(expr.struct_info) else self.fakes.fake(expr.struct_info)
         return super().value(expr)
 
 

@@ -19,7 +19,7 @@ from smelt.lowering import lower
 from smelt.nest.stages import Names, staged
 from smelt.nest.tree import accesses
 from smelt.records import replace
-from smelt.relax.infer import known, leaves_of
+from smelt.relax.infer import is_scalar, known, leaves_of
 from smelt.relax.primfuncs import renamed, unbound_sizes
 from smelt.relax.program import no_primfuncs, traced
 from smelt.relax.types import (
@@ -105,6 +105,8 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
             return ShapeExpr(found.values)
         if isinstance(value, Var) and isinstance(found, TupleStructInfo):
             return Tuple([stand_in(element) for element in elements.setdefault(value, list(value))])
+        if found is not None and is_scalar(found):
+            found = TensorStructInfo((), found.dtype)  # type: ignore[attr-defined]
         if not (isinstance(value, (Var, Constant, TupleGetItem)) and isinstance(found, TensorStructInfo)):
             return value
         if id(value) not in stand_ins:
@@ -112,7 +114,7 @@ def legalized(call: Call, add: Callable[[PrimFunc, str], Any]) -> Call | str:
             taken = {each.name_hint for each in stand_ins.values()}
             while name in taken:
                 name = f"{name}_1"
-            stand_ins[id(value)] = Var(name, value.struct_info)
+            stand_ins[id(value)] = Var(name, found)
             leaves.append(value)
         return stand_ins[id(value)]
 

@@ -1,29 +1,30 @@
-"""Scripts of relax functions read back: ``@R.function def main(…)`` → `Function`. Nothing is executed."""
+"""Scripts of relax functions read back: ``@R.function def main(…)`` → `Function`.
+
+The text is never executed. Functions outside of it that it names, of operators or of te, are called.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from types import FunctionType
 from typing import Any
 
 import torch
 from sympy import Expr as Size
 from sympy import Symbol
 
+from smelt.relax.builder import BlockBuilder
 from smelt.relax.infer import infer
-from smelt.relax.operators import COMPOSED, OPERATORS, AtenOperator, op, overload_of
+from smelt.relax.operators import COMPOSED, OPERATORS, AtenOperator, Operator, op, overload_of
 from smelt.relax.types import (
-    FuncStructInfo,
-    ObjectStructInfo,
     PrimStructInfo,
     RelaxError,
-    ShapeStructInfo,
     StructInfo,
-    TensorStructInfo,
-    TupleStructInfo,
-    dtype_name,
     size_of,
 )
 from smelt.relax.values import (
@@ -35,6 +36,7 @@ from smelt.relax.values import (
     Expr,
     ExternFunc,
     Function,
+    If,
     MatchCast,
     PrimValue,
     SeqExpr,
@@ -47,8 +49,10 @@ from smelt.relax.values import (
     call_tir,
     const,
 )
+from smelt.relax.words import INFOS
 from smelt.script import parse
-from smelt.script.module import GlobalVar
+from smelt.script.module import GlobalVar, IRModule
+from smelt.te.index import Idx
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -64,21 +68,19 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
 }
 
-_ANY = ("R.Object", "R.Any", "R.PackedFunc")
-
 
 def function_of(
     node: ast.FunctionDef,
     module: str = "Module",
-    functions: Mapping[str, Any] | None = None,
+    functions: dict[str, Any] | None = None,
     constants: Sequence[Any] = (),
     values: Mapping[str, Any] | None = None,
 ) -> Function:
     """The function of a definition.
 
     ``module``: what the module is called inside of it; ``functions``: those that came before it;
-    ``constants``: what ``metadata["relax.expr.Constant"][n]`` means; ``values``: numbers and the like that
-    the text may name.
+    ``constants``: what ``metadata["relax.expr.Constant"][n]`` means; ``values``: what other names stand for,
+    of which numbers, texts, expressions and operators may be used.
 
     Raises:
         RelaxError: SM1309, with the line and column, and what is wrong there.
@@ -87,7 +89,7 @@ def function_of(
     >>> print(function_of(ast.parse(text).body[0]).ret_struct_info)
     R.Tensor((2, 3), dtype="float32")
     """
-    return _Parser(module, functions or {}, constants, values or {}).function(node)
+    return _Parser(module, {} if functions is None else functions, constants, values or {}).function(node)
 
 
 _constants: ContextVar[Sequence[Any]] = ContextVar("constants", default=())
@@ -102,10 +104,10 @@ def from_source(text: Any, constants: Sequence[Any] = ()) -> Any:
         _constants.reset(token)
 
 
-def _of_script(node: ast.FunctionDef, source: parse.Source, known: Mapping[str, Any]) -> Function:
+def _of_script(node: ast.FunctionDef, source: parse.Source, known: dict[str, Any]) -> Function:
     """A function in a script; errors show the line."""
     try:
-        return function_of(node, "Module", known, _constants.get())
+        return function_of(node, "Module", known, _constants.get(), source.outside)
     except ScriptError as error:
         assert error.node is not None
         raise source.error("SM1309", error.what, error.node, why=error.why, remedy=error.remedy) from error
@@ -116,10 +118,10 @@ parse.FUNCTIONS["function"] = _of_script
 
 class _Parser:
     def __init__(
-        self, module: str, functions: Mapping[str, Any], constants: Sequence[Any], values: Mapping[str, Any]
+        self, module: str, functions: dict[str, Any], constants: Sequence[Any], values: Mapping[str, Any]
     ) -> None:
         self.modules, self.functions, self.constants = {module, "cls"}, functions, constants
-        self.values = dict(values)
+        self.values = values
         self.vars: dict[str, Any] = {}
         self.sizes: dict[str, Symbol] = {}
         self.attrs: dict[str, Any] = {}
@@ -183,10 +185,39 @@ class _Parser:
             self.attrs.update(self._literal(stmt.value.args[0]))  # type: ignore[attr-defined]
         elif isinstance(stmt, ast.Expr) and self._name(stmt.value) == "R.func_ret_struct_info":
             pass
-        elif not isinstance(stmt, ast.Pass):
+        elif isinstance(stmt, ast.If):
+            self._if(stmt)
+        elif not isinstance(stmt, (ast.Pass, ast.Nonlocal, ast.Global)):
             what = f"a {type(stmt).__name__.lower()} statement"
             raise self._error(stmt, f"{what} in a relax function", "bind variables, and return one")
         return None
+
+    def _if(self, stmt: ast.If) -> None:
+        """``if x: … else: …``, each of which ends by binding the same variable."""
+        if isinstance(self._block, DataflowBlock):
+            raise self._error(stmt, "an if in a dataflow block", "put it after the block")
+        condition = self._leaf(self.value(stmt.test), stmt.test)
+        branches = [self._branch(stmts, stmt) for stmts in (stmt.body, stmt.orelse)]
+        (name, then), (other, otherwise) = branches
+        if name != other:
+            what = f"one branch ends with {name}, the other with {other}"
+            raise self._error(stmt, what, "bind one variable at the end of both")
+        value = If(condition, then, otherwise)
+        self._bind(name, VarBinding(Var(name, self._inferred(value, stmt)), value))
+
+    def _branch(self, stmts: list[ast.stmt], node: ast.AST) -> tuple[str, SeqExpr]:
+        """What a branch binds last, and its bindings as an expression."""
+        blocks, known, self.blocks = self.blocks, dict(self.vars), []
+        for stmt in stmts:
+            if isinstance(stmt, ast.Return):
+                raise self._error(stmt, "a return in a branch", "bind a variable, and return after the if")
+            self._statement(stmt)
+        found = [block for block in self.blocks if block.bindings]
+        self.blocks, self.vars = blocks, known
+        if not found:
+            raise self._error(node, "a branch that binds nothing", "write both, ended by the same variable")
+        last = found[-1].bindings[-1].var
+        return last.name_hint, SeqExpr(found, last)
 
     def _dataflow(self, stmt: ast.With) -> None:
         if self._name(stmt.items[0].context_expr) != "R.dataflow":
@@ -247,7 +278,7 @@ class _Parser:
 
     def _is_module(self, name: str, target: str) -> bool:
         """Whether a name is that of the module: ``cls = Module``."""
-        if name in self.vars or name in self.sizes or name in self.values:
+        if name in self.vars or name in self.sizes or _usable(self.values.get(name)):
             return False
         return name in self.modules or target == "cls" or name[:1].isupper()
 
@@ -304,6 +335,9 @@ class _Parser:
             return found
         if isinstance(node, ast.Dict):
             return self._literal(node)
+        if isinstance(node, ast.JoinedStr):
+            parts = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
+            return "".join(str(self.value(each)) for each in parts)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.value(node.operand)
         if isinstance(node, ast.BinOp):
@@ -325,8 +359,8 @@ class _Parser:
             return self.vars[node.id]
         if node.id in self.sizes:
             return self.sizes[node.id]
-        if node.id in self.values:
-            return self.values[node.id]
+        if _usable(self.values.get(node.id)):
+            return _plain(self.values[node.id])
         if node.id in self.functions:
             return GlobalVar(node.id)
         raise self._error(node, f"{node.id} is not bound here", _near(node.id, [*self.vars, *self.sizes]))
@@ -362,6 +396,11 @@ class _Parser:
             return GlobalVar(rest)
         if path.startswith("R."):
             return self._operator(path.removeprefix("R."), node)
+        found = self.values.get(head)
+        for part in rest.split("."):
+            found = getattr(found, part, None)
+        if _usable(found):
+            return _plain(found)
         raise self._error(node, f"{path} is not known", "write R.…, cls.… or a variable")
 
     def _operator(self, short: str, node: ast.AST) -> Any:
@@ -425,48 +464,29 @@ class _Parser:
 
     def info(self, node: ast.expr) -> StructInfo:
         """An annotation: ``R.Tensor((2, "n"), dtype="float32")``."""
-        name = self._name(node.func if isinstance(node, ast.Call) else node)
-        args, named = _arguments(node), _keywords(node)
-        if name in _ANY:
-            return ObjectStructInfo()
-        if name == "R.Tensor":
-            return self._tensor(node, args, named)
-        if name == "R.Shape":
-            if "ndim" in named:
-                return ShapeStructInfo(None, self._literal(named["ndim"]))
-            return ShapeStructInfo(self._sizes(args[0]) if args else None)
-        if name == "R.Tuple":
-            fields = args[0].elts if len(args) == 1 and isinstance(args[0], (ast.List, ast.Tuple)) else args
-            return TupleStructInfo([self.info(each) for each in fields])
-        if name == "R.Prim":
-            if "value" in named:
-                return PrimStructInfo("int64", self._size(named["value"]))
-            return PrimStructInfo(self._literal(args[0]) if args else "int64")
-        if name == "R.Callable":
-            params = [self.info(each) for each in getattr(args[0], "elts", ())] if args else []
-            return FuncStructInfo(params, self.info(args[1]) if len(args) > 1 else ObjectStructInfo())
+        name = self._name(node)
         if name.startswith("T.") and isinstance(getattr(torch, name[2:], None), torch.dtype):
             return PrimStructInfo(name[2:])
-        raise self._error(node, f"{name or 'this'} is no annotation", "write R.Tensor(shape, dtype)")
+        make = INFOS.get(name.removeprefix("R.")) if name.startswith("R.") else None
+        if make is None:
+            raise self._error(node, f"{name or 'this'} is no annotation", "write R.Tensor(shape, dtype)")
+        named = {key: self._part(each, key == "value") for key, each in _keywords(node).items()}
+        args = [self._part(each) for each in _arguments(node)]
+        try:
+            inspect.signature(make).bind(*args, **named)
+            return make(*args, **named)
+        except (TypeError, RelaxError) as error:
+            what = getattr(error, "what", f"{name}: {error}")
+            raise self._error(node, what, getattr(error, "remedy", None)) from error
 
-    def _tensor(self, node: ast.expr, args: list[ast.expr], named: dict[str, ast.expr]) -> StructInfo:
-        unknown = named.keys() - {"shape", "dtype", "ndim", "vdevice"}
-        if unknown:
-            raise self._error(node, f"R.Tensor has no argument {sorted(unknown)[0]}", "shape, dtype and ndim")
-        shape = named.get("shape", args[0] if args else None)
-        dtype = named.get("dtype", args[1] if len(args) > 1 else None)
-        if isinstance(shape, ast.Constant) and isinstance(shape.value, str):
-            shape, dtype = None, shape
-        ndim = self._literal(named["ndim"]) if "ndim" in named else -1
-        if not isinstance(ndim, int) or ndim < -1:
-            raise self._error(node, f"ndim={ndim!r}", "ndim is a number of dimensions, or -1")
-        name = None if dtype is None else dtype_name(self._literal(dtype))
-        if shape is None or (isinstance(shape, ast.Constant) and shape.value is None):
-            return TensorStructInfo(None, name, ndim=ndim)
-        sizes = self._sizes(shape)
-        if ndim not in (-1, len(sizes)):
-            raise self._error(node, f"ndim={ndim} with a shape of {len(sizes)} dimensions", "leave ndim out")
-        return TensorStructInfo(sizes, name)
+    def _part(self, node: ast.expr, is_size: bool = False) -> Any:
+        """A part of an annotation: annotations, lists of them or of sizes, plain values."""
+        name = self._name(node)
+        if name != "R.prim_value" and name.startswith("R." if is_size else ("R.", "T.")):
+            return self.info(node)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return [self._part(each, True) for each in node.elts]
+        return self._size(node) if is_size else self._literal(node)
 
     def _sizes(self, node: ast.expr) -> list[Any]:
         if not isinstance(node, (ast.Tuple, ast.List)):
@@ -498,7 +518,8 @@ class _Parser:
             return node.id
         if isinstance(node, ast.Attribute):
             head = self._name(node.value)
-            return f"{head}.{node.attr}" if head else ""
+            path = f"{head}.{node.attr}" if head else ""
+            return re.sub(r"^(relax|rx)\.(op\.)?", "R.", path)
         return ""
 
     def _error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
@@ -520,6 +541,29 @@ def _arguments(node: ast.expr) -> list[ast.expr]:
 
 def _keywords(node: ast.expr) -> dict[str, ast.expr]:
     return {each.arg: each.value for each in node.keywords if each.arg} if isinstance(node, ast.Call) else {}
+
+
+def _usable(value: Any) -> bool:
+    """Whether a script may use what stands outside of it."""
+    kinds = (bool, int, float, str, torch.dtype, Size, Expr, Idx, Operator, AtenOperator, FunctionType)
+    if isinstance(value, (list, tuple)):
+        return all(_usable(each) for each in value)
+    return isinstance(value, kinds)
+
+
+def _plain(value: Any) -> Any:
+    """A value from outside as the script's own ones are."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(each) for each in value)
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return value.expr if isinstance(value, Idx) else value
+
+
+def size_in(text: str) -> Size:
+    """The size that a text says: ``"n * 2"``."""
+    found: Size = size_of(_Parser("", {}, (), {})._size(ast.Constant(text)))
+    return found
 
 
 def _variable(name: str) -> Symbol:
@@ -554,6 +598,18 @@ def _call_tir(parser: _Parser, node: ast.Call) -> Any:
     return call_tir(func, parser._leaf(values, node), infos, more)
 
 
+def _emit_te(parser: _Parser, node: ast.Call) -> Any:
+    """A te function from outside of the script is called; its PrimFunc joins the module."""
+    named = {str(each.arg): parser._literal(each.value) for each in node.keywords}
+    made = parser.value(node.args[0])
+    if not callable(made):
+        raise parser._error(node, "emit_te of no function", "name a te function")
+    builder = BlockBuilder(IRModule(parser.functions))
+    call = builder.call_te(made, *[parser.value(each) for each in node.args[1:]], **named)
+    parser.functions.update({str(var): each for var, each in builder.get().items()})
+    return call
+
+
 def _const(parser: _Parser, node: ast.Call) -> Any:
     args = [parser._literal(each) for each in node.args]
     dtype = _keywords(node).get("dtype")
@@ -577,6 +633,7 @@ def _text(parser: _Parser, node: ast.Call) -> Any:
 _CALLS: dict[str, Callable[[_Parser, ast.Call], Any]] = {
     "R.call_tir": _call_tir,
     "R.const": _const,
+    "R.emit_te": lambda parser, node: _emit_te(parser, node),
     "R.shape": lambda parser, node: ShapeExpr(parser._sizes(node.args[0])),
     "R.prim_value": lambda parser, node: PrimValue(parser._literal(node.args[0])),
     "R.str": _text,

@@ -25,20 +25,51 @@ def call_primfunc(func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluat
     These, and a function of no tensors, get one tensor more, without elements, whose dimensions they are.
     """
     kernel = func.kernel
-    tensors = [each for each in args if isinstance(each, torch.Tensor)]
-    numbers = [each for each in args if not isinstance(each, torch.Tensor)]
-    wanted = unbound_sizes(kernel)
-    if len(numbers) != len(wanted):
-        what = f"{func.name} is called with {len(numbers)} numbers"
-        names = ", ".join(map(str, wanted)) or "none"
-        raise RelaxError("SM1306", what, why=f"the sizes that no tensor tells: {names}")
+    tensors, numbers = tensors_and_sizes(func, args, info, evaluator)
     if numbers or not tensors:
-        shape = (Integer(0), *wanted)
+        shape = (Integer(0), *unbound_sizes(kernel))
         kernel = replace(
             kernel, params=(Param("sizes", torch.bool, shape, contiguous_strides(shape)), *kernel.params)
         )
         tensors = [torch.zeros([0, *numbers], dtype=torch.bool), *tensors]
     return as_torch(kernel)(*tensors)
+
+
+def tensors_and_sizes(
+    func: PrimFunc, args: Sequence[Any], info: StructInfo, evaluator: Evaluator
+) -> tuple[list[torch.Tensor], list[Any]]:
+    """What buffers get, a number where they have one element; and the sizes that no tensor tells.
+
+    These are numbers among the arguments, or else sizes of the results.
+
+    Raises:
+        RelaxError: SM1306, nothing tells a size.
+    """
+    tensors: list[torch.Tensor] = []
+    numbers: list[Any] = []
+    buffers = [each for each in func.kernel.params if not each.written]
+    for each in args:
+        param = buffers[len(tensors)] if len(tensors) < len(buffers) else None
+        if isinstance(each, torch.Tensor):
+            tensors.append(each)
+        elif param is not None and not param.shape and not isinstance(each, torch.SymInt):
+            tensors.append(torch.full([], each, dtype=param.dtype))
+        else:
+            numbers.append(each)
+    wanted = unbound_sizes(func.kernel)
+    if not numbers:
+        results = [each for each in func.kernel.params if each.written]
+        known = {
+            size: dim
+            for param, each in zip(results, getattr(info, "fields", [info]))
+            for size, dim in zip(param.shape, getattr(each, "sizes", None) or ())
+        }
+        numbers = [evaluator.size(known[each]) for each in wanted if each in known]
+    if len(numbers) != len(wanted):
+        what = f"{func.name} is called with {len(numbers)} numbers"
+        names = ", ".join(map(str, wanted)) or "none"
+        raise RelaxError("SM1306", what, why=f"the sizes that no tensor tells: {names}")
+    return tensors, numbers
 
 
 def unbound_sizes(kernel: Kernel) -> list[Symbol]:

@@ -20,10 +20,10 @@ from smelt.capture import Program
 from smelt.capture.program import Input
 from smelt.contract import decompositions
 from smelt.records import dataclass, field
-from smelt.relax.evaluate import CallTir, Evaluator
+from smelt.relax.evaluate import CallTir, Evaluator, constants_of
 from smelt.relax.infer import FakeSizes
 from smelt.relax.types import RelaxError, StructInfo, symbols_of
-from smelt.relax.values import Constant, Function, SeqExpr, parts_of
+from smelt.relax.values import Constant, Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +37,6 @@ class Traced:
     constants: tuple[Tensor, ...]
     spec: pytree.TreeSpec
     names: Mapping[Any, Symbol] = field(default_factory=dict)
-
-
-def constants_of(function: Function, functions: Mapping[str, Any]) -> list[Constant]:
-    """The tensors that a function, and those that it calls, holds; in order."""
-    found: dict[int, Constant] = {}
-    seen: set[int] = set()
-
-    def look(value: Any) -> None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, Constant):
-            found[id(value)] = value
-        elif isinstance(value, Function):
-            look(value.body)
-        elif isinstance(value, SeqExpr):
-            for binding in value.bindings:
-                look(binding.value)
-            look(value.body)
-        elif type(value).__name__ == "GlobalVar":
-            look(functions.get(value.name_hint))
-        else:
-            for each in parts_of(value):
-                look(each)
-
-    look(function)
-    return list(found.values())
 
 
 def traced(

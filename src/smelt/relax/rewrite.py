@@ -8,6 +8,8 @@ from typing import Any
 from smelt.relax.values import (
     BindingBlock,
     Call,
+    Expr,
+    If,
     MatchCast,
     SeqExpr,
     Tuple,
@@ -16,11 +18,12 @@ from smelt.relax.values import (
     VarBinding,
     parts_of,
 )
+from smelt.script.module import GlobalVar
 
 
 def substituted(value: Any, values: Mapping[Any, Any]) -> Any:
     """An expression with other values for variables; what does not change is the same object."""
-    if isinstance(value, Var):
+    if isinstance(value, (Var, GlobalVar)):
         return values.get(value, value)
     if isinstance(value, SeqExpr):
         blocks = [type(block)([_binding(each, values) for each in block.bindings]) for block in value.blocks]
@@ -31,23 +34,27 @@ def substituted(value: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(value, TupleGetItem):
         inner = substituted(value.tuple_value, values)
         return value if inner is value.tuple_value else TupleGetItem(inner, value.index)
+    if isinstance(value, If):
+        parts = (substituted(each, values) for each in (value.cond, value.true_branch, value.false_branch))
+        return as_known(If(*parts), value)
     if isinstance(value, Call):
         args = [substituted(each, values) for each in value.args]
         attrs = {key: substituted(each, values) for key, each in value.attrs.items()}
-        if all(a is b for a, b in zip(args, value.args)) and all(attrs[k] is value.attrs[k] for k in attrs):
+        same = value.op not in values if isinstance(value.op, GlobalVar) else True
+        same = same and all(a is b for a, b in zip(args, value.args))
+        if same and all(attrs[k] is value.attrs[k] for k in attrs):
             return value
-        made = Call(
-            values.get(value.op, value.op) if isinstance(value.op, Var) else value.op,
-            args,
-            attrs,
-            value.sinfo_args,
-        )
-        made.struct_info_ = value.struct_info_
-        return made
+        called = values.get(value.op, value.op) if isinstance(value.op, (Var, GlobalVar)) else value.op
+        return as_known(Call(called, args, attrs, value.sinfo_args), value)
     if isinstance(value, (list, tuple)):
         found = [substituted(each, values) for each in value]
         return value if all(a is b for a, b in zip(found, value)) else type(value)(found)
     return value
+
+
+def as_known(made: Expr, value: Expr) -> Expr:
+    made.struct_info_ = value.struct_info_
+    return made
 
 
 def _binding(binding: Any, values: Mapping[Any, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from smelt.relax.values import (
     DataflowVar,
     ExternFunc,
     Function,
+    If,
     MatchCast,
     PrimValue,
     SeqExpr,
@@ -99,20 +100,15 @@ class Printer:
         params = ", ".join(
             f"{self._name(each)}: {annotation(each.struct_info, quoted=True)}" for each in function.params
         )
-        body = self._body(function)
+        body = [*self._bindings(function.body), f"return {self.value(function.body.body)}"]
         result = annotation(function.ret_struct_info, quoted=True)
         head = []
         attrs = {key: value for key, value in function.attrs.items() if key != "global_symbol"}
         if attrs:
             head.append(f"R.func_attr({_literal_dict(attrs)})")
-        bound = {symbol for each in function.params for symbol in symbols_of(each.struct_info)}
-        inner = {
-            symbol
-            for binding in function.body.bindings
-            for info in _infos(binding)
-            for symbol in symbols_of(info)
-        }
-        used = sorted(str(symbol) for symbol in bound | inner)
+        infos = [each.struct_info for each in function.params]
+        infos += [info for binding in all_bindings(function.body) for info in _infos(binding)]
+        used = sorted({str(symbol) for info in infos for symbol in symbols_of(info)})
         head += [f"{symbol} = T.int64()" for symbol in used]
         if self.uses_module:
             head.append(f"cls = {self.module}")
@@ -125,20 +121,36 @@ class Printer:
             *[_INDENT + line for line in (*head, *body)],
         ]
 
-    def _body(self, function: Function) -> list[str]:
+    def _bindings(self, body: SeqExpr) -> list[str]:
         lines = []
-        for block in function.body.blocks:
-            inner = [self._binding(binding) for binding in block.bindings]
+        for block in body.blocks:
+            inner = [line for binding in block.bindings for line in self._binding(binding)]
             if not isinstance(block, DataflowBlock):
                 lines += inner
                 continue
             outputs = [self._name(b.var) for b in block.bindings if not isinstance(b.var, DataflowVar)]
             inner.append(f"R.output({', '.join(outputs)})")
             lines += ["with R.dataflow():", *[_INDENT + line for line in inner]]
-        lines.append(f"return {self.value(function.body.body)}")
         return lines
 
-    def _binding(self, binding: Any) -> str:
+    def _branch(self, body: SeqExpr, name: str) -> list[str]:
+        """The lines of a branch, whose value gets the name."""
+        lines = self._bindings(body)
+        last = body.blocks[-1].bindings[-1] if body.blocks else None
+        if last is not None and last.var is body.body:
+            lines[-1] = lines[-1].replace(self._name(last.var), name, 1)
+        else:
+            lines.append(f"{name} = {self.value(body.body)}")
+        return [_INDENT + line for line in lines]
+
+    def _binding(self, binding: Any) -> list[str]:
+        if isinstance(binding.value, If):
+            value, name = binding.value, self._name(binding.var)
+            then, other = (self._branch(each, name) for each in (value.true_branch, value.false_branch))
+            return [f"if {self.value(value.cond)}:", *then, "else:", *other]
+        return [self._line(binding)]
+
+    def _line(self, binding: Any) -> str:
         value = self.value(binding.value)
         name = self._name(binding.var)
         if isinstance(binding, MatchCast):
@@ -222,6 +234,15 @@ class Printer:
             named = [_quoted(call.op.global_symbol), *parts, *([infos] if call.sinfo_args else [])]
             return f"R.call_packed({', '.join(named)})"
         return f"{call.op.text}({', '.join(parts)})"
+
+
+def all_bindings(body: SeqExpr) -> Iterator[Any]:
+    """The bindings of a body, and those in branches."""
+    for binding in body.bindings:
+        yield binding
+        if isinstance(binding.value, If):
+            yield from all_bindings(binding.value.true_branch)
+            yield from all_bindings(binding.value.false_branch)
 
 
 def _infos(binding: Any) -> list[StructInfo]:

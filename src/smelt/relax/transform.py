@@ -15,7 +15,7 @@ from smelt.relax.builder import BlockBuilder
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.legalize import legalized
 from smelt.relax.operators import AtenOperator, Operator
-from smelt.relax.rewrite import substituted, variables, without_dead
+from smelt.relax.rewrite import as_known, substituted, variables, without_dead
 from smelt.relax.types import RelaxError, TensorStructInfo
 from smelt.relax.values import (
     CALL_TIR,
@@ -23,6 +23,7 @@ from smelt.relax.values import (
     Call,
     Constant,
     Function,
+    If,
     SeqExpr,
     Tuple,
     Var,
@@ -138,7 +139,10 @@ def _legal(builder: BlockBuilder, body: SeqExpr, warn: bool) -> SeqExpr:
         bindings: list[Any] = []
         for binding in block.bindings:
             value = binding.value
-            if isinstance(binding, VarBinding) and isinstance(value, Call) and _is_operator(value):
+            if isinstance(value, If):
+                branches = (_legal(builder, each, warn) for each in (value.true_branch, value.false_branch))
+                binding = VarBinding(binding.var, as_known(If(value.cond, *branches), value))
+            elif isinstance(binding, VarBinding) and isinstance(value, Call) and _is_operator(value):
                 found = legalized(value, builder.add_func)
                 if isinstance(found, Call):
                     binding = VarBinding(binding.var, found)
@@ -194,8 +198,6 @@ def DeadCodeElimination(entry_functions: Sequence[str] | None = None) -> Pass:  
 def _called(value: Any) -> set[str]:
     if isinstance(value, GlobalVar):
         return {value.name_hint}
-    if isinstance(value, SeqExpr):
-        return {name for each in value.bindings for name in _called(each.value)} | _called(value.body)
     return {name for each in parts_of(value) for name in _called(each)}
 
 

@@ -404,6 +404,17 @@ class SeqExpr(Expr):
         return (binding for block in self.blocks for binding in block.bindings)
 
 
+class If(Expr):
+    """One of two values, as a tensor of one element says. Variables of a branch are its own."""
+
+    def __init__(self, cond: Any, true_branch: Any, false_branch: Any, span: Any = None) -> None:
+        self.cond = convert(cond)
+        self.true_branch, self.false_branch = (
+            each if isinstance(each, SeqExpr) else SeqExpr([], each) for each in (true_branch, false_branch)
+        )
+        self.struct_info_ = None
+
+
 class Function(Expr):
     """A function of tensors. ``captured``: the program that it was imported from, while it is that one."""
 
@@ -510,4 +521,8 @@ def parts_of(value: Any) -> Iterable[Any]:
         return (value.tuple_value,)
     if isinstance(value, Call):
         return (value.op, *value.args, *value.attrs.values())
+    if isinstance(value, If):
+        return (value.cond, value.true_branch, value.false_branch)
+    if isinstance(value, SeqExpr):
+        return (*(binding.value for binding in value.bindings), value.body)
     return value if isinstance(value, (list, tuple)) else ()

@@ -19,10 +19,10 @@ from smelt.records import dataclass, field, replace
 from smelt.script.module import IRModule, PrimFunc
 from smelt.script.words import NAMED_DTYPES
 
-FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, Mapping[str, Any]], Any]] = {}
+FUNCTIONS: dict[str, Callable[[ast.FunctionDef, Source, dict[str, Any]], Any]] = {}
 """What parses a function, by its decorator: ``prim_func`` here, ``function`` (relax) where that is imported.
 
-It gets the function, the source and what is known by name in its module.
+It gets the function, the source and what is known by name in its module, which it may add to.
 """
 
 
@@ -111,8 +111,8 @@ def _fill(module: IRModule, stmt: ast.ClassDef, source: Source) -> None:
         for each in functions:
             if (_decorator(each, source) == "prim_func") is own:
                 known[each.name] = _function(each, source, known)
-    for each in functions:
-        module[each.name] = known[each.name]
+    for name in dict.fromkeys([*(each.name for each in functions), *known]):
+        module[name] = known[name]
 
 
 def _decorator(function: ast.FunctionDef, source: Source) -> str:
@@ -126,7 +126,7 @@ def _decorator(function: ast.FunctionDef, source: Source) -> str:
     return found
 
 
-def _function(function: ast.FunctionDef, source: Source, known: Mapping[str, Any]) -> Any:
+def _function(function: ast.FunctionDef, source: Source, known: dict[str, Any]) -> Any:
     word = _decorator(function, source)
     if word not in FUNCTIONS:
         import_module("smelt.relax" if word == "function" else "smelt.script.parse_nest")

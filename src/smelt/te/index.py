@@ -49,6 +49,9 @@ class Idx(Value):
         """Whether it is made of sizes alone."""
         return all(getattr(symbol, "is_size", True) for symbol in symbols_in(self.expr))
 
+    def _sympy_(self) -> Expr:
+        return self.expr
+
     def said(self, place: Place) -> Any:
         return ops.index_expr(place.at(self.expr), self.kind)
 

@@ -159,7 +159,7 @@ class _Planner:
         self._finish(outer, digits)
         return Access(tuple(self.steps), tuple(self.labels), tuple(self.shape))  # type: ignore[arg-type]
 
-    # -- loop variables that are taken apart --------------------------------------------------------
+    # -- loop variables that are split into digits ---------------------------------------------------
 
     def _split(self, index: list[Expr]) -> tuple[list[Expr], dict[Symbol, list[Symbol]]]:
         """``v`` as digits, where the indices have only ``v // d`` and ``v % d`` of it for a chain of d."""

@@ -22,6 +22,7 @@ from smelt.loops.ir import (
     StridedView,
     accumulator,
 )
+from smelt.mlir.arrays.convolutions import FORWARD, convolution_of
 from smelt.mlir.arrays.dialect import Array, ArrayDialect, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
 from smelt.mlir.arrays.scans import RunningHandler, associative
@@ -31,10 +32,6 @@ from smelt.symbolic.affine import expand
 from smelt.symbolic.index import floor_div
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
-
-_FORWARD = 3
-_CONVOLUTIONS = {"aten.convolution.default": _FORWARD, "aten.convolution_backward.default": 4}
-"""ATen's convolutions → where the stride stands among their arguments; the geometry follows it."""
 
 View = Callable[[StridedView], Array]
 
@@ -167,31 +164,19 @@ class ArrayBodies:
 
     def _convolution(self, body: Contraction) -> Array | None:
         """What the dialect's own convolution gives, if the call is one and the dialect has it."""
-        call, within = body.call, accumulator(body.dtype)
-        if self.view is None or call.target not in _CONVOLUTIONS:
+        found = convolution_of(body.call)
+        if self.view is None or found is None:
             return None
-        first = _CONVOLUTIONS[call.target]
-        stride, padding, dilation, transposed, output_padding, groups = call.args[first : first + 6]
-        operands = call.args[: 2 if first == _FORWARD else 3]
-        weight = operands[-1]
-        numbers = [*stride, *padding, *dilation, *output_padding, groups]
-        if not all(isinstance(number, int) or getattr(number, "is_Integer", False) for number in numbers):
-            return None
-        rank = len(weight.shape) - 2
-        lie = [tuple(map(int, each)) for each in (stride, padding, dilation, output_padding)]
-        strides, pads, dilations, behind = (each * (rank if len(each) == 1 else 1) for each in lie)
-        geometry = ConvolutionGeometry(strides, pads, dilations, bool(transposed), behind, int(groups))
-        if any(len(each.shape) != rank + 2 for each in operands):
-            return None
-        arrays = [self._converted(self.view(each), within) for each in operands]
-        if first == _FORWARD:
+        operands, geometry = found
+        arrays = [self._converted(self.view(each), accumulator(body.dtype)) for each in operands]
+        if body.call.target == FORWARD:
             return self.dialect.convolution(arrays[0], arrays[1], geometry, body.shape)
         if geometry.transposed:
             return None
         grad, x, weights = arrays
         if body.result == 0:
             return self._input_gradient(grad, weights, geometry, body.shape)
-        return self._weight_gradient(grad, x, geometry, body.shape) if int(groups) == 1 else None
+        return self._weight_gradient(grad, x, geometry, body.shape) if geometry.groups == 1 else None
 
     def _input_gradient(
         self, grad: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape

@@ -19,9 +19,17 @@ from smelt.errors import Unsupported
 from smelt.loops.ir import Extern
 from smelt.symbolic import numel
 
+ONE = Integer(1)
 Shape = tuple[Expr, ...]
 Number = int | float | bool
 Kind = tuple[torch.dtype, Shape]
+
+
+def single(value: Number | None, dtype: torch.dtype) -> torch.Tensor:
+    """A number as a tensor of rank 0, converted as ``Tensor.to`` does."""
+    assert value is not None
+    wide = torch.float64 if dtype.is_floating_point else torch.bool if dtype is torch.bool else torch.int64
+    return torch.tensor(value, dtype=wide).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,12 @@ class ArrayDialect:
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         """``sizes[d]`` elements from ``starts[d]`` on, every ``steps[d]``-th (positive), of each dim."""
         raise NotImplementedError
+
+    def part(self, x: Array, dim: int, start: Expr, size: Expr, step: Expr = ONE) -> Array:
+        """``size`` elements of one dimension from ``start`` on, every ``step``-th."""
+        starts, sizes, steps = [Integer(0)] * x.rank, list(x.shape), [Integer(1)] * x.rank
+        starts[dim], sizes[dim], steps[dim] = start, size, step
+        return self.slice(x, tuple(starts), tuple(sizes), tuple(steps))
 
     def reverse(self, x: Array, dims: Sequence[int]) -> Array:
         """The dimensions ``dims`` backwards."""

@@ -20,7 +20,7 @@ from smelt.loops.ir import Origin
 from smelt.lowering.tensor import HeldNumber
 from smelt.mlir.arrays import access
 from smelt.mlir.arrays.decomposed import DECOMPOSED
-from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number, Shape, single
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
 from smelt.mlir.arrays.intervals import Interval, Test, box
 from smelt.ops import Handler, using
@@ -134,7 +134,7 @@ class ArrayHandler(Handler):
         if x.dtype == dtype:
             return x
         if x.array is None:
-            number = torch.tensor(x.number, dtype=_wide(x.dtype)).to(x.dtype).to(dtype)
+            number = single(x.number, x.dtype).to(dtype)
             return Value(dtype, (), None, number.item())
         return Value(dtype, x.axes, self.dialect.convert(x.array, dtype))
 
@@ -387,16 +387,10 @@ class ArrayHandler(Handler):
             other = False if array.dtype is torch.bool else 0
             return dialect.pad(array, tuple(low), tuple(high), other)
         if isinstance(step, access.Slice):
-            return self._slice(array, step.dim, step.start, step.size, step.step)
+            return dialect.part(array, step.dim, step.start, step.size, step.step)
         if isinstance(step, access.Windows):
             return self._windows(array, step)
         return dialect.take(array, self._positions(step))
-
-    def _slice(self, array: Array, dim: int, start: Expr, size: Expr, step: Expr) -> Array:
-        one = sympy.Integer(1)
-        starts, sizes, steps = [ZERO] * array.rank, list(array.shape), [one] * array.rank
-        starts[dim], sizes[dim], steps[dim] = start, size, step
-        return self.dialect.slice(array, tuple(starts), tuple(sizes), tuple(steps))
 
     def _windows(self, array: Array, step: access.Windows) -> Array:
         """One slice for each position in the window, side by side."""
@@ -406,7 +400,7 @@ class ArrayHandler(Handler):
         count, stride = step.sizes[large], step.steps[large]
         parts = []
         for tap in range(int(step.sizes[small])):
-            part = self._slice(array, dim, step.start + tap * step.steps[small], count, stride)
+            part = self.dialect.part(array, dim, step.start + tap * step.steps[small], count, stride)
             place = dim + small
             shape = (*part.shape[:place], sympy.Integer(1), *part.shape[place:])
             parts.append(self.dialect.reshape(part, shape))
@@ -429,16 +423,10 @@ class ArrayHandler(Handler):
 _DIVIDES = ("fmod", "remainder", "floordiv", "truncdiv")
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype is torch.bool:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64
-
-
 def _folded(name: str, args: Sequence[Value]) -> Value | None:
     """What needs no operation: numbers among themselves, and what leaves a value as it is."""
     if all(arg.array is None for arg in args):
-        numbers = [torch.tensor(arg.number, dtype=_wide(arg.dtype)).to(arg.dtype) for arg in args]
+        numbers = [single(arg.number, arg.dtype) for arg in args]
         result = apply(name, numbers)
         return Value(result.dtype, (), None, result.item())
     if name == "where" and args[0].array is None:

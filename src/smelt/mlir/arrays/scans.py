@@ -14,7 +14,7 @@ from smelt.mlir.arrays.dialect import Array, ArrayDialect
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value, expect
 from smelt.ops import using
 
-ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+ZERO = sympy.Integer(0)
 
 ASSOCIATIVE = ("add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_xor")
 """Operators of two values that may be put together in any grouping (sums up to rounding)."""
@@ -97,17 +97,12 @@ def running(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
     size = int(x.shape[dim])
     distance = 1
     while distance < size:
-        head = _part(dialect, x, dim, 0, distance)
-        left, right = _part(dialect, x, dim, 0, size - distance), _part(dialect, x, dim, distance, size)
+        far, rest = sympy.Integer(distance), sympy.Integer(size - distance)
+        head, left = (dialect.part(x, dim, ZERO, each) for each in (far, rest))
+        right = dialect.part(x, dim, far, rest)
         x = dialect.concatenate([head, dialect.apply(name, left, right)], dim)
         distance *= 2
     return x
-
-
-def _part(dialect: ArrayDialect, x: Array, dim: int, start: int, end: int) -> Array:
-    starts, sizes = [ZERO] * x.rank, list(x.shape)
-    starts[dim], sizes[dim] = sympy.Integer(start), sympy.Integer(end - start)
-    return dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
 
 
 def associative(body: Scan, handler: RunningHandler, variables: Sequence[Symbol]) -> list[Array] | None:

@@ -1,5 +1,11 @@
 """Linalg on tensors, from loop functions: every body is a ``linalg.generic`` or a named operation."""
 
-from smelt.mlir.linalg.emit import CAPABILITIES, emit
+from functools import partial
 
-__all__ = ["CAPABILITIES", "emit"]
+from smelt.mlir.linalg.dialect import Linalg
+from smelt.mlir.program import emit as emit_program
+
+CAPABILITIES = Linalg.capabilities
+emit = partial(emit_program, Linalg)
+
+__all__ = ["CAPABILITIES", "Linalg", "emit"]

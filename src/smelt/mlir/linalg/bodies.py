@@ -12,9 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
 from smelt.loops.dependencies import variables as loop_variables
-from smelt.loops.ir import REDUCTIONS as REDUCED
 from smelt.loops.ir import (
-    Contraction,
     Fold,
     Graph,
     Origin,
@@ -22,7 +20,6 @@ from smelt.loops.ir import (
     Reduction,
     Scan,
     Scatter,
-    Sort,
     StridedView,
 )
 from smelt.loops.ranges import Interval, contents_of, relax_checks
@@ -99,37 +96,6 @@ class Bodies:
         self.dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
         self.contents: dict[str, Interval] = contents_of(graph)
         self.origin = Origin("?")
-
-    def evaluate(self, body: Any, origin: Origin | None = None) -> list[Array]:
-        """The tensors that a body computes, one for each of its results.
-
-        Raises:
-            Unsupported: Linalg has no form for it.
-            SmeltError: SM0501, the loop function is wrong.
-        """
-        from smelt.mlir.linalg.contractions import contract
-        from smelt.mlir.linalg.sorting import sort
-
-        self.origin = origin or Origin("?")
-        shape = body.shape
-        if isinstance(body, Pointwise):
-            made, dtypes = self.pointwise(body), [body.dtype]
-        elif isinstance(body, Reduction):
-            made, dtypes = self.reduction(body), [body.dtype] * REDUCED[body.kind]
-            dtypes = [torch.int64] if body.kind in ("argmax", "argmin") else dtypes
-        elif isinstance(body, Contraction):
-            made, dtypes = [contract(self, body)], [body.dtype]
-        elif isinstance(body, Scan):
-            made, dtypes = self.scan(body), list(body.dtypes)
-        elif isinstance(body, Fold):
-            made, dtypes = self.fold(body), [dtype for dtype, _ in body.state]
-        elif isinstance(body, Sort):
-            made, dtypes = sort(self, body), [body.dtype, torch.int64]
-        else:
-            assert isinstance(body, Scatter)
-            shape = self.graph.buffers[body.base].shape
-            made, dtypes = self.scatter(body), [body.dtype]
-        return [Array(each, dtype, tuple(shape)) for each, dtype in zip(made, dtypes)]
 
     def tensor(self, name: str) -> Any:
         """The value of a buffer."""

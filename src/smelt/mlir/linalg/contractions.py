@@ -13,10 +13,11 @@ from sympy import Expr
 from smelt.loops.dependencies import variables
 from smelt.loops.ir import Contraction, StridedView, accumulator
 from smelt.loops.straightline import Instruction
+from smelt.mlir.arrays.convolutions import convolution_of
 from smelt.mlir.linalg.bodies import Bodies, Code
 from smelt.mlir.linalg.operands import ZERO, reshape
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, constant
-from smelt.mlir.linalg.writer import Operand, Writer, affine_map
+from smelt.mlir.linalg.writer import Operand, Writer, affine_map, result_of
 from smelt.ops import ops
 from smelt.symbolic import as_expr
 
@@ -141,7 +142,7 @@ class _Contractions:
         start = self._start()
         inputs = [left.operand.tensor, right.operand.tensor]
         if not kind.endswith("Op"):
-            return _result(getattr(linalg, kind)(*inputs, outs=[start]))
+            return result_of(getattr(linalg, kind)(*inputs, outs=[start]))
         maps = None
         if not usual:
             places = {v: n for n, v in enumerate((*self.index, *self.rindex))}
@@ -156,19 +157,19 @@ class _Contractions:
 
     def _convolution(self) -> Any:
         """``linalg.conv_*`` of the padded input; None for what has no such operation."""
-        x, weight, _, stride, padding, dilation, transposed, _, groups = self.body.call.args
-        if transposed or not isinstance(x, StridedView) or not isinstance(weight, StridedView):
+        found = convolution_of(self.body.call)
+        if found is None or found[1].transposed:
             return None
-        rank = len(weight.shape) - 2
+        (x, weight), geometry = found
+        rank, groups, padding = len(weight.shape) - 2, geometry.groups, geometry.padding
         dtype = self.bodies.dtypes[x.buffer]
-        if rank not in (1, 2, 3) or dtype is torch.uint8 or len(x.shape) != rank + 2:
+        if rank not in (1, 2, 3) or dtype is torch.uint8:
             return None
         kind = _NAMES.get((rank, _grouping(weight, groups)))
         if kind is None:
             return None
-        stride, padding, dilation = (_spread(each, rank) for each in (stride, padding, dilation))
         seen, taps = self.bodies.view(x).value, self.bodies.view(weight).value
-        options = {"strides": stride, "dilations": dilation}
+        options = {"strides": list(geometry.stride), "dilations": list(geometry.dilation)}
         if kind == _NAMES[2, "groups"]:
             return self._grouped(kind, seen, taps, padding, options)
         if kind.startswith("depthwise"):
@@ -179,7 +180,7 @@ class _Contractions:
     def _grouped(
         self, kind: str, seen: Any, taps: Any, padding: Sequence[int], options: Mapping[str, Any]
     ) -> Any:
-        """A convolution whose channels are apart by group.
+        """A convolution whose channels are split by group.
 
         What is expanded is nothing that a pass could expand before: it is moved there, its sizes are not.
         """
@@ -187,7 +188,7 @@ class _Contractions:
         into, out = weight.shape[1], weight.shape[0] / groups
         count, whole = as_expr(groups), self.body.shape
         parts = [[0], [1, 2], *([dim] for dim in range(3, len(whole) + 1))]
-        split, apart = (x.shape[0], count, into, *x.shape[2:]), (whole[0], count, out, *whole[2:])
+        split, made = (x.shape[0], count, into, *x.shape[2:]), (whole[0], count, out, *whole[2:])
         seen = self._padded(
             self.writer.expand(seen, parts, split), split, padding, self.bodies.dtypes[x.buffer]
         )
@@ -195,15 +196,15 @@ class _Contractions:
             taps, [[0, 1], *([dim] for dim in range(2, len(whole) + 1))], (count, out, *weight.shape[1:])
         )
         if self.body.start is None:
-            start = self.writer.fill(0, self.within, apart)
+            start = self.writer.fill(0, self.within, made)
         else:
-            start = self.writer.expand(self._start(), parts, apart)
+            start = self.writer.expand(self._start(), parts, made)
         return self.writer.collapse(self._conv(kind, seen, taps, start, options), parts, whole)
 
     def _conv(self, kind: str, x: Any, taps: Any, start: Any, options: Mapping[str, Any]) -> Any:
         from torch_mlir.dialects import linalg
 
-        return _result(getattr(linalg, kind)(x, taps, outs=[start], **options))
+        return result_of(getattr(linalg, kind)(x, taps, outs=[start], **options))
 
     def _padded(self, x: Any, shape: Sequence[Expr], padding: Sequence[int], dtype: torch.dtype) -> Any:
         if not any(padding):
@@ -230,12 +231,3 @@ def _grouping(weight: StridedView, groups: int) -> str:
         return "one"
     out, into = weight.shape[:2]
     return "each" if into == 1 and out == groups else "groups"
-
-
-def _spread(values: Sequence[int], rank: int) -> list[int]:
-    return list(values) * rank if len(values) == 1 else list(values)
-
-
-def _result(made: Any) -> Any:
-    """The tensor that an operation gives; the bindings return the one or the other."""
-    return made.results[0] if hasattr(made, "results") else made

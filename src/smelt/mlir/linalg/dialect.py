@@ -9,31 +9,56 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import Extern, Graph
+from smelt.loops.ir import (
+    REDUCTIONS,
+    Contraction,
+    Extern,
+    Fold,
+    Graph,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+)
 from smelt.loops.philox import GENERATOR
 from smelt.mlir import bindings
 from smelt.mlir.arrays.bodies import View
+from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
+from smelt.mlir.calls import ASSERTIONS, BODIES, CALLS, SEED
+from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.linalg.bodies import Bodies
+from smelt.mlir.linalg.contractions import contract
 from smelt.mlir.linalg.literals import literal
 from smelt.mlir.linalg.operands import reshape
-from smelt.mlir.linalg.scalars import Scalar, as_index, compare, convert, require, word
+from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, convert, require, word
+from smelt.mlir.linalg.sorting import sort
 from smelt.mlir.linalg.writer import ONE, Writer
 from smelt.mlir.target import Target
 from smelt.symbolic.affine import symbols_in
 from smelt.symbolic.solving import solve_sizes
 
 ZERO = sympy.Integer(0)
-SEED = "seed"
-"""The name of the global that keeps the generator's number."""
+GLOBAL = "seed"
+"""The name of what keeps the generator's number."""
 
 
 class Linalg(Target):
     """Writes Linalg on tensors. Numbers are `Scalar`: of type ``index``, ``i64``, ``f64`` or ``i1``.
 
-    Loop bodies are not evaluated over whole arrays but element by element (`smelt.mlir.linalg.bodies`).
+    Sizes stay dynamic (``?``); what the program takes for granted of them is asserted (``cf.assert``), as is
+    that positions are in range; a message begins with the name of the exception that eager raises. Integers
+    have no sign, uint8 is ``i8``. Long sums of float32 are made in ``f64``. Random numbers come from a seed
+    that the module keeps (``ml_program.global``). Loop bodies are not evaluated over whole arrays but element
+    by element (`smelt.mlir.linalg.bodies`).
     """
 
+    title = "Linalg"
+    capabilities = Capabilities(
+        BODIES, frozenset({*ELEMENTWISE, *DECOMPOSED}), calls=CALLS | {SEED, *ASSERTIONS}
+    )
     raises = True
 
     def __init__(self) -> None:
@@ -41,8 +66,8 @@ class Linalg(Target):
         self.writer = Writer(self.symbols)
         self.seeded = False
 
-    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
-        return Bodies(self.writer, graph, buffers, view)
+    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> _Bodies:
+        return _Bodies(self.writer, graph, buffers, view)
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -242,12 +267,12 @@ class Linalg(Target):
 
         self.seeded = True
         kind = self.type(torch.int64, ())
-        held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([SEED])).result
+        held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([GLOBAL])).result
         before = tensor.extract(held, [])
         factor, step = (arith.constant(kind.element_type, number) for number in GENERATOR)
         after = arith.addi(arith.muli(before, factor), step)
         fresh = tensor.insert(after, held, [])
-        ml_program.GlobalStoreOp(ir.SymbolRefAttr.get([SEED]), fresh)
+        ml_program.GlobalStoreOp(ir.SymbolRefAttr.get([GLOBAL]), fresh)
         return Array(self.writer.fill(Scalar(after, torch.int64), torch.int64, ()), torch.int64, ())
 
     def declare(self) -> None:
@@ -257,10 +282,40 @@ class Linalg(Target):
         if self.seeded:
             kind = self.type(torch.int64, ())
             first = ir.Attribute.parse(f"dense<0> : {kind}")
-            ml_program.GlobalOp(SEED, kind, is_mutable=True, value=first, sym_visibility="private")
+            ml_program.GlobalOp(GLOBAL, kind, is_mutable=True, value=first, sym_visibility="private")
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         return word(convert(array, dtype)) if isinstance(array, Scalar) else array
+
+
+class _Bodies(Bodies):
+    def evaluate(self, body: Any, origin: Origin | None = None) -> list[Array]:
+        """The tensors that a body computes, one for each of its results.
+
+        Raises:
+            Unsupported: Linalg has no form for it.
+            SmeltError: SM0501, the loop function is wrong.
+        """
+        self.origin = origin or Origin("?")
+        shape = body.shape
+        if isinstance(body, Pointwise):
+            made, dtypes = self.pointwise(body), [body.dtype]
+        elif isinstance(body, Reduction):
+            made, dtypes = self.reduction(body), [body.dtype] * REDUCTIONS[body.kind]
+            dtypes = [torch.int64] if body.kind in ("argmax", "argmin") else dtypes
+        elif isinstance(body, Contraction):
+            made, dtypes = [contract(self, body)], [body.dtype]
+        elif isinstance(body, Scan):
+            made, dtypes = self.scan(body), list(body.dtypes)
+        elif isinstance(body, Fold):
+            made, dtypes = self.fold(body), [dtype for dtype, _ in body.state]
+        elif isinstance(body, Sort):
+            made, dtypes = sort(self, body), [body.dtype, torch.int64]
+        else:
+            assert isinstance(body, Scatter)
+            shape = self.graph.buffers[body.base].shape
+            made, dtypes = self.scatter(body), [body.dtype]
+        return [Array(each, dtype, tuple(shape)) for each, dtype in zip(made, dtypes)]
 
 
 def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.mlir import bindings
+from smelt.mlir.attributes import elements
 
 _INLINE = 16
 """So many elements are printed with the operation; more become a resource."""
@@ -28,20 +29,4 @@ def literal(tensor: torch.Tensor, name: str) -> Any:
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
     kind = bindings.element_type(tensor.dtype)
     whole = ir.RankedTensorType.get(list(tensor.shape), kind)
-    return arith.ConstantOp(whole, _elements(tensor, name, whole)).result
-
-
-def _elements(tensor: torch.Tensor, name: str, whole: Any) -> Any:
-    from torch_mlir import ir
-
-    if tensor.numel() == 0:
-        return ir.Attribute.parse(f"dense<> : {whole}")
-    values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.dtype is torch.bool:
-        return ir.DenseElementsAttr.get(values.numpy())
-    if tensor.dtype is torch.bfloat16:
-        values = values.view(torch.int16)
-    array: Any = values.numpy()
-    if tensor.numel() <= _INLINE:
-        return ir.DenseElementsAttr.get(array, type=whole.element_type, shape=list(tensor.shape))
-    return ir.DenseResourceElementsAttr.get_from_buffer(array, name, whole)
+    return arith.ConstantOp(whole, elements(tensor, kind, name, _INLINE)).result

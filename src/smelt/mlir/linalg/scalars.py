@@ -1,7 +1,7 @@
 """Elements of tensors as MLIR values: constants, conversions, and every row of the elementwise table.
 
 A loop function's values inside a ``linalg.generic`` (or a loop nest) are `Scalar`s. Rows that ``arith`` and
-``math`` have no operation for are taken apart by `smelt.mlir.arrays.decomposed`.
+``math`` have no operation for are decomposed by `smelt.mlir.arrays.decomposed`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.mlir import bindings
+from smelt.mlir.attributes import i64, ranked
 from smelt.mlir.linalg.scalars import Scalar, constant, convert, word
 from smelt.mlir.linalg.sizes import Sizes
 
@@ -37,11 +38,7 @@ class Writer:
 
     def type(self, dtype: torch.dtype, shape: Shape) -> Any:
         """``tensor<?x3xf32>``."""
-        from torch_mlir import ir
-
-        unknown = ir.ShapedType.get_dynamic_size()
-        sizes = [int(size) if size.is_Integer else unknown for size in shape]
-        return ir.RankedTensorType.get(sizes, bindings.element_type(dtype))
+        return ranked(bindings.element_type(dtype), shape)
 
     def cast(self, tensor: Any, dtype: torch.dtype, shape: Shape) -> Any:
         """The tensor as of this shape, which differs from its own at most in what is known of it."""
@@ -67,7 +64,7 @@ class Writer:
 
         value = number if isinstance(number, Scalar) else constant(number, dtype)
         out = self.empty(dtype, shape)
-        return _result(linalg.fill(value.value, outs=[out]))
+        return result_of(linalg.fill(value.value, outs=[out]))
 
     def of_number(self, number: Scalar) -> Any:
         """A number as a tensor of rank 0."""
@@ -153,12 +150,9 @@ class Writer:
 
     def slice(self, tensor: Any, starts: Shape, shape: Shape, steps: Shape, kept: Sequence[int]) -> Any:
         """``tensor.extract_slice``; of the dimensions only ``kept`` stay, the others have one element."""
-        from torch_mlir import ir
         from torch_mlir.dialects import tensor as dialect
 
-        unknown = ir.ShapedType.get_dynamic_size()
-        fixed = [int(shape[d]) if shape[d].is_Integer else unknown for d in kept]
-        kind = ir.RankedTensorType.get(fixed, tensor.type.element_type)
+        kind = ranked(tensor.type.element_type, [shape[d] for d in kept])
         known, given = self._parts(starts, shape, steps)
         return dialect.extract_slice(kind, tensor, *given, *known)
 
@@ -187,14 +181,16 @@ class Writer:
         """``tensor.collapse_shape``: dimensions of a group become one."""
         from torch_mlir.dialects import tensor as dialect
 
-        return dialect.collapse_shape(self._like(tensor, shape), tensor, _groups(groups))
+        return dialect.collapse_shape(ranked(tensor.type.element_type, shape), tensor, _groups(groups))
 
     def expand(self, tensor: Any, groups: Sequence[Sequence[int]], shape: Shape) -> Any:
         """``tensor.expand_shape``: a dimension becomes those of a group."""
         from torch_mlir.dialects import tensor as dialect
 
         (known,), (given,) = self._parts(shape)
-        return dialect.expand_shape(self._like(tensor, shape), tensor, _groups(groups), given, known)
+        return dialect.expand_shape(
+            ranked(tensor.type.element_type, shape), tensor, _groups(groups), given, known
+        )
 
     def transpose(self, tensor: Any, order: Sequence[int], shape: Shape) -> Any:
         """``linalg.transpose``: dimension ``d`` of the result, of ``shape``, is dimension ``order[d]``."""
@@ -204,14 +200,7 @@ class Writer:
 
         sizes = [self.sizes.mixed(size) for size in shape]
         out = dialect.empty(sizes, ir.RankedTensorType(tensor.type).element_type)
-        return _result(linalg.transpose(tensor, outs=[out], permutation=list(order)))
-
-    def _like(self, tensor: Any, shape: Shape) -> Any:
-        from torch_mlir import ir
-
-        unknown = ir.ShapedType.get_dynamic_size()
-        sizes = [int(size) if size.is_Integer else unknown for size in shape]
-        return ir.RankedTensorType.get(sizes, tensor.type.element_type)
+        return result_of(linalg.transpose(tensor, outs=[out], permutation=list(order)))
 
     def pad(self, tensor: Any, low: Shape, high: Shape, shape: Shape, value: Scalar) -> Any:
         """``tensor.pad`` with one number, to ``shape``."""
@@ -219,7 +208,7 @@ class Writer:
         from torch_mlir.dialects import tensor as dialect
 
         known, given = self._parts(low, high)
-        operation = dialect.PadOp(self._like(tensor, shape), tensor, *given, *known)
+        operation = dialect.PadOp(ranked(tensor.type.element_type, shape), tensor, *given, *known)
         block = operation.regions[0].blocks.append(*[ir.IndexType.get()] * len(low))
         with ir.InsertionPoint(block):
             dialect.YieldOp(value.value)
@@ -286,7 +275,7 @@ class Writer:
             yield
 
 
-def _result(made: Any) -> Any:
+def result_of(made: Any) -> Any:
     """The tensor that an operation gives; the bindings return the one or the other."""
     return made.results[0] if hasattr(made, "results") else made
 
@@ -295,19 +284,14 @@ def loop_index(number: int) -> Any:
     """``linalg.index``: where a generic is in its loop ``number``."""
     from torch_mlir import ir
 
-    dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
-    return ir.Operation.create("linalg.index", results=[ir.IndexType.get()], attributes={"dim": dim}).results[
-        0
-    ]
+    kind = [ir.IndexType.get()]
+    return ir.Operation.create("linalg.index", results=kind, attributes={"dim": i64(number)}).results[0]
 
 
 def _groups(groups: Sequence[Sequence[int]]) -> Any:
     from torch_mlir import ir
 
-    word = ir.IntegerType.get_signless(64)
-    return ir.ArrayAttr.get(
-        [ir.ArrayAttr.get([ir.IntegerAttr.get(word, d) for d in group]) for group in groups]
-    )
+    return ir.ArrayAttr.get([ir.ArrayAttr.get([i64(d) for d in group]) for group in groups])
 
 
 def affine_map(place: Sequence[Expr], variables: dict[Symbol, int]) -> Any:

@@ -1,7 +1,13 @@
 """StableHLO from the loop graph, through whole arrays; and its reference interpreter."""
 
+from functools import partial
+
+from smelt.mlir.program import emit as emit_program
 from smelt.mlir.stablehlo.artifact import portable_artifact
-from smelt.mlir.stablehlo.emit import CAPABILITIES, emit
+from smelt.mlir.stablehlo.dialect import StableHlo
 from smelt.mlir.stablehlo.run import evaluate_module
 
-__all__ = ["CAPABILITIES", "emit", "evaluate_module", "portable_artifact"]
+CAPABILITIES = StableHlo.capabilities
+emit = partial(emit_program, StableHlo)
+
+__all__ = ["CAPABILITIES", "StableHlo", "emit", "evaluate_module", "portable_artifact"]

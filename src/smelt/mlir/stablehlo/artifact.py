@@ -6,7 +6,7 @@ from typing import Any
 
 from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import diagnostics_of
-from smelt.mlir.execute import clone
+from smelt.mlir.modules import clone
 
 
 def portable_artifact(module: Any, version: str | None = None) -> bytes:

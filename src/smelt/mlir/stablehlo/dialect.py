@@ -2,68 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr
 
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Kind, Number, Shape
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape, single
+from smelt.mlir.arrays.reductions import divisor, identity, split
+from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
+from smelt.mlir.calls import BODIES, CALLS, SEED
+from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.stablehlo import products
-from smelt.mlir.stablehlo.attributes import attribute, i64, i64s
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
-from smelt.mlir.target import Target
+from smelt.mlir.stablehlo.operations import Operations
 from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-class StableHlo(Target):
-    """Writes StableHLO. Unsigned integers are ``ui8``; sizes are computed in ``i64``."""
+class StableHlo(Operations):
+    """Writes StableHLO.
 
-    # -- operations ---------------------------------------------------------------------------------
+    Dynamic sizes are ``?``; operations on them take the sizes as operands, computed (in ``i64``) from the
+    arguments' dimensions. The module is a valid portable artifact. Unsigned integers are ``ui8``. StableHLO
+    cannot raise: an index out of range reads the nearest element, and checks of sizes are the caller's.
+    """
 
-    def element(self, dtype: torch.dtype) -> Any:
-        from torch_mlir import ir
-
-        if dtype in _UNSIGNED:
-            return ir.IntegerType.get_unsigned(_UNSIGNED[dtype])
-        return super().element(dtype)
-
-    def write(
-        self, name: str, operands: Sequence[Array], dtype: torch.dtype, shape: Shape, **attributes: Any
-    ) -> Array:
-        """One operation with one result."""
-        value = self._operation(
-            name, [self.type(dtype, shape)], [each.value for each in operands], attributes
-        ).results[0]
-        return Array(value, dtype, tuple(shape))
-
-    def _operation(
-        self,
-        name: str,
-        results: Sequence[Any],
-        operands: Sequence[Any],
-        attributes: dict[str, Any],
-        regions: int = 0,
-    ) -> Any:
-        from torch_mlir import ir
-
-        return ir.Operation.create(
-            f"stablehlo.{name}",
-            results=list(results),
-            operands=list(operands),
-            attributes=attributes,
-            regions=regions,
-        )
-
-    def returns(self, values: Sequence[Array]) -> None:
-        """The end of a region."""
-        self._operation("return", [], [each.value for each in values], {})
+    title = "StableHLO"
+    capabilities = Capabilities(BODIES, frozenset({*ELEMENTWISE, *DECOMPOSED}), calls=CALLS | {SEED})
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -76,23 +46,12 @@ class StableHlo(Target):
     def _splat(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
         key = ("splat", repr(value), dtype, tuple(shape))
         if key not in self.memo:
-            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
-            sizes = [int(size) for size in shape]
-            attribute = self._splatted(single, sizes)
-            made = self._operation("constant", [self.type(dtype, shape)], [], {"value": attribute})
-            self.memo[key] = Array(made.results[0], dtype, tuple(shape), value)
+            sizes, kind = [int(size) for size in shape], self.element(dtype)
+            number = single(value, dtype)
+            whole = elements(number.expand(sizes), kind) if 0 in sizes else splat(number, sizes, kind)
+            made = self.write("constant", [], dtype, shape, value=whole)
+            self.memo[key] = Array(made.value, dtype, made.shape, value)
         return self.memo[key]
-
-    def _splatted(self, single: torch.Tensor, sizes: Sequence[int]) -> Any:
-        from torch_mlir import ir
-
-        if 0 in sizes:
-            return self.attribute(torch.empty(list(sizes), dtype=single.dtype))
-        kind = self.element(single.dtype)
-        whole = ir.RankedTensorType.get(list(sizes), kind)
-        if single.dtype.is_floating_point:
-            return ir.DenseElementsAttr.get_splat(whole, ir.FloatAttr.get(kind, single.item()))
-        return ir.DenseElementsAttr.get_splat(whole, ir.IntegerAttr.get(kind, int(single.item())))
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
         from torch_mlir import ir
@@ -187,9 +146,12 @@ class StableHlo(Target):
 
     def relabel(self, x: Array, shape: Shape) -> Array:
         shape = tuple(shape)
-        if self.type(x.dtype, shape) == x.value.type:
+        kind = self.type(x.dtype, shape)
+        if kind == x.value.type:
             return Array(x.value, x.dtype, shape)
-        return self.reshape(x, shape)
+        if kind.has_static_shape:
+            return self.reshape(x, shape)
+        return self.write("dynamic_reshape", [x, self.sizes(x.shape)], x.dtype, shape)
 
     def transpose(self, x: Array, order: Sequence[int]) -> Array:
         if list(order) == list(range(x.rank)):
@@ -276,7 +238,7 @@ class StableHlo(Target):
             "unique_indices": ir.BoolAttr.get(False),
         }
         operands = [each.value for each in (base, positions, values)]
-        made = self._operation("scatter", [base.value.type], operands, attributes, regions=1)
+        made = self.operation("scatter", [base.value.type], operands, attributes, regions=1)
         self._combiner(
             made.regions[0],
             base.dtype,
@@ -286,23 +248,7 @@ class StableHlo(Target):
 
     def _combiner(self, region: Any, dtype: torch.dtype, combine: Callable[[Array, Array], Array]) -> None:
         """A region that makes one element of two."""
-        self._region(region, [(dtype, ()), (dtype, ())], lambda parts: [combine(*parts)])
-
-    def _region(
-        self,
-        region: Any,
-        kinds: Sequence[tuple[torch.dtype, Shape]],
-        body: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> Sequence[Array]:
-        """Fill a region; ``kinds`` are its block's arguments."""
-        from torch_mlir import ir
-
-        types = [self.type(*kind) for kind in kinds]
-        block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
-        with ir.InsertionPoint(block), self.region():
-            results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
-            self.returns(results)
-        return results
+        self.fill(region, [(dtype, ()), (dtype, ())], lambda parts: [combine(*parts)])
 
     # -- reductions and order -----------------------------------------------------------------------
 
@@ -319,20 +265,18 @@ class StableHlo(Target):
             return self._reduce("sum", x, dims)
         for dim in sorted(dims, reverse=True):
             size = x.shape[dim]
-            part = _divisor(int(size)) if size.is_Integer and size > _LONG_SUM else None
+            part = divisor(int(size)) if size.is_Integer and size > _LONG_SUM else None
             if part is not None:
-                halves = (sympy.Integer(int(size) // part), sympy.Integer(part))
-                x = self.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
-                x = self._reduce("sum", x, [dim + 1])
+                x = self._reduce("sum", split(self, x, dim, part), [dim + 1])
             x = self._reduce("sum", x, [dim])
         return x
 
     def _reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         name = _COMBINED[kind]
-        start = self.full(_start(kind, x.dtype), x.dtype, ())
+        start = self.full(identity(kind, x.dtype), x.dtype, ())
         shape = tuple(size for d, size in enumerate(x.shape) if d not in dims)
         attributes = {"dimensions": i64s(sorted(dims))}
-        made = self._operation(
+        made = self.operation(
             "reduce", [self.type(x.dtype, shape)], [x.value, start.value], attributes, regions=1
         )
         self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(name, old, new))
@@ -341,9 +285,9 @@ class StableHlo(Target):
     def position_of_extreme(self, kind: str, x: Array) -> Array:
         dim, shape = x.rank - 1, x.shape[:-1]
         places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
-        worst = _start("max" if kind == "argmax" else "min", x.dtype)
+        worst = identity("max" if kind == "argmax" else "min", x.dtype)
         first = [self.full(worst, x.dtype, ()), self.full(torch.iinfo(torch.int64).max, torch.int64, ())]
-        made = self._operation(
+        made = self.operation(
             "reduce",
             [self.type(x.dtype, shape), self.type(torch.int64, shape)],
             [each.value for each in (x, places, *first)],
@@ -370,7 +314,7 @@ class StableHlo(Target):
             ]
 
         kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ()), (torch.int64, ())] * 2
-        self._region(made.regions[0], kinds, better)
+        self.fill(made.regions[0], kinds, better)
         return Array(made.results[1], torch.int64, shape)
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
@@ -381,7 +325,7 @@ class StableHlo(Target):
         dim = x.rank - 1
         places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
         attributes = {"dimension": i64(dim), "is_stable": ir.BoolAttr.get(True)}
-        made = self._operation(
+        made = self.operation(
             "sort", [x.value.type, places.value.type], [x.value, places.value], attributes, regions=1
         )
 
@@ -394,7 +338,7 @@ class StableHlo(Target):
             return [result]
 
         kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ())] * 2 + [(torch.int64, ())] * 2
-        self._region(made.regions[0], kinds, before)
+        self.fill(made.regions[0], kinds, before)
         values, positions = made.results
         return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
 
@@ -408,52 +352,7 @@ class StableHlo(Target):
     ) -> Array | None:
         return products.convolution(self, x, weight, geometry, shape)
 
-    # -- control ------------------------------------------------------------------------------------
 
-    def branch(
-        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
-    ) -> list[Array]:
-        types = [self.type(*kind) for kind in kinds]
-        made = self._operation("if", types, [condition.value], {}, regions=2)
-        for region, function in zip(made.regions, functions, strict=True):
-            self._region(region, [], partial(self._results_of, function, types))
-        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
-    def _results_of(
-        self, function: Callable[[], Sequence[Array]], types: Sequence[Any], parts: Sequence[Array]
-    ) -> list[Array]:
-        return [self._typed(each, kind) for each, kind in zip(function(), types, strict=True)]
-
-    def _typed(self, x: Array, wanted: Any) -> Array:
-        """The array as a value of another type with the same sizes, known or not."""
-        if x.value.type == wanted:
-            return x
-        from torch_mlir import ir
-
-        made = ir.Operation.create(
-            "stablehlo.dynamic_reshape", results=[wanted], operands=[x.value, self.sizes(x.shape).value]
-        )
-        return Array(made.results[0], x.dtype, x.shape)
-
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
-        types = [each.value.type for each in initial]
-        kinds = [(each.dtype, each.shape) for each in initial]
-        made = self._operation("while", types, [each.value for each in initial], {}, regions=2)
-        self._region(made.regions[0], kinds, lambda state: [test(state)])
-        self._region(
-            made.regions[1],
-            kinds,
-            lambda state: [self._typed(each, kind) for each, kind in zip(step(state), types, strict=True)],
-        )
-        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
-
-_UNSIGNED = {torch.uint8: 8, torch.uint16: 16, torch.uint32: 32, torch.uint64: 64}
 _LONG_SUM = 1 << 13
 _COMBINED = {
     "sum": "add",
@@ -466,26 +365,6 @@ _COMBINED = {
 }
 
 
-def _start(kind: str, dtype: torch.dtype) -> Number:
-    """What a reduction starts from."""
-    if kind in ("max", "min"):
-        if dtype is torch.bool:
-            return kind == "min"
-        if dtype.is_floating_point:
-            return float("-inf") if kind == "max" else float("inf")
-        limits = torch.iinfo(dtype)
-        return limits.min if kind == "max" else limits.max
-    if dtype is torch.bool:
-        return kind in ("all", "prod")
-    return 1 if kind == "prod" else 0
-
-
-def _divisor(size: int) -> int | None:
-    """The divisor of ``size`` next to its root, from 16 on."""
-    root = math.isqrt(size)
-    return next((part for part in range(root, 15, -1) if size % part == 0), None)
-
-
 def _end(start: Expr, size: Expr, step: Expr) -> Expr:
     """Behind the last element of a slice."""
     if size == 0:
@@ -493,9 +372,3 @@ def _end(start: Expr, size: Expr, step: Expr) -> Expr:
     if size.is_Integer or step == 1:
         return expand(start + (size - 1) * step + 1)
     return sympy.Max(start, expand(start + (size - 1) * step + 1))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype is torch.bool:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from smelt.mlir.arrays.dialect import Array
-from smelt.mlir.stablehlo.attributes import attribute
-
-if TYPE_CHECKING:
-    from smelt.mlir.stablehlo.dialect import StableHlo
+from smelt.mlir.arrays.elementwise import shift
+from smelt.mlir.attributes import attribute
+from smelt.mlir.stablehlo.operations import Operations
 
 Rule = Callable[..., Any]
 
 
-def _plain(name: str, hlo: StableHlo, *args: Array) -> Array:
+def _plain(name: str, hlo: Operations, *args: Array) -> Array:
     return hlo.write(name, args, args[0].dtype, args[0].shape)
 
 
-def _compare(direction: str, hlo: StableHlo, x: Array, y: Array) -> Array:
+def _compare(direction: str, hlo: Operations, x: Array, y: Array) -> Array:
     kind = "SIGNED"
     if x.dtype.is_floating_point:
         kind = "FLOAT"
@@ -37,43 +36,33 @@ def _compare(direction: str, hlo: StableHlo, x: Array, y: Array) -> Array:
     )
 
 
-def _where(hlo: StableHlo, condition: Array, x: Array, y: Array) -> Array:
+def _where(hlo: Operations, condition: Array, x: Array, y: Array) -> Array:
     return hlo.write("select", [condition, x, y], x.dtype, x.shape)
 
 
-def _abs(hlo: StableHlo, x: Array) -> Array:
+def _abs(hlo: Operations, x: Array) -> Array:
     return x if x.dtype is torch.uint8 else _plain("abs", hlo, x)
 
 
-def _sign(hlo: StableHlo, x: Array) -> Any:
+def _sign(hlo: Operations, x: Array) -> Any:
     return NotImplemented if x.dtype.is_floating_point or x.dtype is torch.uint8 else _plain("sign", hlo, x)
 
 
-def _isnan(hlo: StableHlo, x: Array) -> Array:
+def _isnan(hlo: Operations, x: Array) -> Array:
     return _compare("NE", hlo, x, x)
 
 
-def _isinf(hlo: StableHlo, x: Array) -> Array:
+def _isinf(hlo: Operations, x: Array) -> Array:
     return _compare("EQ", hlo, _plain("abs", hlo, x), hlo.full(float("inf"), x.dtype, x.shape))
 
 
-def _shift(name: str, hlo: StableHlo, x: Array, y: Array) -> Array:
-    """0, or the sign, where the distance is negative or not less than the width."""
-    width = torch.iinfo(x.dtype).bits
-    unsigned = x.dtype is torch.uint8
-    operation = "shift_left"
-    if name == "rshift":
-        operation = "shift_right_logical" if unsigned else "shift_right_arithmetic"
-    if y.number is not None and 0 <= y.number < width:
-        return _plain(operation, hlo, x, y)
-    zero, most = hlo.full(0, y.dtype, y.shape), hlo.full(width - 1, y.dtype, y.shape)
-    low, high = _compare("LT", hlo, y, zero), _compare("GT", hlo, y, most)
-    outside = hlo.apply("logical_or", low, high)
-    shifted = _plain(operation, hlo, x, _where(hlo, outside, most, y))
-    return _where(hlo, outside, zero, shifted) if name == "lshift" or unsigned else shifted
+def _shift(name: str, hlo: Operations, x: Array, y: Array) -> Array:
+    right = "logical" if x.dtype is torch.uint8 else "arithmetic"
+    operation = "shift_left" if name == "lshift" else f"shift_right_{right}"
+    return shift(hlo, name, partial(_plain, operation, hlo, x), x, y)
 
 
-def _int_pow(hlo: StableHlo, x: Array, y: Array) -> Array:
+def _int_pow(hlo: Operations, x: Array, y: Array) -> Array:
     """Negative exponents as ATen: 0, or 1 and -1 for these."""
     zero, one = (hlo.full(number, x.dtype, x.shape) for number in (0, 1))
     plain = _plain("power", hlo, x, _plain("maximum", hlo, y, zero))

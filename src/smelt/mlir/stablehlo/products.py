@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import sympy
 import torch
 
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
-from smelt.mlir.stablehlo.attributes import i64, i64s
+from smelt.mlir.attributes import i64, i64s
+from smelt.mlir.stablehlo.operations import Operations
 from smelt.symbolic.affine import expand
 
-if TYPE_CHECKING:
-    from smelt.mlir.stablehlo.dialect import StableHlo
 
-
-def dot(hlo: StableHlo, lhs: Array, rhs: Array, dims: Dot) -> Array:
+def dot(hlo: Operations, lhs: Array, rhs: Array, dims: Dot) -> Array:
     """``stablehlo.dot_general``."""
     from torch_mlir._mlir_libs import _stablehlo
 
@@ -32,7 +28,7 @@ def dot(hlo: StableHlo, lhs: Array, rhs: Array, dims: Dot) -> Array:
 
 
 def convolution(
-    hlo: StableHlo, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    hlo: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
 ) -> Array | None:
     """``stablehlo.convolution``: a transposed one is that of its dilated input with its reversed weight."""
     from torch_mlir import ir
@@ -85,7 +81,7 @@ def convolution(
     )
 
 
-def _regrouped(hlo: StableHlo, weight: Array, groups: int) -> Array:
+def _regrouped(hlo: Operations, weight: Array, groups: int) -> Array:
     """(C, O / groups, *taps) → (O, C / groups, *taps)."""
     into, out, *taps = weight.shape
     each = expand(into / groups)

@@ -12,7 +12,9 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.diagnostics import diagnostics_of
-from smelt.mlir.execute import Executable, clone
+from smelt.mlir.execute import DTYPES, Executable
+from smelt.mlir.modules import clone, first_part, function_of, operations, retype
+from smelt.mlir.stablehlo.dialect import StableHlo
 
 Number = int | float | bool
 
@@ -71,7 +73,7 @@ class _Run:
                 break
             self._find_out(*unknown)
             self._refine("")
-        kinds = [str(kind) for kind in _function(self.module).type.results]
+        kinds = [str(kind) for kind in function_of(self.module).type.results]
         if _work(self.module) > _MOST_INTERPRETED:
             self._interpret_small()
             if _has_linalg(self.module):
@@ -107,7 +109,7 @@ class _Run:
         from torch_mlir import ir
 
         place = 0
-        while place < len(body := list(_function(self.module).regions[0].blocks[0])):
+        while place < len(body := list(function_of(self.module).regions[0].blocks[0])):
             operation = body[place].operation
             place += 1
             if operation.name not in _NOT_IN_LINALG:
@@ -127,21 +129,9 @@ class _Run:
     def _part(self, count: int, wanted: Callable[[Any], list[Any]]) -> Any:
         """A module of the function's first ``count`` operations, as far as needed for what ``wanted``
         says of the last one: that is what it returns."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import func
         from torch_mlir.passmanager import PassManager
 
-        part = clone(self.module)
-        function = _function(part)
-        block = function.regions[0].blocks[0]
-        body = list(block)
-        values = wanted(body[count - 1].operation)
-        for each in reversed(body[count:]):
-            each.operation.erase()
-        with ir.InsertionPoint(block):
-            func.ReturnOp(values)
-        kind = ir.FunctionType.get(function.type.inputs, [each.type for each in values])
-        function.attributes["function_type"] = ir.TypeAttr.get(kind)
+        part = first_part(self.module, "main", count, lambda kept, rest: wanted(kept[-1]))
         PassManager.parse("builtin.module(func.func(cse))").run(part.operation)
         return part
 
@@ -151,7 +141,7 @@ class _Run:
 
         part = self._part(place + 1, lambda each: [each.operands[n] for n in operands])
         found = self._evaluate(part)
-        operation = list(_function(self.module).regions[0].blocks[0])[place].operation
+        operation = list(function_of(self.module).regions[0].blocks[0])[place].operation
         for n, attribute in zip(operands, found, strict=True):
             with ir.InsertionPoint(operation):
                 operation.operands[n] = _constant(attribute)
@@ -169,18 +159,6 @@ def _attempt(what: str, module: Any, function: Callable[[], Any]) -> Any:
 # -- modules -------------------------------------------------------------------------------------------
 
 
-def _function(module: Any) -> Any:
-    return module.body.operations[0]
-
-
-def _operations(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region:
-            for each in list(block):
-                yield each.operation
-                yield from _operations(each.operation)
-
-
 def _constant(attribute: Any) -> Any:
     from torch_mlir import ir
 
@@ -192,7 +170,7 @@ def _constant(attribute: Any) -> Any:
 def _first_unknown(module: Any) -> tuple[int, list[int]] | None:
     """The first operation of the function that gives an unknown size: its place, and which of its operands
     are the sizes."""
-    for place, each in enumerate(_function(module).regions[0].blocks[0]):
+    for place, each in enumerate(function_of(module).regions[0].blocks[0]):
         operation = each.operation
         if any("?" in str(result.type) for result in operation.results):
             name = operation.name
@@ -215,7 +193,7 @@ def _is_sizes(kind: str) -> bool:
 def _work(module: Any) -> int:
     """How many elements the module computes, or multiplies."""
     total = 0
-    for operation in _operations(module.operation):
+    for operation in operations(module):
         sizes = [_count(str(result.type)) for result in operation.results]
         if operation.name in ("stablehlo.convolution", "stablehlo.dot_general"):
             sizes = [math.isqrt(sizes[0] * math.prod(_count(str(each.type)) for each in operation.operands))]
@@ -233,7 +211,7 @@ def _has_linalg(module: Any) -> bool:
     """Whether StableHLO's passes bring all of the module to Linalg."""
     return not any(
         operation.name in _NOT_IN_LINALG or "complex" in str(operation.results)
-        for operation in _operations(module.operation)
+        for operation in operations(module)
     )
 
 
@@ -242,7 +220,7 @@ def _draw(module: Any) -> None:
     from torch_mlir import ir
 
     limits = torch.iinfo(torch.int64)
-    for operation in list(_operations(module.operation)):
+    for operation in list(operations(module)):
         if operation.name == "stablehlo.rng":
             drawn = torch.randint(limits.min, limits.max, (), dtype=torch.int64)
             with ir.InsertionPoint(operation):
@@ -259,7 +237,7 @@ def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     places = [n for n, value in enumerate(values) if value.is_complex()]
     if not places:
         return list(values)
-    function = _function(module)
+    function = function_of(module)
     block = function.regions[0].blocks[0]
     given = [value for value in values if not value.is_complex()]
     for place in places:
@@ -273,8 +251,7 @@ def _split(module: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given += [part.contiguous() for part in torch.view_as_real(values[place]).unbind(-1)]
     for place in reversed(places):
         block.erase_argument(place)
-    kinds = ir.FunctionType.get([each.type for each in block.arguments], function.type.results)
-    function.attributes["function_type"] = ir.TypeAttr.get(kinds)
+    retype(function)
     return given
 
 
@@ -283,7 +260,7 @@ def _plain_results(module: Any) -> None:
     from torch_mlir import ir
     from torch_mlir.dialects import func
 
-    function = _function(module)
+    function = function_of(module)
     end = list(function.regions[0].blocks[0])[-1].operation
     results = []
     with ir.InsertionPoint(end):
@@ -301,13 +278,12 @@ def _plain_results(module: Any) -> None:
                 results.append(made.results[0])
         func.ReturnOp(results)
     end.erase()
-    kind = ir.FunctionType.get(function.type.inputs, [each.type for each in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(kind)
+    retype(function)
 
 
 def _check(module: Any) -> None:
     """What the interpreter meets must be known to it: it would end the process."""
-    for operation in _operations(module.operation):
+    for operation in operations(module):
         if operation.name in _UNKNOWN_TO_INTERPRETER:
             raise SmeltError("SM0731", f"StableHLO's interpreter does not know {operation.name}")
         for result in operation.results:
@@ -330,22 +306,7 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
 
 def _attribute(tensor: torch.Tensor) -> Any:
     """The elements as an attribute of the type that `StableHlo` gives arrays."""
-    from smelt.mlir.stablehlo.dialect import StableHlo
-
     return StableHlo().attribute(tensor)
-
-
-_DTYPES = {
-    "f16": torch.float16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i1": torch.bool,
-    "i8": torch.int8,
-    "ui8": torch.uint8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-}
 
 
 def _result(kind: str, results: Iterator[Any]) -> torch.Tensor:
@@ -362,9 +323,9 @@ def _tensor(attribute: Any) -> torch.Tensor:
 
     kind = ir.RankedTensorType(attribute.type)
     name = str(kind.element_type)
-    if name not in _DTYPES:
+    if name not in DTYPES:
         raise SmeltError("SM0731", f"a result of {name} elements", why="the bindings give no such numbers")
     if 0 in kind.shape:
-        return torch.empty(list(kind.shape), dtype=_DTYPES[name])
+        return torch.empty(list(kind.shape), dtype=DTYPES[name])
     array = numpy.array(attribute)
-    return torch.from_numpy(array.copy()).to(_DTYPES[name]).reshape(list(kind.shape))
+    return torch.from_numpy(array.copy()).to(DTYPES[name]).reshape(list(kind.shape))

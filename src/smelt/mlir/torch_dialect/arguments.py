@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from smelt.errors import Unsupported
 from smelt.mlir.torch_dialect.literals import literal
-from smelt.mlir.torch_dialect.types import code
+from smelt.mlir.torch_dialect.types import code, type_of
 
 _OVERLOAD = {"Tensor": "Scalar", "Tensor_Tensor": "Tensor_Scalar", "Tensor_mode": "Scalar_mode"}
 """Overload that takes a tensor → the one that takes a number in its place."""
@@ -115,8 +115,6 @@ class Operands:
     def _tensor_of_number(self, value: Node, node: Node) -> Any:
         """A number that is only known at run time, where a tensor is wanted."""
         from torch_mlir import ir
-
-        from smelt.mlir.torch_dialect.types import type_of
 
         made = torch.empty((), dtype=number_dtype(node, value.meta.get("val")), device="meta")
         names = {"!torch.int": "int", "!torch.float": "float", "!torch.bool": "bool"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -12,69 +11,19 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
-from smelt.mlir.arrays.dialect import Array, Number, Shape
-from smelt.mlir.arrays.expressions import Numbers, evaluate_number
-from smelt.mlir.target import Target
+from smelt.mlir.arrays.dialect import Array, Number, Shape, single
 from smelt.mlir.torch_dialect import numbers, order
-from smelt.mlir.torch_dialect.arguments import Constants
 from smelt.mlir.torch_dialect.elementwise import elementwise, widened
 from smelt.mlir.torch_dialect.literals import literal
-from smelt.mlir.torch_dialect.types import element
-from smelt.symbolic import numel, same
+from smelt.mlir.torch_dialect.operations import Operations
+from smelt.symbolic import as_expr, numel, same
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-class TorchDialect(Target):
-    """Writes value tensors of the Torch dialect.
-
-    ``constants``: those of the function or region that is being written. Sizes are operands of type
-    ``!torch.int``, computed from the dimensions of the arguments (`number`).
-    """
-
-    raises = True
-
-    def __init__(self, constants: Constants) -> None:
-        super().__init__()
-        self.constants = constants
-
-    # -- operations ---------------------------------------------------------------------------------
-
-    def type(self, dtype: torch.dtype, shape: Shape) -> Any:
-        from torch_mlir import ir
-
-        sizes = ",".join(str(size) if size.is_Integer else "?" for size in shape)
-        return ir.Type.parse(f"!torch.vtensor<[{sizes}],{element(dtype)}>")
-
-    def write(self, name: str, operands: Sequence[Any], dtype: torch.dtype, shape: Shape) -> Array:
-        """``torch.aten.NAME`` with one result; an operand may be an array, a list of numbers, or a number,
-        dtype or None, which becomes a constant."""
-        from torch_mlir import ir
-
-        values = [self._operand(each) for each in operands]
-        full_name = name if name.startswith("torch.") else f"torch.aten.{name}"
-        made = ir.Operation.create(full_name, results=[self.type(dtype, shape)], operands=values)
-        return Array(made.results[0], dtype, tuple(shape))
-
-    def _operand(self, operand: Any) -> Any:
-        if isinstance(operand, Array):
-            return operand.value
-        if isinstance(operand, Expr):
-            return self.number(operand)
-        if isinstance(operand, (list, tuple)):
-            kind = "vtensor" if operand and isinstance(operand[0], Array) else "int"
-            return numbers.list_of([self._operand(each) for each in operand], kind)
-        return operand if hasattr(operand, "type") else self.constants.get(operand)
-
-    # -- numbers ------------------------------------------------------------------------------------
-
-    def number(self, expr: Expr) -> Any:
-        """A size as ``!torch.int``."""
-        key = ("number", expr)
-        if key not in self.memo:
-            self.memo[key] = evaluate_number(expr, _Numbers(self))
-        return self.memo[key]
+class TorchDialect(Operations):
+    """Writes value tensors of the Torch dialect."""
 
     def size(self, expr: Any) -> Array:
         expr = sympy.sympify(expr)
@@ -85,27 +34,11 @@ class TorchDialect(Target):
             return self.memo[key]
         return super().size(expr)
 
-    def tensor_of(self, number: Any) -> Array:
-        """A ``!torch.int``, ``!torch.float`` or ``!torch.bool`` as an array of rank 0."""
-        dtype = numbers.DTYPES[str(number.type)]
-        made = self.write("scalar_tensor", [number, dtype, None, None, None], dtype, ())
-        self.memo["number of", made.value] = number
-        return made
-
-    def number_of(self, x: Array) -> Any:
-        """What an array of rank 0 holds, as a number of the dialect."""
-        key = ("number of", x.value)
-        if key not in self.memo:
-            self.memo[key] = numbers.item(x.value, torch.empty((), dtype=x.dtype).item())
-        return self.memo[key]
-
     def dimension(self, x: Array, dim: int) -> Array:
         return self.tensor_of(numbers.size_of(x.value, dim, self.constants))
 
     def know_sizes(self, value: Any, meta: torch.Tensor) -> None:
         """Learn the size symbols that are dimensions of a tensor."""
-        from smelt.symbolic import as_expr
-
         shape = tuple(as_expr(size) for size in meta.shape)
         if any(isinstance(size, Symbol) and size.name not in self.symbols for size in shape):
             self.know({f"known{len(self.symbols)}": Array(value, meta.dtype, shape)})
@@ -120,8 +53,7 @@ class TorchDialect(Target):
             made = self.reshape(self.convert(wide, dtype), tuple(shape))
             self.memo[key] = Array(made.value, dtype, tuple(shape), value)
         elif key not in self.memo:
-            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
-            scalar = literal(single, "scalar")
+            scalar = literal(single(value, dtype), "scalar")
             made = self.broadcast(Array(scalar, dtype, ()), shape, [])
             self.memo[key] = Array(made.value, dtype, tuple(shape), value)
         return self.memo[key]
@@ -171,12 +103,6 @@ class TorchDialect(Target):
         if {x.dtype, dtype} == {torch.float64, torch.bfloat16}:
             x = self.plain_convert(x, torch.float32)
         return self.plain_convert(x, dtype)
-
-    def plain_convert(self, x: Array, dtype: torch.dtype) -> Array:
-        """As torch-mlir's pipelines convert, which take uint8 for int8."""
-        if x.dtype == dtype:
-            return x
-        return self.write("torch.prims.convert_element_type", [x, dtype], dtype, x.shape)
 
     def parts(self, x: Array) -> tuple[Array, Array]:
         dtype = x.dtype.to_real()
@@ -291,19 +217,6 @@ class TorchDialect(Target):
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)
 
-    def sorted(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        """``aten.sort`` of the last dimension."""
-        from torch_mlir import ir
-
-        types = [self.type(x.dtype, x.shape), self.type(torch.int64, x.shape)]
-        operands = [x.value, self.constants.get(-1), self.constants.get(descending)]
-        values, positions = ir.Operation.create("torch.aten.sort", results=types, operands=operands).results
-        return Array(values, x.dtype, x.shape), Array(positions, torch.int64, x.shape)
-
-    def gather(self, x: Array, dim: int, positions: Array) -> Array:
-        """``aten.gather``, of positions in range."""
-        return self.write("gather", [x, dim, positions, False], x.dtype, positions.shape)
-
     def matmul(self, lhs: Array, rhs: Array) -> Array:
         shape = (*lhs.shape[:2], rhs.shape[2])
         return self.write("bmm", [lhs, rhs], lhs.dtype, shape)
@@ -344,43 +257,3 @@ class TorchDialect(Target):
                 "torch.prim.Loop.condition", operands=[again, *(each.value for each in state)]
             )
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
-    @contextmanager
-    def region(self) -> Iterator[None]:
-        outer = self.constants
-        self.constants = Constants(outer)
-        try:
-            with super().region():
-                yield
-        finally:
-            self.constants = outer
-
-
-class _Numbers(Numbers):
-    """Numbers of the dialect: ``!torch.int``, ``!torch.float``, ``!torch.bool``."""
-
-    def __init__(self, dialect: TorchDialect) -> None:
-        self.dialect = dialect
-
-    def symbol(self, symbol: Symbol) -> Any:
-        if symbol.name not in self.dialect.symbols:
-            raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.number_of(self.dialect.symbols[symbol.name])
-
-    def constant(self, value: Number, dtype: torch.dtype) -> Any:
-        return self.dialect.constants.get(torch.tensor(value, dtype=dtype).item())
-
-    def dtype_of(self, value: Any) -> torch.dtype:
-        return numbers.DTYPES[str(value.type)]
-
-    def convert(self, value: Any, dtype: torch.dtype) -> Any:
-        return numbers.converted(value, dtype)
-
-    def elementwise(self, name: str, *args: Any) -> Any:
-        return numbers.compute(numbers.FUNCTIONS.get(name, name), list(args), self.dialect.constants)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype is torch.bool:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64

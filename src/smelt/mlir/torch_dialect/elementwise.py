@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.elementwise import ON_BOOLS, shift
 from smelt.mlir.arrays.evaluate import through
+from smelt.mlir.torch_dialect.operations import Operations
 from smelt.ops import TABLE, ops
 from smelt.ops.table import result_dtype
-
-if TYPE_CHECKING:
-    from smelt.mlir.torch_dialect.dialect import TorchDialect
 
 Rule = Callable[..., Any]
 
 _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
-def elementwise(dialect: TorchDialect, name: str, *args: Array) -> Any:
+def elementwise(dialect: Operations, name: str, *args: Array) -> Any:
     """One row of `smelt.ops.table.TABLE`; NotImplemented where the pipelines have no way.
 
     Rows of integers are computed in int64: ``row(x, y)`` → ``narrow(row(wide(x), wide(y)))``. MLIR's integers
@@ -38,59 +37,43 @@ def elementwise(dialect: TorchDialect, name: str, *args: Array) -> Any:
     return NotImplemented if rule is None else rule(dialect, *args)
 
 
-def widened(dialect: TorchDialect, x: Array) -> Array:
+def widened(dialect: Operations, x: Array) -> Array:
     """uint8 as int64."""
     signed = dialect.plain_convert(x, torch.int64)
     return dialect.write("bitwise_and.Scalar", [signed, 255], torch.int64, x.shape)
 
 
-def _plain(name: str, dialect: TorchDialect, *args: Array) -> Array:
+def _plain(name: str, dialect: Operations, *args: Array) -> Array:
     return dialect.write(name, args, args[-1].dtype, args[0].shape)
 
 
-def _scaled(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+def _scaled(name: str, dialect: Operations, x: Array, y: Array) -> Array:
     """``add`` and ``sub`` have a factor for the second operand."""
     return dialect.write(f"{name}.Tensor", [x, y, 1], x.dtype, x.shape)
 
 
-def _compare(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+def _compare(name: str, dialect: Operations, x: Array, y: Array) -> Array:
     return dialect.write(f"{name}.Tensor", [x, y], torch.bool, x.shape)
 
 
-def _eq(dialect: TorchDialect, x: Array, y: Array) -> Array:
+def _eq(dialect: Operations, x: Array, y: Array) -> Array:
     """By ``ne`` for floats: upstream folds ``x == x`` to True, which it is not for NaN."""
     if not x.dtype.is_floating_point:
         return _compare("eq", dialect, x, y)
     return _plain("logical_not", dialect, _compare("ne", dialect, x, y))
 
 
-def _truncdiv(dialect: TorchDialect, x: Array, y: Array) -> Array:
+def _truncdiv(dialect: Operations, x: Array, y: Array) -> Array:
     return dialect.write("div.Tensor_mode", [x, y, "trunc"], x.dtype, x.shape)
 
 
-def _of_floats(name: str, dialect: TorchDialect, *args: Array) -> Any:
+def _of_floats(name: str, dialect: Operations, *args: Array) -> Any:
     return _plain(name, dialect, *args) if args[0].dtype.is_floating_point else NotImplemented
 
 
-def _shift(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
-    """0, or the sign, where the distance is negative or not less than the width."""
+def _shift(name: str, dialect: Operations, x: Array, y: Array) -> Array:
     full_name = f"bitwise_{'left' if name == 'lshift' else 'right'}_shift.Tensor"
-    if y.number is not None and 0 <= y.number < 64:
-        return _plain(full_name, dialect, x, y)
-
-    def inside(distance: Any) -> Any:
-        low, high = ops.lt(distance, _c(distance, 0)), ops.gt(distance, _c(distance, 63))
-        return ops.where(ops.logical_or(low, high), _c(distance, 63), distance)
-
-    shifted = _plain(full_name, dialect, x, through(dialect, inside, y))
-    if name == "rshift":
-        return shifted
-
-    def kept(distance: Any, result: Any) -> Any:
-        low, high = ops.lt(distance, _c(distance, 0)), ops.gt(distance, _c(distance, 63))
-        return ops.where(ops.logical_or(low, high), _c(result, 0), result)
-
-    return through(dialect, kept, y, shifted)
+    return shift(dialect, name, lambda distance: _plain(full_name, dialect, x, distance), x, y)
 
 
 def _c(x: Any, number: float | int | bool) -> Any:
@@ -104,7 +87,7 @@ def _signbit(x: Any) -> Any:
     return ops.logical_or(ops.lt(x, zero), negative_zero)
 
 
-def _extreme(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
+def _extreme(name: str, dialect: Operations, x: Array, y: Array) -> Array:
     """NaN where either is, which upstream's own do not give."""
     if not x.dtype.is_floating_point:
         return _plain(name, dialect, x, y)
@@ -116,7 +99,7 @@ def _extreme(name: str, dialect: TorchDialect, x: Array, y: Array) -> Array:
     return through(dialect, chosen, x, y)
 
 
-def _fmod(dialect: TorchDialect, x: Array, y: Array) -> Any:
+def _fmod(dialect: Operations, x: Array, y: Array) -> Any:
     """Of what is not negative, ``remainder`` is the same, and exact."""
     if not x.dtype.is_floating_point:
         return NotImplemented
@@ -131,14 +114,9 @@ _OF_BITS = (
 """Rows that do the same with signed and unsigned integers of one width."""
 
 _ON_BOOLS: dict[str, Callable[..., Any]] = {
-    "maximum": lambda x, y: ops.logical_or(x, y),
-    "minimum": lambda x, y: ops.logical_and(x, y),
+    **ON_BOOLS,
     "eq": lambda x, y: ops.logical_not(ops.logical_xor(x, y)),
     "ne": lambda x, y: ops.logical_xor(x, y),
-    "gt": lambda x, y: ops.logical_and(x, ops.logical_not(y)),
-    "lt": lambda x, y: ops.logical_and(ops.logical_not(x), y),
-    "ge": lambda x, y: ops.logical_or(x, ops.logical_not(y)),
-    "le": lambda x, y: ops.logical_or(ops.logical_not(x), y),
     **{f"bitwise_{name}": partial(lambda name, *args: getattr(ops, f"logical_{name}")(*args), name)
        for name in ("and", "or", "xor", "not")},
 }  # fmt: skip

@@ -20,8 +20,9 @@ from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location_of
+from smelt.mlir.program import write_function
 from smelt.mlir.signature import Argument, Weights, signature_of
-from smelt.mlir.torch_dialect import numbers
+from smelt.mlir.torch_dialect import control, decompositions, loops, numbers, special
 from smelt.mlir.torch_dialect.arguments import Constants, Operands, with_numbers
 from smelt.mlir.torch_dialect.constraints import Constraints
 from smelt.mlir.torch_dialect.dialect import TorchDialect
@@ -86,36 +87,24 @@ class _Function:
         self.signature = signature_of(program, weights)
 
     def run(self) -> None:
-        from torch_mlir import ir
-        from torch_mlir.dialects import func
-
         arguments = self.signature.arguments
         try:
             inputs = [type_of(each.meta) for each in arguments]
         except Unsupported as refusal:
             self.problems.append(Problem(f"an argument: {refusal.reason}"))
             return
-        function = func.FuncOp(self.name, ir.FunctionType.get(inputs, []))
-        places = [ir.Location.name(each.name) for each in arguments]
-        block = function.add_entry_block(places)
-        with ir.InsertionPoint(block):
-            results = self._body(block, arguments)
-            if results is None:
-                return
-            func.ReturnOp(results)
-        drop_unused_numbers(block)
-        function.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get(inputs, [each.type for each in results])
-        )
+        function = write_function(self.name, arguments, inputs, self._body)
+        if function is not None:
+            drop_unused_numbers(function.regions[0].blocks[0])
 
-    def _body(self, block: Any, arguments: Sequence[Argument]) -> list[Any] | None:
+    def _body(self, values: Sequence[Any]) -> list[Any] | None:
         """The operations; what is returned, or None where something is not supported."""
         graph = self.program.graph_module.graph
         constraints = None
         if self.symbolic_shapes:
             constraints = Constraints(node.meta.get("val") for node in graph.nodes)
         walk = Walk(self.program.graph_module, self.problems, constraints)
-        for argument, value in zip(arguments, block.arguments):
+        for argument, value in zip(self.signature.arguments, values, strict=True):
             walk.take(argument.node, value)
             if isinstance(argument.meta, torch.Tensor):
                 walk.sized.append((value, argument.meta))
@@ -204,8 +193,6 @@ class Walk:
             self.take(node, literal(held, str(node.target)))
 
     def _call(self, node: Node) -> None:
-        from smelt.mlir.torch_dialect import control, special
-
         target = node.target
         if isinstance(target, HigherOrderOperator):
             control.write(self, node)
@@ -224,8 +211,6 @@ class Walk:
     def _by_loops(self, node: Node, overload: OpOverload) -> bool:
         """Write a call that torch-mlir's pipelines are not to be trusted with by its loop functions; False
         where that is not so, or no way."""
-        from smelt.mlir.torch_dialect import loops
-
         name = operation_name(renamed(with_numbers(node, overload)))
         fault = reason_against(name, *described(node))
         if fault is None:
@@ -248,13 +233,11 @@ class Walk:
     def call(self, node: Node, overload: OpOverload) -> None:
         """The call as an operation of the same name, with the schema's arguments.
 
-        What the dialect does not have is taken apart where PyTorch says how, else a ``torch.operator``.
+        What the dialect does not have is decomposed where PyTorch says how, else a ``torch.operator``.
         """
-        from smelt.mlir.torch_dialect import apart, control
-
         overload = renamed(with_numbers(node, overload))
-        if apart.is_apart(overload, is_registered(operation_name(overload))):
-            body, operands = apart.body_of(node, overload)
+        if decompositions.is_decomposed(overload, is_registered(operation_name(overload))):
+            body, operands = decompositions.body_of(node, overload)
             results = control.inline(self, body, [self.value_of(each) for each in operands])
             meta = node.meta.get("val")
             if isinstance(meta, (list, tuple)):
@@ -359,11 +342,9 @@ def drop_unused_numbers(block: Any) -> None:
 
 def how(overload: OpOverload) -> str:
     """How a call of an operator on float32 is written (under a context): ``yes``, an operation of its name or
-    one that means the same; ``loops``, by its loop functions; ``apart``, by simpler operations; ``operator``,
-    as a ``torch.operator``.
+    one that means the same; ``loops``, by its loop functions; ``decomposed``, by simpler operations;
+    ``operator``, as a ``torch.operator``.
     """
-    from smelt.mlir.torch_dialect import apart, special
-
     written = renamed(overload)
     if reason_against(operation_name(written), {torch.float32}) is not None:
         needs = needs_of(overload)
@@ -371,8 +352,8 @@ def how(overload: OpOverload) -> str:
             return "loops"
     if overload in special.WRITERS:
         return "yes"
-    if apart.is_apart(written, is_registered(operation_name(written))):
-        return "apart"
+    if decompositions.is_decomposed(written, is_registered(operation_name(written))):
+        return "decomposed"
     return "yes" if is_registered(operation_name(written)) else "operator"
 
 

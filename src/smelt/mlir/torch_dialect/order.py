@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import sympy
 import torch
 
-from smelt.errors import Unsupported
-from smelt.mlir.arrays.dialect import Array, Number
-
-if TYPE_CHECKING:
-    from smelt.mlir.torch_dialect.dialect import TorchDialect
-
-ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.reductions import halved, identity, split
+from smelt.mlir.torch_dialect.operations import Operations
 
 LONG_SUM = 1 << 13
 """Sums of more floating-point numbers are made in parts: one after the other loses digits."""
@@ -22,26 +16,26 @@ LONG_SUM = 1 << 13
 _ON_BOOLS = {"any": "max", "all": "min", "sum": "max", "prod": "min"}
 
 
-def reduce(dialect: TorchDialect, kind: str, x: Array, dims: Sequence[int]) -> Array:
+def reduce(dialect: Operations, kind: str, x: Array, dims: Sequence[int]) -> Array:
     """``kind`` over ``dims``, which go away. Of narrow integers in int64, of truth values as 0 and 1."""
     dtype = x.dtype
     if dtype is torch.bool:
         kind = _ON_BOOLS.get(kind, kind)
     rest = tuple(size for d, size in enumerate(x.shape) if d not in dims)
     if any(size == 0 for size in x.shape):
-        return dialect.full(_start(kind, dtype), dtype, rest)
+        return dialect.full(identity(kind, dtype), dtype, rest)
     if not dtype.is_floating_point:
         x = dialect.convert(x, torch.int64)
     if kind == "xor_sum":
         for dim in sorted(dims, reverse=True):
-            x = _halved(dialect, "bitwise_xor", x, dim)
-        return dialect.convert(x, dtype)
+            x = halved(dialect, "bitwise_xor", x, dim)
+        return dialect.convert(dialect.reshape(x, rest), dtype)
     if kind == "sum" and dtype.is_floating_point:
         x, dims = _in_parts(dialect, x, dims)
     return dialect.convert(_reduced(dialect, kind, x, dims), dtype)
 
 
-def _reduced(dialect: TorchDialect, kind: str, x: Array, dims: Sequence[int]) -> Array:
+def _reduced(dialect: Operations, kind: str, x: Array, dims: Sequence[int]) -> Array:
     rest = tuple(size for d, size in enumerate(x.shape) if d not in dims)
     if kind in ("max", "min"):
         return dialect.write(f"a{kind}", [x, list(dims), False], x.dtype, rest)
@@ -53,15 +47,13 @@ def _reduced(dialect: TorchDialect, kind: str, x: Array, dims: Sequence[int]) ->
     return x
 
 
-def _in_parts(dialect: TorchDialect, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
+def _in_parts(dialect: Operations, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
     """Parts of a long dimension are summed first, and parts of their sums."""
     for dim in dims:
         if x.shape[dim].is_Integer and x.shape[dim] <= LONG_SUM:
             continue
         while x.shape[dim].is_Integer and (part := _part(int(x.shape[dim]))) is not None:
-            halves = (x.shape[dim] / part, sympy.Integer(part))
-            x = dialect.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
-            x = _reduced(dialect, "sum", x, [dim + 1])
+            x = _reduced(dialect, "sum", split(dialect, x, dim, part), [dim + 1])
     return x, list(dims)
 
 
@@ -70,24 +62,7 @@ def _part(size: int) -> int | None:
     return next((part for part in range(min(64, size - 1), 3, -1) if size % part == 0), None)
 
 
-def _halved(dialect: TorchDialect, name: str, x: Array, dim: int) -> Array:
-    """One half joined with the other until one element is left; 0 makes the size even."""
-    if not x.shape[dim].is_Integer:
-        raise Unsupported("an exclusive or of so many elements as only the run shows")
-    while x.shape[dim] != 1:
-        half = sympy.Integer((int(x.shape[dim]) + 1) // 2)
-        spare = [ZERO] * x.rank
-        spare[dim] = 2 * half - x.shape[dim]
-        x = dialect.pad(x, (ZERO,) * x.rank, tuple(spare), 0)
-        starts, sizes = [ZERO] * x.rank, list(x.shape)
-        sizes[dim] = half
-        first = dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
-        starts[dim] = half
-        x = dialect.apply(name, first, dialect.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank))
-    return dialect.reshape(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
-
-
-def position_of_extreme(dialect: TorchDialect, kind: str, x: Array) -> Array:
+def position_of_extreme(dialect: Operations, kind: str, x: Array) -> Array:
     """The first position of the extreme value: ``min(where(x == extreme, positions, size))``."""
     last = x.rank - 1
     if any(size == 0 for size in x.shape):
@@ -102,7 +77,7 @@ def position_of_extreme(dialect: TorchDialect, kind: str, x: Array) -> Array:
     return reduce(dialect, "min", dialect.apply("where", hit, places, behind), [last])
 
 
-def sort(dialect: TorchDialect, x: Array, descending: bool) -> tuple[Array, Array]:
+def sort(dialect: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
     """By ``aten.sort``, which is stable in torch-mlir's pipelines and knows no order of NaN: numbers first,
     with infinity for NaN, then by whether they are NaN."""
     if x.rank == 0:
@@ -123,7 +98,7 @@ def sort(dialect: TorchDialect, x: Array, descending: bool) -> tuple[Array, Arra
     return dialect.gather(x, last, positions), positions
 
 
-def put(dialect: TorchDialect, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+def put(dialect: Operations, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
     """``base[positions] (mode)= values``, one after the other."""
     dtype = base.dtype
     if base.shape[0] == 0 or values.shape[0] == 0:
@@ -144,15 +119,3 @@ _REDUCTIONS = {
     "logical_or": "amax",
     "logical_and": "amin",
 }
-
-
-def _start(kind: str, dtype: torch.dtype) -> Number:
-    """What a reduction of nothing gives."""
-    if dtype is torch.bool:
-        return kind == "min"
-    if kind in ("max", "min"):
-        if dtype.is_floating_point:
-            return float("-inf") if kind == "max" else float("inf")
-        limits = torch.iinfo(dtype)
-        return limits.min if kind == "max" else limits.max
-    return 1 if kind == "prod" else 0

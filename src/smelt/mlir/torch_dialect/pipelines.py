@@ -15,6 +15,7 @@ import torch
 from smelt.errors import Problem, SmeltError
 from smelt.mlir.isolated import IsolatedExecutable
 from smelt.mlir.locations import where_of
+from smelt.mlir.modules import operations
 from smelt.mlir.torch_dialect.order import LONG_SUM
 
 FAULT = "fault"
@@ -172,15 +173,11 @@ def refuse(module: Any) -> None:
     """
     from torch_mlir import ir
 
-    problems: list[Problem] = []
-
-    def look(operation: Any) -> Any:
-        if FAULT in operation.attributes:
-            what = f"{operation.name}: {ir.StringAttr(operation.attributes[FAULT]).value}"
-            problems.append(Problem(what, where_of(operation.location)))
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
+    problems = [
+        Problem(f"{each.name}: {ir.StringAttr(each.attributes[FAULT]).value}", where_of(each.location))
+        for each in operations(module)
+        if FAULT in each.attributes
+    ]
     if problems:
         listed = "\n".join(f"    - {each}" for each in problems)
         what = f"torch-mlir's pipelines are wrong about {len(problems)} operation(s)\n{listed}"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import sympy
 import torch
 from sympy import Expr
 
-from smelt.errors import Unsupported
+from smelt.errors import SmeltError
 from smelt.loops.philox import GENERATOR
-from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Kind, Number, Shape
-from smelt.mlir.target import Target
+from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape, single
+from smelt.mlir.attributes import i32, i32s
+from smelt.mlir.calls import BODIES, CALLS
+from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.isolated import transformed
+from smelt.mlir.target import SIMPLIFYING
 from smelt.mlir.tosa import order, products, reductions, shapes
-from smelt.mlir.tosa.elementwise import elementwise, narrowed, truncated, widened
+from smelt.mlir.tosa.elementwise import ELEMENTWISE, elementwise, narrowed, truncated, widened
+from smelt.mlir.tosa.operations import Operations, is_empty
 from smelt.symbolic.affine import expand
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
@@ -23,132 +28,46 @@ SEED = "seed"
 """The name of the variable that keeps the generator's number."""
 
 
-class Tosa(Target):
+class Tosa(Operations):
     """Writes TOSA (MLIR's dialect of the specification 1.x, with its extensions for int64 and float64).
 
     A value may have one element along a dimension where its array has more: TOSA's elementwise operations
-    repeat it, other operations get it repeated (`solid`). uint8 is kept in ``i8``. TOSA has no arrays
-    without elements: these are ``arith.constant``; nor a way to the bits of floats: ``tensor.bitcast``.
-    Dynamic sizes are taken from the function's arguments by ``tosa.dim`` and computed by its operations on
-    shapes. The seed of random numbers is a ``tosa.variable`` of the module.
+    repeat it, other operations get it repeated (`solid`). Integers are signless, uint8 in ``i8``. TOSA has no
+    arrays without elements: these are ``arith.constant``; nor a way to the bits of floats:
+    ``tensor.bitcast``. Dynamic sizes are taken from the function's arguments by ``tosa.dim`` and computed by
+    its operations on shapes. TOSA cannot raise: an index out of range reads the nearest element, and checks
+    of sizes are the caller's. A division is a product with the reciprocal. The seed of random numbers is a
+    ``tosa.variable`` that each run moves on. Complex arguments and results are pairs of reals, in a last
+    dimension of two.
     """
 
-    complexes = False
+    title = "TOSA"
+    capabilities = Capabilities(BODIES, frozenset({*ELEMENTWISE, *DECOMPOSED}), calls=CALLS)
 
     def __init__(self) -> None:
         super().__init__()
-        self.extents: dict[Expr, tuple[Array, int]] = {}
         self.seeded = False
-        self._entry: tuple[Any, dict[Any, Any], dict[Any, Array]] | None = None
-
-    # -- types and operations -------------------------------------------------------------------------
-
-    def element(self, dtype: torch.dtype) -> Any:
-        if dtype in (torch.uint16, torch.uint32, torch.uint64):
-            raise Unsupported(f"TOSA has no {str(dtype).removeprefix('torch.')}")
-        return super().element(dtype)
-
-    def operation(
-        self,
-        name: str,
-        results: Sequence[Any],
-        operands: Sequence[Any],
-        attributes: dict[str, Any],
-        regions: int = 0,
-    ) -> Any:
-        from torch_mlir import ir
-
-        return ir.Operation.create(
-            f"tosa.{name}",
-            results=list(results),
-            operands=list(operands),
-            attributes=attributes,
-            regions=regions,
-        )
-
-    def write(
-        self,
-        name: str,
-        operands: Sequence[Any],
-        dtype: torch.dtype,
-        shape: Shape,
-        held: Shape | None = None,
-        **attributes: Any,
-    ) -> Array:
-        """One operation with one result, which has ``shape``; ``held``: the sizes that its value has."""
-        shape = tuple(shape)
-        kind = self.type(dtype, shape if held is None else held)
-        return Array(self.operation(name, [kind], operands, attributes).results[0], dtype, shape)
-
-    def held(self, x: Array) -> Shape:
-        """The sizes of an array's value: 1 where it is to be repeated."""
-        from torch_mlir import ir
-
-        kind = ir.RankedTensorType(x.value.type)
-        return tuple(
-            x.shape[d] if kind.is_dynamic_dim(d) else sympy.Integer(kind.get_dim_size(d))
-            for d in range(x.rank)
-        )
+        self._entry: tuple[Any, dict[Any, Any], dict[str, Array]] | None = None
 
     def solid(self, x: Array) -> Array:
         """The array with all its elements in its value."""
         held = self.held(x)
         if held == x.shape:
             return x
-        if _empty(x.shape):
+        if is_empty(x.shape):
             return self.empty(x.dtype, x.shape)
         repeats = tuple(size if here != size else ONE for here, size in zip(held, x.shape))
         if all(size.is_Integer for size in x.shape) and x.number is not None:
-            return self._constant(torch.tensor(x.number, dtype=_wide(x.dtype)).to(x.dtype), x.shape)
+            return self._constant(single(x.number, x.dtype), x.shape)
         return self.write("tile", [x.value, shapes.operand(self, repeats)], x.dtype, x.shape)
 
-    def empty(self, dtype: torch.dtype, shape: Shape) -> Array:
-        """An array without elements."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith
-
-        kind = self.type(dtype, shape)
-        if not kind.has_static_shape:
-            raise Unsupported("an array without elements whose other sizes are dynamic")
-        return Array(
-            arith.ConstantOp(kind, ir.Attribute.parse(f"dense<> : {kind}")).result, dtype, tuple(shape)
-        )
-
     # -- numbers --------------------------------------------------------------------------------------
-
-    def full(self, value: Number, dtype: torch.dtype, shape: Shape) -> Array:
-        shape = tuple(shape)
-        if _empty(shape):
-            return self.empty(dtype, shape)
-        key = ("full", repr(value), dtype, len(shape))
-        if key not in self.memo:
-            single = torch.tensor(value, dtype=_wide(dtype)).to(dtype)
-            self.memo[key] = self._constant(single, (ONE,) * len(shape)).value
-        return Array(self.memo[key], dtype, shape, value)
-
-    def _constant(self, single: torch.Tensor, shape: Shape) -> Array:
-        from torch_mlir import ir
-
-        dtype, sizes = single.dtype, [int(size) for size in shape]
-        if dtype in (torch.bool, torch.bfloat16) or not sizes:
-            values = self.attribute(single.expand(sizes))
-        elif dtype.is_floating_point:
-            whole = ir.RankedTensorType.get(sizes, self.element(dtype))
-            values = ir.DenseElementsAttr.get_splat(
-                whole, ir.FloatAttr.get(self.element(dtype), single.item())
-            )
-        else:
-            whole = ir.RankedTensorType.get(sizes, self.element(dtype))
-            values = ir.DenseElementsAttr.get_splat(
-                whole, ir.IntegerAttr.get(self.element(dtype), _signed(single))
-            )
-        return self.write("const", [], dtype, shape, values=values)
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
         from torch_mlir import ir
 
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(tensor.dtype, shape)
         if tensor.is_floating_point() and not tensor.any():  # `elementwise` is to see a 0
             signs = tensor.signbit()
@@ -223,21 +142,6 @@ class Tosa(Target):
     def elementwise(self, name: str, *args: Array) -> Array:
         return elementwise(self, name, *args)
 
-    def plain(
-        self, name: str, args: Sequence[Array], dtype: torch.dtype, *more: Any, **attributes: Any
-    ) -> Array:
-        """An elementwise operation on arrays of one shape; ``more``: operands behind them."""
-        shape = args[0].shape
-        if _empty(shape):
-            return self.empty(dtype, shape)
-        held = list(self.held(args[0]))
-        for arg in args[1:]:
-            for d, size in enumerate(self.held(arg)):
-                if held[d] == 1 or (size.is_Integer and size != 1):
-                    held[d] = size
-        operands = [*(each.value for each in args), *more]
-        return self.write(name, operands, dtype, shape, tuple(held), **attributes)
-
     def convert(self, x: Array, dtype: torch.dtype) -> Array:
         if x.dtype == dtype:
             return x
@@ -269,7 +173,7 @@ class Tosa(Target):
 
     def broadcast(self, x: Array, shape: Shape, dims: Sequence[int]) -> Array:
         shape = tuple(shape)
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(x.dtype, shape)
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
@@ -290,7 +194,7 @@ class Tosa(Target):
         shape = tuple(shape)
         if x.shape == shape:
             return x
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(x.dtype, shape)
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
@@ -309,19 +213,19 @@ class Tosa(Target):
         if list(order) == list(range(x.rank)):
             return x
         shape = tuple(x.shape[d] for d in order)
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(x.dtype, shape)
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
         held = self.held(x)
         result = self.write(
-            "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=_i32s(order)
+            "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=i32s(order)
         )
         return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         shape = tuple(sizes)
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(x.dtype, shape)
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
@@ -372,19 +276,19 @@ class Tosa(Target):
         return self.reshape(self._cut(x, (ZERO,) * x.rank, ones), tuple(sizes))
 
     def reverse(self, x: Array, dims: Sequence[int]) -> Array:
-        if _empty(x.shape) or x.number is not None:
+        if is_empty(x.shape) or x.number is not None:
             return x
         held, value = self.held(x), x.value
         for dim in dims:
             if held[dim] != 1:
-                value = self.write("reverse", [value], x.dtype, held, axis=_i32(dim)).value
+                value = self.write("reverse", [value], x.dtype, held, axis=i32(dim)).value
         return Array(value, x.dtype, x.shape)
 
     def pad(self, x: Array, low: Shape, high: Shape, value: Number) -> Array:
         shape = tuple(expand(a + b + c) for a, b, c in zip(x.shape, low, high, strict=True))
-        if _empty(shape):
+        if is_empty(shape):
             return self.empty(x.dtype, shape)
-        if _empty(x.shape) or (x.number is not None and repr(x.number) == repr(value)):
+        if is_empty(x.shape) or (x.number is not None and repr(x.number) == repr(value)):
             return self.full(value, x.dtype, shape)
         x = self.solid(x)
         around = shapes.operand(self, tuple(size for pair in zip(low, high) for size in pair))
@@ -393,13 +297,13 @@ class Tosa(Target):
     def concatenate(self, arrays: Sequence[Array], dim: int) -> Array:
         shape = list(arrays[0].shape)
         shape[dim] = sympy.Add(*(each.shape[dim] for each in arrays))
-        parts = [self.solid(each) for each in arrays if not _empty(each.shape)]
+        parts = [self.solid(each) for each in arrays if not is_empty(each.shape)]
         if not parts:
             return self.empty(arrays[0].dtype, tuple(shape))
         if len(parts) == 1:
             return self.relabel(parts[0], tuple(shape))
         return self.write(
-            "concat", [each.value for each in parts], parts[0].dtype, tuple(shape), axis=_i32(dim)
+            "concat", [each.value for each in parts], parts[0].dtype, tuple(shape), axis=i32(dim)
         )
 
     # -- by positions that are data -------------------------------------------------------------------
@@ -431,85 +335,14 @@ class Tosa(Target):
     ) -> Array | None:
         return products.convolution(self, x, weight, geometry, shape)
 
-    # -- control --------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------
 
-    def branch(
-        self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
-    ) -> list[Array]:
-        types = [self.type(*kind) for kind in kinds]
-        made = self.operation("cond_if", types, [self.solid(condition).value], {}, regions=2)
-        for region, function in zip(made.regions, functions, strict=True):
-            self._fill(region, [], partial(self._of_kinds, function, kinds))
-        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
-    def _of_kinds(
-        self, function: Callable[[], Sequence[Array]], kinds: Sequence[Kind], state: Sequence[Array]
-    ) -> list[Array]:
-        """The results of a branch, with the sizes that the whole is known to have."""
-        made = [self.relabel(each, shape) for each, (_, shape) in zip(function(), kinds, strict=True)]
-        if [self.type(each.dtype, each.shape) for each in made] != [self.type(*kind) for kind in kinds]:
-            raise Unsupported("the branches of a condition give arrays of different sizes")
-        return made
-
-    def loop(
-        self,
-        initial: Sequence[Array],
-        test: Callable[[Sequence[Array]], Array],
-        step: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> list[Array]:
-        first = [self.solid(each) for each in initial]
-        kinds = [(each.dtype, each.shape) for each in first]
-        made = self.operation(
-            "while_loop", [each.value.type for each in first], [each.value for each in first], {}, regions=2
-        )
-        self._fill(made.regions[0], kinds, lambda state: [test(state)])
-        self._fill(
-            made.regions[1],
-            kinds,
-            lambda state: [self.relabel(new, old.shape) for new, old in zip(step(state), state, strict=True)],
-        )
-        return [Array(value, *kind) for value, kind in zip(made.results, kinds)]
-
-    def _fill(
-        self,
-        region: Any,
-        kinds: Sequence[tuple[torch.dtype, Shape]],
-        body: Callable[[Sequence[Array]], Sequence[Array]],
-    ) -> None:
-        from torch_mlir import ir
-
-        types = [self.type(*kind) for kind in kinds]
-        block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
-        with ir.InsertionPoint(block), self.region():
-            results = body([Array(value, *kind) for value, kind in zip(block.arguments, kinds)])
-            self.operation("yield", [], [self.solid(each).value for each in results], {})
+    def simplified(self, module: Any) -> Any:
+        """In a process of its own, which upstream's patterns of TOSA may end."""
+        try:
+            return transformed(module, [(SIMPLIFYING, "simplifying TOSA")])
+        except SmeltError:
+            return module  # right as it is, and longer
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         return self.solid(super().finish(array, dtype))
-
-
-def _empty(shape: Shape) -> bool:
-    return any(size == 0 for size in shape)
-
-
-def _signed(single: torch.Tensor) -> int:
-    """uint8 as the i8 of the same bits."""
-    return int(single.view(torch.int8).item() if single.dtype is torch.uint8 else single.item())
-
-
-def _i32(number: int) -> Any:
-    from torch_mlir import ir
-
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
-
-
-def _i32s(numbers: Sequence[int]) -> Any:
-    from torch_mlir import ir
-
-    return ir.DenseI32ArrayAttr.get(list(numbers))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype is torch.bool:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64

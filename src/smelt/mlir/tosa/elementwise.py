@@ -5,30 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
 
 from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.arrays.elementwise import ON_BOOLS, shift
 from smelt.mlir.arrays.evaluate import through
+from smelt.mlir.tosa.operations import Operations
 from smelt.ops import TABLE, ops
 from smelt.ops.table import result_dtype
-
-if TYPE_CHECKING:
-    from smelt.mlir.tosa.dialect import Tosa
 
 Rule = Callable[..., Any]
 
 
-def elementwise(tosa: Tosa, name: str, *args: Array) -> Any:
+def elementwise(tosa: Operations, name: str, *args: Array) -> Any:
     """One row of `smelt.ops.table.TABLE`; NotImplemented where TOSA lacks it."""
     dtype = result_dtype(TABLE[name], [arg.dtype for arg in args])
     if any(size == 0 for size in args[0].shape):
         return tosa.empty(dtype, args[0].shape)
     operand = args[-1].dtype
-    if operand is torch.bool and name in _ON_BOOLS:
-        return through(tosa, _ON_BOOLS[name], *args)
+    if operand is torch.bool and name in ON_BOOLS:
+        return through(tosa, ON_BOOLS[name], *args)
     narrow = operand is torch.uint8 or (operand in (torch.int8, torch.int16) and name in _DIVISIONS)
     if narrow and name not in _OF_BITS:
         wide = [tosa.convert(arg, torch.int32) if arg.dtype == operand else arg for arg in args]
@@ -38,18 +37,18 @@ def elementwise(tosa: Tosa, name: str, *args: Array) -> Any:
     return NotImplemented if rule is None else rule(tosa, *args)
 
 
-def widened(tosa: Tosa, x: Array) -> Array:
+def widened(tosa: Operations, x: Array) -> Array:
     """uint8 as int32."""
     signed = tosa.plain("cast", [x], torch.int32)
     return tosa.plain("bitwise_and", [signed, tosa.full(255, torch.int32, x.shape)], torch.int32)
 
 
-def narrowed(tosa: Tosa, x: Array) -> Array:
+def narrowed(tosa: Operations, x: Array) -> Array:
     """int32 as uint8: the lowest bits."""
     return tosa.plain("cast", [x], torch.uint8)
 
 
-def truncated(tosa: Tosa, x: Array) -> Array:
+def truncated(tosa: Operations, x: Array) -> Array:
     """Floats rounded to zero; -0 stays."""
     return through(tosa, _trunc, x)
 
@@ -57,31 +56,31 @@ def truncated(tosa: Tosa, x: Array) -> Array:
 # -- one operation ----------------------------------------------------------------------------------
 
 
-def _plain(name: str, tosa: Tosa, *args: Array) -> Array:
+def _plain(name: str, tosa: Operations, *args: Array) -> Array:
     return tosa.plain(name, args, args[-1].dtype)
 
 
-def _of_floats(name: str, tosa: Tosa, *args: Array) -> Any:
+def _of_floats(name: str, tosa: Operations, *args: Array) -> Any:
     return _plain(name, tosa, *args) if args[0].dtype.is_floating_point else NotImplemented
 
 
-def _erf(tosa: Tosa, x: Array) -> Any:
+def _erf(tosa: Operations, x: Array) -> Any:
     return NotImplemented if x.dtype is torch.float64 else _plain("erf", tosa, x)
 
 
-def _compare(name: str, tosa: Tosa, x: Array, y: Array) -> Array:
+def _compare(name: str, tosa: Operations, x: Array, y: Array) -> Array:
     return tosa.plain(name, [x, y], torch.bool)
 
 
-def _reversed(name: str, tosa: Tosa, x: Array, y: Array) -> Array:
+def _reversed(name: str, tosa: Operations, x: Array, y: Array) -> Array:
     return tosa.plain(name, [y, x], torch.bool)
 
 
-def _ne(tosa: Tosa, x: Array, y: Array) -> Array:
+def _ne(tosa: Operations, x: Array, y: Array) -> Array:
     return tosa.plain("logical_not", [tosa.plain("equal", [x, y], torch.bool)], torch.bool)
 
 
-def _mul(tosa: Tosa, x: Array, y: Array) -> Array:
+def _mul(tosa: Operations, x: Array, y: Array) -> Array:
     """Upstream folds a product with 0.0 to 0, which it is not for NaN, inf and negative numbers: that 0 is
     computed here."""
     if x.dtype.is_floating_point and 0 in (x.number, y.number):
@@ -93,36 +92,27 @@ def _mul(tosa: Tosa, x: Array, y: Array) -> Array:
     return tosa.plain("mul", [x, y], x.dtype, tosa.full(0, torch.int8, (sympy.Integer(1),)).value)
 
 
-def _neg(tosa: Tosa, x: Array) -> Array:
+def _neg(tosa: Operations, x: Array) -> Array:
     if not x.dtype.is_floating_point:
         return tosa.plain("sub", [tosa.full(0, x.dtype, x.shape), x], x.dtype)
     zero = tosa.full(0.0, x.dtype, (sympy.Integer(1),)).value
     return tosa.plain("negate", [x], x.dtype, zero, zero)
 
 
-def _bitwise(name: str, tosa: Tosa, *args: Array) -> Array:
+def _bitwise(name: str, tosa: Operations, *args: Array) -> Array:
     return _plain(f"{'logical' if args[0].dtype is torch.bool else 'bitwise'}_{name}", tosa, *args)
 
 
-def _shift(name: str, tosa: Tosa, x: Array, y: Array) -> Array:
-    """0, or the sign, where the distance is negative or not less than the width."""
+def _shift(name: str, tosa: Operations, x: Array, y: Array) -> Array:
     from torch_mlir import ir
 
-    width = torch.iinfo(x.dtype).bits
-
-    def shifted(distance: Array) -> Array:
+    def plain(distance: Array) -> Array:
         if name == "lshift":
             return tosa.plain("logical_left_shift", [x, distance], x.dtype)
         exact = ir.BoolAttr.get(False)
         return tosa.plain("arithmetic_right_shift", [x, distance], x.dtype, round=exact)
 
-    if y.number is not None and 0 <= y.number < width:
-        return shifted(y)
-    zero, most = tosa.full(0, y.dtype, y.shape), tosa.full(width - 1, y.dtype, y.shape)
-    low, high = tosa.apply("lt", y, zero), tosa.apply("gt", y, most)
-    outside = tosa.apply("logical_or", low, high)
-    result = shifted(tosa.apply("where", outside, most, y))
-    return tosa.apply("where", outside, zero, result) if name == "lshift" else result
+    return shift(tosa, name, plain, x, y)
 
 
 # -- loop functions ---------------------------------------------------------------------------------
@@ -197,7 +187,7 @@ def _long_step(rest: Any, by: Any, turn: Any) -> Any:
     return ops.where(endless, rest, _rest(rest, ops.where(endless, by, divisor), _halves))
 
 
-def _long_fmod(tosa: Tosa, x: Array, y: Array) -> Array:
+def _long_fmod(tosa: Operations, x: Array, y: Array) -> Array:
     """Long division as a loop."""
     by = tosa.solid(tosa.apply("abs", y))
     zero, one = (tosa.full(number, torch.int64, ()) for number in (0, 1))
@@ -215,7 +205,7 @@ def _long_fmod(tosa: Tosa, x: Array, y: Array) -> Array:
     return through(tosa, _signed, rest, x, y)
 
 
-def _fmod(tosa: Tosa, x: Array, y: Array) -> Any:
+def _fmod(tosa: Operations, x: Array, y: Array) -> Any:
     if not x.dtype.is_floating_point:
         return NotImplemented
     return _long_fmod(tosa, x, y) if x.dtype is torch.float64 else through(tosa, _short_fmod, x, y)
@@ -228,15 +218,6 @@ _OF_BITS = (
 """Rows that do the same with uint8 as with int8."""
 
 _DIVISIONS = ("truncdiv", "fmod", "remainder", "floordiv")
-
-_ON_BOOLS: dict[str, Callable[..., Any]] = {
-    "maximum": lambda x, y: ops.logical_or(x, y),
-    "minimum": lambda x, y: ops.logical_and(x, y),
-    "gt": lambda x, y: ops.logical_and(x, ops.logical_not(y)),
-    "lt": lambda x, y: ops.logical_and(ops.logical_not(x), y),
-    "ge": lambda x, y: ops.logical_or(x, ops.logical_not(y)),
-    "le": lambda x, y: ops.logical_or(ops.logical_not(x), y),
-}
 
 ELEMENTWISE: dict[str, Rule] = {
     **{name: partial(_plain, name) for name in ("add", "sub", "maximum", "minimum", "abs")},

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import sympy
 import torch
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.tosa.operations import Operations
 from smelt.symbolic import numel
-
-if TYPE_CHECKING:
-    from smelt.mlir.tosa.dialect import Tosa
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -21,7 +18,7 @@ _MOST_COMPARED = 1 << 22
 _MOST_SORTED = 1 << 24
 
 
-def take(tosa: Tosa, x: Array, positions: Array) -> Array:
+def take(tosa: Operations, x: Array, positions: Array) -> Array:
     """``tosa.gather`` of rows: ``out[*w, *rest] = x[positions[*w], *rest]``."""
     shape = (*positions.shape, *x.shape[1:])
     if any(size == 0 for size in shape):
@@ -33,14 +30,14 @@ def take(tosa: Tosa, x: Array, positions: Array) -> Array:
     return tosa.reshape(_gathered(tosa, rows, tosa.reshape(positions, (ONE, count))), shape)
 
 
-def _gathered(tosa: Tosa, rows: Array, positions: Array) -> Array:
+def _gathered(tosa: Operations, rows: Array, positions: Array) -> Array:
     """``out[n, w, c] = rows[n, positions[n, w], c]``."""
     rows, places = tosa.solid(rows), tosa.solid(tosa.convert(positions, torch.int32))
     shape = (rows.shape[0], positions.shape[1], rows.shape[2])
     return tosa.write("gather", [rows.value, places.value], rows.dtype, shape)
 
 
-def put(tosa: Tosa, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+def put(tosa: Operations, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
     """``base[positions[w]] (mode)= values[w]``, one after the other. TOSA's scatter takes no position twice:
     few elements are compared with every place, more are put by a loop.
     """
@@ -56,14 +53,14 @@ def put(tosa: Tosa, base: Array, positions: Array, values: Array, mode: str | No
     return _one_by_one(tosa, base, positions, values, mode)
 
 
-def _hits(tosa: Tosa, places: sympy.Expr, positions: Array) -> Array:
+def _hits(tosa: Operations, places: sympy.Expr, positions: Array) -> Array:
     """``[place, w]``: whether value w goes to the place."""
     both = (places, positions.shape[0])
     here = tosa.broadcast(tosa.convert(tosa.iota(places, torch.int64), positions.dtype), both, [0])
     return tosa.apply("eq", here, tosa.broadcast(positions, both, [1]))
 
 
-def _last(tosa: Tosa, base: Array, positions: Array, values: Array) -> Array:
+def _last(tosa: Operations, base: Array, positions: Array, values: Array) -> Array:
     """The last value for each place, by a gather."""
     places, count = base.shape[0], values.shape[0]
     hits = _hits(tosa, places, positions)
@@ -78,7 +75,7 @@ def _last(tosa: Tosa, base: Array, positions: Array, values: Array) -> Array:
 _KINDS = {"add": ("sum", 0), "mul": ("prod", 1)}
 
 
-def _joined(tosa: Tosa, base: Array, positions: Array, values: Array, mode: str) -> Array:
+def _joined(tosa: Operations, base: Array, positions: Array, values: Array, mode: str) -> Array:
     """What all values for a place give together, then with what is there."""
     hits = _hits(tosa, base.shape[0], positions)
     spread = tosa.broadcast(values, hits.shape, [1])
@@ -91,7 +88,7 @@ def _joined(tosa: Tosa, base: Array, positions: Array, values: Array, mode: str)
     return tosa.apply(mode, base, best)
 
 
-def _one_by_one(tosa: Tosa, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
+def _one_by_one(tosa: Operations, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
     count = values.shape[0]
     rows = tosa.solid(tosa.reshape(base, (ONE, base.shape[0], ONE)))
     places = tosa.solid(tosa.convert(positions, torch.int32))
@@ -114,7 +111,7 @@ def _one_by_one(tosa: Tosa, base: Array, positions: Array, values: Array, mode: 
     return tosa.reshape(tosa.loop([start, rows], test, step)[1], base.shape)
 
 
-def sort(tosa: Tosa, x: Array, descending: bool) -> tuple[Array, Array]:
+def sort(tosa: Operations, x: Array, descending: bool) -> tuple[Array, Array]:
     """By counting for every element how many come before it; then each place looks for its element.
 
     Raises:

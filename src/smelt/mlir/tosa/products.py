@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
 from sympy import Expr
 
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Shape
-
-if TYPE_CHECKING:
-    from smelt.mlir.tosa.dialect import Tosa
+from smelt.mlir.tosa.operations import Operations
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
 
-def matmul(tosa: Tosa, lhs: Array, rhs: Array) -> Array:
+def matmul(tosa: Operations, lhs: Array, rhs: Array) -> Array:
     """``tosa.matmul``: ``[b, m, k] x [b, k, n]``."""
     shape = (lhs.shape[0], lhs.shape[1], rhs.shape[2])
     dtype = lhs.dtype
@@ -31,7 +29,7 @@ def matmul(tosa: Tosa, lhs: Array, rhs: Array) -> Array:
 
 
 def convolution(
-    tosa: Tosa, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
+    tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape
 ) -> Array | None:
     """``tosa.conv2d`` (of one dimension too), ``tosa.conv3d`` or ``tosa.depthwise_conv2d``, channels last.
 
@@ -61,7 +59,7 @@ def convolution(
 
 
 def _turned(
-    tosa: Tosa, x: Array, weight: Array, geometry: ConvolutionGeometry
+    tosa: Operations, x: Array, weight: Array, geometry: ConvolutionGeometry
 ) -> tuple[Array, Array, list[tuple[int, int]]]:
     """Input, weight (O, C / groups, *taps) and padding of a transposed convolution as a plain one."""
     rank, groups = x.rank - 2, geometry.groups
@@ -78,31 +76,21 @@ def _turned(
     return x, weight, pads
 
 
-def _spread(tosa: Tosa, x: Array, dim: int, step: int) -> Array:
+def _spread(tosa: Operations, x: Array, dim: int, step: int) -> Array:
     """``step - 1`` zeros between the elements of a dimension."""
     size = x.shape[dim]
     if step == 1 or size == 1:
         return x
-    apart = tosa.reshape(x, (*x.shape[: dim + 1], ONE, *x.shape[dim + 1 :]))
-    high = [ZERO] * apart.rank
+    column = tosa.reshape(x, (*x.shape[: dim + 1], ONE, *x.shape[dim + 1 :]))
+    high = [ZERO] * column.rank
     high[dim + 1] = sympy.Integer(step - 1)
-    apart = tosa.pad(apart, (ZERO,) * apart.rank, tuple(high), 0)
-    whole = tosa.reshape(apart, (*x.shape[:dim], size * step, *x.shape[dim + 1 :]))
-    return _first(tosa, whole, dim, size * step - (step - 1))
-
-
-def _first(tosa: Tosa, x: Array, dim: int, size: Expr) -> Array:
-    return _part(tosa, x, dim, ZERO, size)
-
-
-def _part(tosa: Tosa, x: Array, dim: int, start: Expr, size: Expr) -> Array:
-    starts, sizes = [ZERO] * x.rank, list(x.shape)
-    starts[dim], sizes[dim] = start, size
-    return tosa.slice(x, tuple(starts), tuple(sizes), (ONE,) * x.rank)
+    column = tosa.pad(column, (ZERO,) * column.rank, tuple(high), 0)
+    whole = tosa.reshape(column, (*x.shape[:dim], size * step, *x.shape[dim + 1 :]))
+    return tosa.part(whole, dim, ZERO, size * step - (step - 1))
 
 
 def _fitting(
-    tosa: Tosa,
+    tosa: Operations,
     x: Array,
     weight: Array,
     pads: list[tuple[int, int]],
@@ -118,7 +106,7 @@ def _fitting(
         high -= spare
         start, end = max(0, -low), size - max(0, -high)
         if (start, end) != (0, size):
-            x = _part(tosa, x, dim, sympy.Integer(start), sympy.Integer(end - start))
+            x = tosa.part(x, dim, sympy.Integer(start), sympy.Integer(end - start))
         fitted.append((max(0, low), max(0, high)))
     return x, fitted
 
@@ -127,7 +115,11 @@ class _Convolution:
     """Channels-last convolutions of one geometry."""
 
     def __init__(
-        self, tosa: Tosa, stride: Sequence[int], pads: Sequence[tuple[int, int]], dilation: Sequence[int]
+        self,
+        tosa: Operations,
+        stride: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        dilation: Sequence[int],
     ) -> None:
         self.tosa = tosa
         self.flat = len(stride) == 1  # one dimension is two, the second of which has one element
@@ -180,8 +172,8 @@ class _Convolution:
         last = (0, *range(2, weight.rank), 1)
         parts_of = []
         for group in range(groups):
-            data = _part(tosa, x, x.rank - 1, group * width, width)
-            taps_of = tosa.transpose(_part(tosa, weight, 0, group * made, made), last)
+            data = tosa.part(x, x.rank - 1, group * width, width)
+            taps_of = tosa.transpose(tosa.part(weight, 0, group * made, made), last)
             parts_of.append(self.plain(data, taps_of, (*shape[:-1], made)))
         return tosa.concatenate(parts_of, x.rank - 1)
 

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from smelt.errors import SmeltError
-from smelt.mlir.execute import Executable, clone, function_of
+from smelt.mlir.execute import Executable
 from smelt.mlir.isolated import IsolatedExecutable, transformed
+from smelt.mlir.modules import clone, function_of, operations, type_of
 
 _TO_LINALG = (
     "builtin.module(tosa-to-mlprogram,tosa-to-scf,func.func("
@@ -38,8 +39,7 @@ def executable(
     stages = [(_TO_LINALG, "bringing TOSA to Linalg")]
     if calls:
         for name in calls:
-            kind = ir.FunctionType(ir.TypeAttr(function_of(module, name).attributes["function_type"]).value)
-            if "?" in str(kind.results):
+            if "?" in str(type_of(function_of(module, name)).results):
                 what = f"{name} gives tensors of sizes that TOSA cannot check"
                 raise SmeltError("SM0750", what, remedy="run it as Linalg")
         return partial(Executable(transformed(module, stages), calls=calls))
@@ -50,18 +50,11 @@ def _lower_shapes(module: Any) -> None:
     """Rewrite what takes sizes that are no constants, and drop the operations on shapes."""
     from torch_mlir import ir
 
-    found: list[Any] = []
-    sizes: list[Any] = []
-
-    def look(operation: Any) -> Any:
-        if operation.name in _REWRITES:
-            found.append(operation)
-        elif any(str(result.type).startswith("!tosa.shape") for result in operation.results):
-            sizes.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    for operation in found:
+    every = operations(module)
+    sizes = [
+        each for each in every if any(str(result.type).startswith("!tosa.shape") for result in each.results)
+    ]
+    for operation in [each for each in every if each.name in _REWRITES]:
         first, last = _SHAPES[operation.name]
         shapes = list(operation.operands)[first:last]
         if all(each.owner.name == "tosa.const_shape" for each in shapes) and _upstream_knows(operation):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -12,16 +12,15 @@ from sympy import Expr
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.attributes import i32
+from smelt.mlir.tosa.operations import Operations
 from smelt.symbolic import same
-
-if TYPE_CHECKING:
-    from smelt.mlir.tosa.dialect import Tosa
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 INFERRED = sympy.Integer(-1)
 
 
-def operand(tosa: Tosa, sizes: Shape) -> Any:
+def operand(tosa: Operations, sizes: Shape) -> Any:
     """Sizes as an operand.
 
     Raises:
@@ -54,7 +53,7 @@ def _type(rank: int) -> Any:
     return ir.Type.parse(f"!tosa.shape<{rank}>")
 
 
-def constant(tosa: Tosa, numbers: Sequence[int]) -> Any:
+def constant(tosa: Operations, numbers: Sequence[int]) -> Any:
     """Sizes that are numbers, as an operation of their own."""
     from torch_mlir import ir
 
@@ -73,7 +72,7 @@ _OF_TWO = {
 }
 
 
-def _size(tosa: Tosa, expr: Expr) -> Any:
+def _size(tosa: Operations, expr: Expr) -> Any:
     """One size as a shape of rank 1."""
     key = ("shape", (expr,))
     if key in tosa.memo:
@@ -82,16 +81,13 @@ def _size(tosa: Tosa, expr: Expr) -> Any:
     return made
 
 
-def _new_size(tosa: Tosa, expr: Expr) -> Any:
-    from torch_mlir import ir
-
+def _new_size(tosa: Operations, expr: Expr) -> Any:
     if expr.is_Integer:
         return constant(tosa, [int(expr)])
     found = tosa.extents.get(expr) or next((v for k, v in tosa.extents.items() if same(k, expr)), None)
     if found is not None:
         array, dim = found
-        axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), dim)
-        return tosa.operation("dim", [_type(1)], [array.value], {"axis": axis}).results[0]
+        return tosa.operation("dim", [_type(1)], [array.value], {"axis": i32(dim)}).results[0]
     name = expr.func.__name__
     if name == "Add":
         minus = [arg for arg in expr.args if arg.as_coeff_Mul()[0] < 0]
@@ -112,11 +108,11 @@ def _new_size(tosa: Tosa, expr: Expr) -> Any:
     raise Unsupported(f"TOSA has no way to the size {expr}: {why}")
 
 
-def _two(tosa: Tosa, name: str, left: Expr, right: Expr) -> Any:
+def _two(tosa: Operations, name: str, left: Expr, right: Expr) -> Any:
     return tosa.operation(name, [_type(1)], [_size(tosa, left), _size(tosa, right)], {}).results[0]
 
 
-def _fold(tosa: Tosa, name: str, args: Sequence[Expr]) -> Any:
+def _fold(tosa: Operations, name: str, args: Sequence[Expr]) -> Any:
     parts = [_size(tosa, arg) for arg in args]
     return reduce(lambda x, y: tosa.operation(name, [_type(1)], [x, y], {}).results[0], parts)
 
@@ -124,7 +120,7 @@ def _fold(tosa: Tosa, name: str, args: Sequence[Expr]) -> Any:
 # -- as data ------------------------------------------------------------------------------------------
 
 
-def counted_size(tosa: Tosa, x: Array, dim: int) -> Array:
+def counted_size(tosa: Operations, x: Array, dim: int) -> Array:
     """The size of a dimension as int64 of rank 0: as many ones added up. TOSA makes no data of shapes."""
     sizes = tuple(size if d == dim else ONE for d, size in enumerate(x.shape))
     line = tosa.slice(x, (ZERO,) * x.rank, sizes, (ONE,) * x.rank)
@@ -133,7 +129,7 @@ def counted_size(tosa: Tosa, x: Array, dim: int) -> Array:
     return tosa.reshape(total, ())
 
 
-def counted(tosa: Tosa, size: Expr) -> Array:
+def counted(tosa: Operations, size: Expr) -> Array:
     """``[0, 1, … size - 1]`` of a dynamic size: numbers are doubled until they are enough, then cut."""
     some = sympy.Symbol("_some", integer=True, positive=True)
     wanted = tosa.size(size)
@@ -149,7 +145,7 @@ def counted(tosa: Tosa, size: Expr) -> Array:
         more = tosa.plain(
             "add", [numbers, Array(_line(tosa, length), torch.int64, numbers.shape)], torch.int64
         )
-        longer = tosa.operation("concat", [kind], [numbers.value, more.value], {"axis": _axis(0)}).results[0]
+        longer = tosa.operation("concat", [kind], [numbers.value, more.value], {"axis": i32(0)}).results[0]
         return [tosa.apply("add", length, length), Array(longer, torch.int64, (some,))]
 
     start = tosa.full(1, torch.int64, ())
@@ -158,11 +154,5 @@ def counted(tosa: Tosa, size: Expr) -> Array:
     return tosa.write("slice", operands, torch.int64, (size,))
 
 
-def _line(tosa: Tosa, number: Array) -> Any:
+def _line(tosa: Operations, number: Array) -> Any:
     return tosa.reshape(number, (ONE,)).value
-
-
-def _axis(dim: int) -> Any:
-    from torch_mlir import ir
-
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), dim)

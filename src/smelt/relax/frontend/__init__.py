@@ -1,5 +1,6 @@
-"""Importers: programs of other systems as relax modules."""
+"""Importers: programs of other systems as relax modules. ``nn``: models written by hand."""
 
+from smelt.relax.frontend import nn
 from smelt.relax.frontend.torch import detach_params
 
-__all__ = ["detach_params"]
+__all__ = ["detach_params", "nn"]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from smelt.capture import Program, capture_export
 from smelt.contract import export_decompositions
 from smelt.errors import describe
+from smelt.relax.builder import BlockBuilder
 from smelt.relax.frontend.names import named
 from smelt.relax.infer import FakeSizes
 from smelt.relax.operators import AtenOperator
@@ -36,8 +37,6 @@ from smelt.relax.types import (
 from smelt.relax.values import (
     Call,
     Constant,
-    DataflowBlock,
-    DataflowVar,
     Expr,
     Function,
     MatchCast,
@@ -45,7 +44,6 @@ from smelt.relax.values import (
     Tuple,
     TupleGetItem,
     Var,
-    VarBinding,
 )
 from smelt.script.module import IRModule
 from smelt.symbolic import as_expr
@@ -57,7 +55,7 @@ def from_exported_program(
     keep_params_as_input: bool = False,
     unwrap_unit_return_tuple: bool = False,
     no_bind_return_tuple: bool = False,
-    custom_convert_map: Mapping[str, Any] | None = None,
+    custom_convert_map: Custom = None,
     run_ep_decomposition: bool = True,
 ) -> IRModule:
     """A ``torch.export`` program as a module whose function ``main`` takes its inputs.
@@ -65,14 +63,14 @@ def from_exported_program(
     ``keep_params_as_input``: parameters and buffers become parameters after the inputs; ``main`` has them as
     attribute ``params``, and ``num_input`` (see `detach_params`). ``unwrap_unit_return_tuple``: a single
     result is no tuple. ``no_bind_return_tuple``: the results are variables, their tuple is none.
+    ``custom_convert_map``: how a person's own functions import operators (`Importer`).
 
     >>> exported = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
     >>> "R.nn.relu" in from_exported_program(exported)["main"].script()
     True
     """
-    _no_custom(custom_convert_map)
-    program = capture_export(exported_program, export_decompositions(), "main")
-    importer = _Importer(program, keep_params_as_input)
+    program = capture_export(exported_program, _kept_whole(custom_convert_map), "main")
+    importer = Importer(program, keep_params_as_input, custom=custom_convert_map)
     return importer.module(unwrap_unit_return_tuple, no_bind_return_tuple, True)
 
 
@@ -83,7 +81,7 @@ def from_fx(
     keep_params_as_input: bool = False,
     unwrap_unit_return_tuple: bool = False,
     no_bind_return_tuple: bool = False,
-    custom_convert_map: Mapping[str, Any] | None = None,
+    custom_convert_map: Custom = None,
     default_image_layout: str = "NCHW",
 ) -> IRModule:
     """A traced module (``torch.fx.symbolic_trace``) as a module.
@@ -97,7 +95,6 @@ def from_fx(
     >>> print(mod["main"].ret_struct_info)
     R.Tensor((2, 3), dtype="float32")
     """
-    _no_custom(custom_convert_map)
     placeholders = model.graph.find_nodes(op="placeholder")
     wanted = [node for node in placeholders if not _is_number(node)]
     if len(input_info) != len(wanted):
@@ -128,7 +125,7 @@ def from_fx(
         raise RelaxError(
             "SM1308", "the module does not run on such inputs", why=describe(error), remedy=remedy
         ) from error
-    program = capture_export(exported, export_decompositions(), "main")
+    program = capture_export(exported, _kept_whole(custom_convert_map), "main")
     renames: dict[Any, Any] = {}
     users = [node for node, each in zip(program.placeholders, program.inputs) if each.value is None]
     for node, (shape, _) in zip(users, input_info):
@@ -136,7 +133,7 @@ def from_fx(
             if as_expr(have).is_Symbol:
                 renames[as_expr(have)] = size_of(want)
     is_tuple = exported.call_spec.out_spec.type in (tuple, list)
-    importer = _Importer(program, keep_params_as_input, renames)
+    importer = Importer(program, keep_params_as_input, renames, custom_convert_map)
     return importer.module(unwrap_unit_return_tuple or not is_tuple, no_bind_return_tuple, is_tuple)
 
 
@@ -145,14 +142,21 @@ def _is_number(node: Node) -> bool:
     return grapharg is not None and getattr(grapharg, "fake_tensor", None) is None
 
 
-def _no_custom(custom: Mapping[str, Any] | None) -> None:
-    if custom:
-        what = f"custom_convert_map for {', '.join(custom)}"
-        remedy = "write a function of torch.library for it, or walk the graph with a BlockBuilder of your own"
-        raise RelaxError("SM1308", what, why="every ATen operator is imported already", remedy=remedy)
+def _kept_whole(custom: Custom) -> dict[Any, Any]:
+    """What is decomposed: all that the importer decomposes, but for what has a function of its own."""
+    return {op: how for op, how in export_decompositions().items() if _custom(op, custom) is None}
+
+
+def _custom(target: Any, custom: Custom) -> Callable[[Node, Importer], Any] | None:
+    """The function for an overload, by its name (``"add.Tensor"``) or its packet's (``"add"``)."""
+    if not custom or not isinstance(target, torch._ops.OpOverload):
+        return None
+    return custom.get(target.__name__) or custom.get(target.overloadpacket.__name__)
 
 
 _NO_SIZES = FakeSizes()
+
+Custom = Mapping[str, Callable[[Node, "Importer"], Any]] | None
 
 
 class HigherOrder:
@@ -174,14 +178,20 @@ class HigherOrder:
         return self.target(*args, **kwargs)
 
 
-class _Importer:
-    """One walk over a program's graph: every call is a binding, whose struct info is the node's metadata."""
+class Importer:
+    """One walk over a program's graph: every call is a binding, whose struct info is the node's metadata.
 
-    def __init__(self, program: Program, keep: bool, renames: Mapping[Any, Any] | None = None) -> None:
-        self.program, self.keep, self.renames = program, keep, dict(renames or {})
-        self.values: dict[Node, Any] = {}
-        self.block = DataflowBlock()
-        self.count = 0
+    ``custom``: name of an ATen overload (``"add.Tensor"``, ``"add"``) → a function of the node and this
+    importer, which gives the node's value. ``env`` has the values of nodes, ``block_builder`` binds new ones.
+    """
+
+    def __init__(
+        self, program: Program, keep: bool, renames: Mapping[Any, Any] | None = None, custom: Custom = None
+    ) -> None:
+        self.program, self.keep, self.renames, self.custom = program, keep, dict(renames or {}), custom
+        self.env: dict[Node, Any] = {}
+        self.block_builder = BlockBuilder()
+        self.block_builder._begin_dataflow_block()
         self.bound: set[Any] = set()
 
     def module(self, unwrap: bool, no_bind: bool, is_tuple: bool) -> IRModule:
@@ -192,15 +202,15 @@ class _Importer:
         for node, each in zip(self.program.placeholders, self.program.inputs):
             if each.value is None:
                 info = self._info(node.meta["val"])
-                self.values[node] = var = Var(node.name, info)
+                self.env[node] = var = Var(node.name, info)
                 inputs.append(var)
                 self.bound |= _symbols(info)
             elif self.keep:
-                self.values[node] = var = Var(each.path or node.name, self._info(each.value))
+                self.env[node] = var = Var(each.path or node.name, self._info(each.value))
                 held.append(var)
                 params.append(each.value.detach())
             else:
-                self.values[node] = Constant(each.value.detach())
+                self.env[node] = Constant(each.value.detach())
         for node in self.program.graph_module.graph.nodes:
             self._visit(node)
         results = [self._value(each) for each in self.program.outputs]
@@ -208,7 +218,7 @@ class _Importer:
         attrs: dict[str, Any] = {"global_symbol": "main"}
         if self.keep:
             attrs.update(num_input=len(inputs), params=params)
-        captured = None if self.keep else self._captured(len(results), unwrap)
+        captured = None if self.keep or self.custom else self._captured(len(results), unwrap)
         pure = not self.program.mutations()
         function = Function([*inputs, *held], body, None, pure, attrs, captured)
         return IRModule({"main": function})
@@ -233,26 +243,27 @@ class _Importer:
             body = Tuple([self._output(each) for each in results])
         else:
             body = self._output(Tuple(results))
-        return SeqExpr([self.block] if self.block.bindings else [], body)
+        block = self.block_builder._end_block()
+        return SeqExpr([block] if block.bindings else [], body)
 
     def _output(self, value: Any) -> Var:
-        number = sum(not isinstance(each.var, DataflowVar) for each in self.block.bindings)
-        var = Var(f"gv{number or ''}", value.struct_info)
-        self.block.bindings.append(VarBinding(var, value))
-        return var
+        return self.block_builder.emit_output(value)
 
     def _visit(self, node: Node) -> None:
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(self.program.graph_module)
-            self.values[node] = Constant(value.detach()) if isinstance(value, Tensor) else value
+            self.env[node] = Constant(value.detach()) if isinstance(value, Tensor) else value
         elif node.op == "call_function":
             meta = node.meta.get("val")
             is_call = isinstance(node.target, torch._ops.OpOverload)
             size = isinstance(meta, torch.SymInt)
             known = size and not (is_call and _symbols(self._info(meta)) - self.bound)
-            self.values[node] = self._size(meta) if known else self._bind(node, meta)
+            self.env[node] = self._size(meta) if known else self._bind(node, meta)
 
     def _bind(self, node: Node, meta: Any) -> Any:
+        make = _custom(node.target, self.custom)
+        if make is not None:
+            return make(node, self)
         args = [self._value(each) for each in node.args]
         kwargs = {key: self._value(each) for key, each in node.kwargs.items()}
         target = node.target
@@ -261,23 +272,18 @@ class _Importer:
         if isinstance(target, torch._ops.OpOverload):
             call = named(target, args, kwargs)
             if call is not None:
-                return self._new(self._flat(call), meta)
+                return self._new(call, meta)
             return self._new(Call(AtenOperator(target), args, kwargs), meta)
         return self._new(Call(HigherOrder(target), args, kwargs), meta)
 
-    def _flat(self, call: Call) -> Call:
-        """The call with calls in its arguments bound first."""
-        args = [self._new(self._flat(each), None) if isinstance(each, Call) else each for each in call.args]
-        return Call(call.op, args, call.attrs)
-
     def _new(self, value: Any, meta: Any) -> Var:
-        info = value.struct_info if meta is None else self._info(meta)
-        value.struct_info_ = info
-        var = DataflowVar(f"lv{self.count or ''}", info)
-        self.count += 1
+        value.struct_info_ = info = self._info(meta)
         new = _symbols(info) - self.bound
         self.bound |= new
-        self.block.bindings.append(MatchCast(var, value, info) if new else VarBinding(var, value))
+        if not new:
+            return self.block_builder.emit(value)
+        var = self.block_builder._new_var(info, False, "")
+        self.block_builder.emit_normalized(MatchCast(var, value, info))
         return var
 
     def _info(self, meta: Any) -> StructInfo:
@@ -289,7 +295,7 @@ class _Importer:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):
-            return self.values[value]
+            return self.env[value]
         if isinstance(value, (list, tuple)):
             return type(value)(self._value(each) for each in value)
         return self._size(value) if isinstance(value, torch.SymInt) else value

@@ -12,6 +12,14 @@ from tvm.ir.comparing import equal
 PrimType = relax.PrimStructInfo
 
 
+class Op:
+    """TVM's register of operators: smelt's table, which has no attributes to set."""
+
+    @staticmethod
+    def get(name: str) -> Any:
+        return getattr(relax.op, name.removeprefix("relax."))
+
+
 class DataType(str):
     """A dtype: its name, which has a name."""
 
@@ -49,15 +57,20 @@ def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
 
 
 def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
-    """
+    """Programs of relax may be the same by running them (``tvm.relax.running``).
+
     Raises:
         ValueError: they are not.
     """
-    if not structural_equal(lhs, rhs, map_free_vars):
+    from tvm.relax import running
+
+    if running.knows(lhs, rhs):
+        running.assert_same(lhs, rhs)
+    elif not structural_equal(lhs, rhs, map_free_vars):
         raise ValueError(f"StructuralEqual check failed:\n{lhs}\nand\n{rhs}")
 
 
 __all__ = [
-    *("GlobalVar", "IRModule", "PrimFunc", "PrimType", "Range", "assert_structural_equal"),
+    *("GlobalVar", "IRModule", "Op", "PrimFunc", "PrimType", "Range", "assert_structural_equal"),
     "structural_equal",
 ]

@@ -1,5 +1,4 @@
-"""``tvm.relax.frontend``."""
+"""TVM's ``relax.frontend``."""
 
-from tvm.relax.frontend import torch
-
-__all__ = ["torch"]
+from tvm.relax.frontend import torch as torch
+from tvm.relax.running import detach_params as detach_params

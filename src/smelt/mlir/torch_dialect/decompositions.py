@@ -1,4 +1,4 @@
-"""Operators that the Torch dialect does not have, taken apart by PyTorch's own decompositions."""
+"""Operators that the Torch dialect does not have, decomposed by PyTorch's own decompositions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smelt.errors import Unsupported
 
 aten = torch.ops.aten
 
-_APART = frozenset(
+_DECOMPOSED = frozenset(
     {
         aten.upsample_bilinear2d.vec,
         aten.upsample_bilinear2d.default,
@@ -32,9 +32,9 @@ _APART = frozenset(
 """What the dialect has, but none of torch-mlir's pipelines takes."""
 
 
-def is_apart(overload: OpOverload, registered: bool) -> bool:
-    """Whether a call is to be taken apart."""
-    return (overload in _APART or not registered) and has_decomposition(overload)
+def is_decomposed(overload: OpOverload, registered: bool) -> bool:
+    """Whether a call is to be decomposed."""
+    return (overload in _DECOMPOSED or not registered) and has_decomposition(overload)
 
 
 def has_decomposition(overload: OpOverload) -> bool:

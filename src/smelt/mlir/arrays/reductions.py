@@ -1,0 +1,54 @@
+"""What reductions of several targets have in common."""
+
+from __future__ import annotations
+
+import math
+
+import sympy
+import torch
+
+from smelt.errors import Unsupported
+from smelt.loops.reductions import greatest, least
+from smelt.mlir.arrays.dialect import Array, ArrayDialect, Number
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+def identity(kind: str, dtype: torch.dtype) -> Number:
+    """What a reduction of nothing gives, and what it starts from."""
+    if kind in ("max", "min"):
+        return least(dtype) if kind == "max" else greatest(dtype)
+    if dtype is torch.bool:
+        return kind in ("all", "prod")
+    return 1 if kind == "prod" else 0
+
+
+def divisor(size: int) -> int | None:
+    """The divisor of ``size`` next to its root, from 16 on: long sums are made in parts of so many."""
+    root = math.isqrt(size)
+    return next((part for part in range(root, 15, -1) if size % part == 0), None)
+
+
+def split(dialect: ArrayDialect, x: Array, dim: int, part: int) -> Array:
+    """``x`` with a dimension in parts of ``part`` elements."""
+    halves = (x.shape[dim] / part, sympy.Integer(part))
+    return dialect.reshape(x, (*x.shape[:dim], *halves, *x.shape[dim + 1 :]))
+
+
+def halved(dialect: ArrayDialect, name: str, x: Array, dim: int) -> Array:
+    """One half joined with the other until one element is left; 0 makes the size even.
+
+    Raises:
+        Unsupported: the size is not known.
+    """
+    if not x.shape[dim].is_Integer:
+        raise Unsupported(f"a {name} of so many elements as only the run shows")
+    while x.shape[dim] != 1:
+        half = sympy.Integer((int(x.shape[dim]) + 1) // 2)
+        spare = [ZERO] * x.rank
+        spare[dim] = 2 * half - x.shape[dim]
+        if spare[dim] != 0:
+            x = dialect.pad(x, (ZERO,) * x.rank, tuple(spare), 0)
+        parts = [dialect.part(x, dim, start, half) for start in (ZERO, half)]
+        x = dialect.apply(name, *parts)
+    return x

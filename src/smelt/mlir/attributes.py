@@ -1,0 +1,102 @@
+"""Attributes and types of MLIR operations from Python numbers and tensors (under a context)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sympy import Expr
+
+_AS_INTEGERS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e4m3fn: torch.uint8,
+}
+"""What NumPy does not know."""
+
+
+def attribute(text: str) -> Any:
+    """An attribute by its text: ``#stablehlo<comparison_direction LT>``."""
+    from torch_mlir import ir
+
+    return ir.Attribute.parse(text)
+
+
+def i32(number: int) -> Any:
+    """``number : i32``"""
+    from torch_mlir import ir
+
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
+
+
+def i64(number: int) -> Any:
+    """``number : i64``"""
+    from torch_mlir import ir
+
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+
+
+def i32s(numbers: Sequence[Any]) -> Any:
+    """``array<i32: …>``"""
+    from torch_mlir import ir
+
+    return ir.DenseI32ArrayAttr.get([int(number) for number in numbers])
+
+
+def i64s(numbers: Sequence[Any]) -> Any:
+    """``array<i64: …>``"""
+    from torch_mlir import ir
+
+    return ir.DenseI64ArrayAttr.get([int(number) for number in numbers])
+
+
+def ranked(kind: Any, shape: Sequence[Expr]) -> Any:
+    """``tensor<?x3xf32>``: the tensor type of an element type; sizes that are no numbers are dynamic."""
+    from torch_mlir import ir
+
+    unknown = ir.ShapedType.get_dynamic_size()
+    return ir.RankedTensorType.get([int(size) if size.is_Integer else unknown for size in shape], kind)
+
+
+def splat(number: torch.Tensor, sizes: Sequence[int], kind: Any) -> Any:
+    """``dense<number>`` of ``sizes`` and the element type ``kind``; ``number`` has one element."""
+    from torch_mlir import ir
+
+    whole = ir.RankedTensorType.get(list(sizes), kind)
+    if number.dtype.is_floating_point:
+        return ir.DenseElementsAttr.get_splat(whole, ir.FloatAttr.get(kind, number.item()))
+    unsigned = number.dtype is torch.uint8 and "u" not in str(kind)
+    value = number.view(torch.int8) if unsigned else number
+    return ir.DenseElementsAttr.get_splat(whole, ir.IntegerAttr.get(kind, int(value.item())))
+
+
+def elements(tensor: torch.Tensor, kind: Any, name: str | None = None, inline: int = 0) -> Any:
+    """The elements of a tensor, of the element type ``kind``.
+
+    With a ``name``, more than ``inline`` elements become a resource called so, which is the tensor's own
+    memory, not copied.
+    """
+    from torch_mlir import ir
+
+    whole = ir.RankedTensorType.get(list(tensor.shape), kind)
+    if tensor.numel() == 0:
+        return ir.Attribute.parse(f"dense<> : {whole}")
+    values = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype in _AS_INTEGERS:
+        values = values.view(_AS_INTEGERS[tensor.dtype])
+    if tensor.dtype is torch.bool:
+        return ir.DenseElementsAttr.get(values.numpy())
+    array: Any = values.numpy()
+    if name is not None and (tensor.numel() > inline or tensor.is_complex()):
+        return ir.DenseResourceElementsAttr.get_from_buffer(array, name, whole)
+    if tensor.is_complex():
+        return ir.Attribute.parse(f"dense<{_nested(values)}> : {whole}")
+    return ir.DenseElementsAttr.get(array, type=kind, shape=list(tensor.shape))
+
+
+def _nested(part: torch.Tensor) -> str:
+    if part.dim() == 0:
+        number = complex(part.item())
+        return f"({number.real!r}, {number.imag!r})"
+    return "[" + ", ".join(map(_nested, part)) + "]"

@@ -1,0 +1,35 @@
+"""How operations of StableHLO are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.target import Target
+
+
+class Operations(Target):
+    """Writes operations of StableHLO. Unsigned integers are ``ui8``."""
+
+    namespace, branching, looping, ending = "stablehlo", "if", "while", "return"
+
+    def element(self, dtype: torch.dtype) -> Any:
+        from torch_mlir import ir
+
+        if dtype in _UNSIGNED:
+            return ir.IntegerType.get_unsigned(_UNSIGNED[dtype])
+        return super().element(dtype)
+
+    def write(
+        self, name: str, operands: Sequence[Array], dtype: torch.dtype, shape: Shape, **attributes: Any
+    ) -> Array:
+        """One operation with one result."""
+        values = [each.value for each in operands]
+        made = self.operation(name, [self.type(dtype, shape)], values, attributes)
+        return Array(made.results[0], dtype, tuple(shape))
+
+
+_UNSIGNED = {torch.uint8: 8, torch.uint16: 16, torch.uint32: 32, torch.uint64: 64}

@@ -1,0 +1,1 @@
+"""``tvm.contrib``: what TVM gives to libraries, smelt computes itself."""

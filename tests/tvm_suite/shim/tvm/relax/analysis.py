@@ -1,0 +1,19 @@
+"""TVM's ``relax.analysis``."""
+
+from smelt.relax import Function
+from smelt.relax.builder import check_scopes
+from smelt.relax.types import RelaxError
+
+
+def check_well_formed(mod) -> bool:
+    try:
+        well_formed(mod)
+    except RelaxError:
+        return False
+    return True
+
+
+def well_formed(mod) -> None:
+    for var, function in mod.functions.items():
+        if isinstance(function, Function):
+            check_scopes(function, var.name_hint)

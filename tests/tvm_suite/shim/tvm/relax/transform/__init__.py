@@ -1,0 +1,3 @@
+"""TVM's ``relax.transform``."""
+
+from smelt.relax.transform import *

@@ -1,0 +1,1 @@
+"""TVM's room of legalizations."""
