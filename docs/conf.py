@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import smelt
+
+runpy.run_path(str(Path(__file__).with_name("primitives.py")), run_name="__main__")
 
 project = "smelt"
 author = "the smelt authors"

@@ -93,7 +93,8 @@ def results(kernel: Kernel, sizes: Mapping[Symbol, int] | None = None) -> dict[s
         for size in param.shape:
             count *= evaluate(size, sizes or {})
         if param.written:
-            memory[param.name] = torch.full((count,), float("nan"), dtype=param.dtype)
+            nobody = float("nan") if param.dtype.is_floating_point else 77
+            memory[param.name] = torch.full((count,), nobody, dtype=param.dtype)
         elif param.dtype.is_floating_point:
             memory[param.name] = torch.randn(count).to(param.dtype)
         else:

@@ -174,9 +174,9 @@ def test_scopes_and_alignment() -> None:
     assert alloc(local, "B").scope == "shared" and alloc(set_scope(local, "B", 0, "global"), "B").scope == ""
     same(kernel, local)
     padded = storage_align(kernel, "B", 0, axis=0, factor=32, offset=8)
-    assert alloc(padded, "B").padding == ()  # a row has 8 elements already
-    assert alloc(storage_align(kernel, "B", 0, 0, 32, 16), "B").padding == ((0, 8),)
-    assert alloc(storage_align(kernel, "B", 0, -2, 32, 0), "B").padding == ((0, 24),)
+    assert alloc(padded, "B").strides == (8, 1)  # a row has 8 elements already
+    assert alloc(storage_align(kernel, "B", 0, 0, 32, 16), "B").strides == (16, 1)
+    assert alloc(storage_align(kernel, "B", 0, -2, 32, 0), "B").strides == (32, 1)
     refused("SM1031", lambda: set_scope(kernel, "D", 0, "local"), "parameter")
     refused("SM1032", lambda: set_scope(kernel, "B", 0, "attic"))
     refused("SM1034", lambda: storage_align(kernel, "B", 0, 2, 32, 0), "dimension 2")

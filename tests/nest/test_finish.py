@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sympy
 import torch
+from torch.utils._sympy.functions import Mod
 
+from smelt.codegen.cpp.kernel import print_kernel as print_cpp
 from smelt.nest.finish import PASSES, finish
-from smelt.nest.ir import Carry, For, Guard, Kernel, LoopKind, Stage
+from smelt.nest.ir import Accumulate, Block, Carry, For, Guard, Kernel, Let, LoopKind, Stage, Update
+from smelt.nest.primitives.orders import join
 from smelt.nest.printer import print_kernel
 from smelt.nest.tree import loops, rewritten, walk, with_body
 from smelt.nest.verify import verify
@@ -52,7 +57,8 @@ def agrees(kernel: Kernel, **sizes: int) -> None:
     for each in PASSES:
         kernel = each(kernel, 8)
         for name, value in results(kernel, known).items():
-            torch.testing.assert_close(value, wanted[name], msg=f"{each.__name__}: {print_kernel(kernel)}")
+            text = f"{each.__name__}: {print_kernel(kernel)}"
+            torch.testing.assert_close(value, wanted[name], equal_nan=True, msg=text)
     verify(kernel)
 
 
@@ -122,18 +128,69 @@ def test_other_reductions(kind: str) -> None:
     agrees(reorder(kernel, [k0, k1, i]))
 
 
-def test_a_vector_loop_whose_lanes_differ_runs_in_order() -> None:
-    """A condition that no bound can say, which holds in some lanes only."""
-    program = Program(A=(8, 8))
-    program.compute("B", (8, 8), lambda i, j: ops.neg(ops.load("A", [i, j])))
-    kernel = program.kernel("B")
+def guarded(condition: Callable[[Any, Any], Any]) -> Kernel:
+    """B = -A where a condition over both loops holds, of which the inner one is a vector's; C = 2A."""
+    program = Program(A=(8, 40))
+    program.compute("B", (8, 40), lambda i, j: ops.neg(ops.load("A", [i, j])))
+    program.compute("C", (8, 40), lambda i, j: ops.add(ops.load("A", [i, j]), ops.load("A", [i, j])))
+    kernel = program.kernel("B", "C")
+    for depth in range(2):
+        kernel, _ = join(kernel, [loops_of(kernel, name)[depth] for name in "BC"])
     i, j = loops_of(kernel, "B")
+    found = next(s for s in walk(kernel.body) if isinstance(s, Stage))
+    some = replace(found, where=(condition(i, j),))
+    kernel = with_body(kernel, rewritten(kernel.body, lambda s: [some] if s is found else None))
+    return run_as(kernel, j, LoopKind.VECTOR)
+
+
+CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "below": lambda i, j: j < 37,
+    "above": lambda i, j: j >= 5,
+    "a triangle": lambda i, j: 3 * i + 2 * j < 40,
+    "never": lambda i, j: j < i - 9,
+    "one": lambda i, j: sympy.Eq(i + j, 7),
+    "all but one": lambda i, j: sympy.Ne(j - i, 7),
+    "two": lambda i, j: sympy.And(j >= i, j < 3 * i),
+    "either": lambda i, j: sympy.Or(j < i, j > 30 - i),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_that_varies_by_lane_parts_the_loop(name: str) -> None:
+    kernel = guarded(CONDITIONS[name])
+    agrees(kernel)
+    finished = finish(kernel, 8)
+    inner = [loop for loop in loops(finished.body) if not loops(loop.body)]
+    assert inner and all(loop.kind is LoopKind.VECTOR for loop in inner)
+    assert not any(isinstance(stmt, Guard) for stmt in walk(finished.body))
+
+
+def test_a_condition_that_no_bound_can_say_masks_lanes() -> None:
+    kernel = guarded(lambda i, j: sympy.Ne(Mod(j + i, 3), 1))
+    agrees(kernel)
+    finished = finish(kernel, 8)
+    assert [loop.kind for loop in loops(finished.body)] == [LoopKind.SERIAL, LoopKind.VECTOR]
+    assert "any(" in print_cpp(finished).body
+
+
+def test_a_vector_loop_whose_lanes_do_more_than_store_runs_in_order() -> None:
+    """An accumulator that only some lanes may add to."""
+    program = Program(A=(8, 40))
+    program.reduce("B", (8,), (40,), lambda i, k: ops.load("A", [i, k]))
+    kernel = program.kernel("B")
+    i, k = loops_of(kernel, "B")
     stage = next(s for s in walk(kernel.body) if isinstance(s, Stage))
-    some = replace(stage, where=(sympy.Ne(i + j, 7),))
+    some = replace(stage, where=(sympy.Ne(Mod(i + k, 3), 1),))
     kernel = with_body(kernel, rewritten(kernel.body, lambda s: [some] if s is stage else None))
-    finished = finish(run_as(kernel, j, LoopKind.VECTOR), 8)
-    verify(finished)
-    assert not any(loop.kind is LoopKind.VECTOR for loop in loops(finished.body))
+    kernel = finish(kernel, 8)
+    summed = next(s for s in walk(kernel.body) if isinstance(s, For) and not loops(s.body) and s.begin == 0)
+    acc = (Accumulate("acc", "sum", torch.float32), Update("acc", "x"))
+    x = Let("x", torch.float32, "load", ("A", (summed.var,)))
+    body = Block((Guard(sympy.Ne(Mod(summed.var, 3), 1), Block((x, acc[1]))),))
+    loop = replace(summed, kind=LoopKind.VECTOR, body=body)
+    for each in (LoopKind.VECTOR, LoopKind.SERIAL):
+        lanes = finish(with_body(kernel, Block((acc[0], replace(loop, kind=each)))), 8)
+        assert [found.kind for found in loops(lanes.body)] == [LoopKind.SERIAL]
 
 
 def test_a_row_in_pieces_begins_once() -> None:

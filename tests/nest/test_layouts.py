@@ -100,7 +100,7 @@ def test_transform_layout_refuses() -> None:
 
 def test_alignment_is_of_a_layout() -> None:
     aligned = storage_align(chain(), "B", 0, 0, 32, 0)
-    assert alloc(transform_layout(aligned, "B", lambda i, j: (j, i)), "B").padding == ()
+    assert alloc(transform_layout(aligned, "B", lambda i, j: (j, i)), "B").aligned == ()
 
 
 def test_axes_in_another_order() -> None:

@@ -11,6 +11,8 @@ from sympy import Expr, Integer, Symbol
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import (
     Accumulate,
+    Axis,
+    AxisKind,
     Block,
     For,
     Kernel,
@@ -19,6 +21,7 @@ from smelt.nest.ir import (
     Masked,
     Param,
     Prefetch,
+    Stage,
     Store,
     Update,
 )
@@ -39,12 +42,15 @@ from smelt.nest.primitives import (
     unroll,
     vectorize,
 )
+from smelt.nest.primitives.reductions import decompose_reduction
+from smelt.nest.stages import dissolve
 from smelt.nest.tree import find, loops, walk
 from smelt.nest.verify import verify
 from smelt.symbolic import contiguous_strides, loop_var
 
 F32 = torch.float32
 I0, I1 = loop_var("i0"), loop_var("i1")
+ROW, TERM = loop_var("row"), loop_var("term")
 N = Symbol("s0", integer=True, positive=True)
 
 
@@ -362,3 +368,15 @@ def test_the_maker_of_a_loop_may_vouch_for_it() -> None:
     body = loop(I0, 8, Let("v0", F32, "load", ("y", (I0 + 8,))), Store("y", (I0,), "v0"), independent=True)
     kernel = Kernel("k", (param("y", 16, written=True),), (), Block((body,)))
     assert find(parallelize(kernel, I0).body, I0).kind is LoopKind.PARALLEL
+
+
+def test_first_values_of_a_triangle_have_the_loop_that_bounds_theirs() -> None:
+    """The init goes through `i in 4 - k`, and k is reduced over: the nest of first values needs its own k."""
+    body = Block((Let("v0", F32, "load", ("x", (TERM,))), Store("y", (ROW,), "v0", "add")))
+    first = Block((Let("zero", F32, "constant", (0.0,)), Store("y", (ROW,), "zero")))
+    axes = (Axis(ROW, Integer(4), I1), Axis(TERM, Integer(4), I0, AxisKind.REDUCE))
+    nest = loop(I0, 4, loop(I1, 4 - I0, Stage("C", axes, body, first)))
+    kernel = Kernel("triangle", (param("x", 4), param("y", 4, written=True)), (), Block((nest,)))
+    changed, begun, rest = decompose_reduction(kernel, "C", I0)
+    assert (begun, rest) == ("C_init", "C_update")
+    torch.testing.assert_close(outcome(dissolve(changed)), outcome(dissolve(kernel)), rtol=0, atol=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -192,6 +193,26 @@ def test_notes_threads_and_loops_of_one_turn() -> None:
     replays(sch, func)
     sch.unannotate(i, "pragma")
     assert sch.get(i).annotations == {}
+
+
+@pytest.mark.parametrize(("n", "at", "factor"), [(3, 1, 4), (4, 2, 6), (2, 0, 12), (3, 2, 1)])
+def test_factors_of_which_the_inner_ones_are_a_multiple(n: int, at: int, factor: int) -> None:
+    func = product(6, 8, 24)
+    drawn = set()
+    for seed in range(8):
+        sch = Schedule(func, seed=seed)
+        k = sch.get_loops(sch.get_block("matmul"))[2]
+        factors = sch.sample_partitioned_tile(k, n, at, factor)
+        numbers = [sch.get(each) for each in factors]
+        assert len(numbers) == n and math.prod(numbers) == 24 and math.prod(numbers[at:]) % factor == 0
+        sch.split(k, factors)
+        replays(sch, func)
+        drawn.add(tuple(numbers))
+    assert len(drawn) > 1
+    wrong: list[dict[str, Any]] = [{"innerpart_factor": 5}, {"decision": [5] * n}, {"partition_pos": 9}]
+    for options in wrong:
+        with pytest.raises(ScheduleError, match="SM1012"):
+            sch.sample_partitioned_tile(sch.get_loops(sch.get_block("relu"))[0], n, **options)
 
 
 def test_draws_are_kept() -> None:

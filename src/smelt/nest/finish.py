@@ -6,14 +6,15 @@ registers where the loops around say so, and kinds of loops are what a target ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import sympy
 import torch
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
-from torch.utils._sympy.functions import Max, Min
+from torch.utils._sympy.functions import Min
 
+from smelt.nest.conditions import alike_in_lanes, bound_loops
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -26,6 +27,7 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     LoopKind,
+    Masked,
     Stage,
     Stmt,
     Store,
@@ -35,7 +37,6 @@ from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_paral
 from smelt.nest.primitives.common import in_loops
 from smelt.nest.primitives.compact import compact
 from smelt.nest.primitives.reductions import first_values
-from smelt.nest.regions import slack
 from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
 from smelt.nest.tree import (
     accesses,
@@ -47,8 +48,7 @@ from smelt.nest.tree import (
 )
 from smelt.records import replace
 from smelt.symbolic import free_symbols
-from smelt.symbolic.affine import divided, linear, replaced, symbols_in
-from smelt.symbolic.bounds import is_nonnegative
+from smelt.symbolic.affine import linear, replaced, symbols_in
 
 MOST_SUMS = 32
 """Sums that registers hold at once (vectors, where a loop is a vector's)."""
@@ -143,97 +143,6 @@ def _same_places(stage: Stage) -> bool:
     return all(places.get(buffer, index) == index for buffer, index, _ in touched)
 
 
-# -- conditions ----------------------------------------------------------------------------------------------
-
-
-def bound_loops(kernel: Kernel, lanes: int) -> Kernel:
-    """Conditions as bounds of loops; what always holds is dropped.
-
-    for i: for j in 16: if 16*i + j < n: A   →   for i: for j in min(16, n - 16*i): A
-    """
-    del lanes
-    return with_body(kernel, _bounded(kernel.body, {}))
-
-
-def _bounded(block: Block, extents: Mapping[Symbol, Expr]) -> Block:
-    stmts: list[Stmt] = []
-    for stmt in block.stmts:
-        if isinstance(stmt, For):
-            stmts += (each for each in _bounded_loop(stmt, extents) if not _is_empty(each))
-        elif isinstance(stmt, Guard):
-            open_ones = [each for each in conjuncts(stmt.condition) if not _holds(each, extents)]
-            inner = _bounded(stmt.body, extents)
-            stmts += guarded(open_ones, inner) if inner.stmts else []
-        else:
-            stmts.append(with_blocks(stmt, lambda inner: _bounded(inner, extents)))
-    return Block(tuple(stmts))
-
-
-def _is_empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, For) and not stmt.body.stmts
-
-
-def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
-    """The loop with what guards its whole body in its bounds, or around it."""
-    turns = trip_count(loop)
-    if turns.is_Integer and turns <= 0:  # what is the same in all of them would be read in front of it
-        return []
-    inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
-    body = _bounded(loop.body, inside)
-    if not body.stmts:
-        return []
-    only = body.stmts[0] if len(body.stmts) == 1 else None
-    if not isinstance(only, Guard):
-        return [replace(loop, body=body)]
-    begin, end = loop.begin, loop.end
-    around: list[Boolean] = []
-    kept: list[Boolean] = []
-    for condition in conjuncts(only.condition):
-        if loop.var not in condition.free_symbols:
-            around.append(condition)
-            continue
-        least, most = _bounds_of(condition, loop.var)
-        if least is None and most is None:
-            kept.append(condition)
-        begin = begin if least is None else _at_least(begin, least)
-        end = end if most is None else Min(end, most)
-    found = replace(loop, begin=begin, end=end, body=Block(tuple(guarded(kept, only.body))))
-    return guarded(around, Block((found,)))
-
-
-def _at_least(begin: Expr, least: Expr) -> Expr:
-    return least if begin == least or (begin == 0 and least.is_nonnegative) else Max(begin, least)
-
-
-def conjuncts(condition: Boolean) -> list[Boolean]:
-    """The conditions that have to hold all."""
-    return (
-        [each for part in condition.args for each in conjuncts(part)]
-        if isinstance(condition, sympy.And)
-        else [condition]
-    )
-
-
-def _holds(condition: Boolean, extents: Mapping[Symbol, Expr]) -> bool:
-    gap = slack(condition)
-    return gap is not None and is_nonnegative(gap, dict(extents))
-
-
-def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | None]:
-    """The first value of ``var`` for which an inequality holds, and the first for which it does not any more;
-    None for none, both None where ``var`` is not a plain term of it.
-    """
-    gap = slack(condition)
-    if gap is None:
-        return None, None
-    step, rest = linear(gap, var)
-    if not step.is_Integer or step == 0 or var in symbols_in(rest):
-        return None, None
-    if step < 0:  # rest - |step| * var >= 0
-        return None, divided(rest, -step) + 1
-    return -divided(rest, step), None  # var >= -rest / step, rounded up
-
-
 # -- sums in registers ---------------------------------------------------------------------------------------
 
 
@@ -247,6 +156,8 @@ def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
     """
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Stage):  # with a text of its own
+            return [stmt]
         return _in_registers(stmt, lanes) if isinstance(stmt, For) else None
 
     return with_body(kernel, rewritten(kernel.body, rewrite))
@@ -341,8 +252,8 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
 def kinds(kernel: Kernel, lanes: int) -> Kernel:
     """Vector loops by as many lanes as the target has; what a loop cannot be it is not.
 
-    A vector loop whose lanes would have to differ (in a condition, in the bounds of a loop inside) runs one
-    turn after the other, so does a parallel loop inside a parallel one, or in a vector.
+    A vector loop whose lanes would have to differ in more than what they store runs one turn after the other,
+    so does a parallel loop inside a parallel one, or in a vector.
     """
     return with_body(kernel, _kinds(kernel.body, lanes, ()))
 
@@ -364,8 +275,7 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
     if loop.kind is LoopKind.VECTOR:
         if any(outer.kind is LoopKind.VECTOR for outer in around) or not_vector(loop) is not None:
             return LoopKind.SERIAL
-        varies = (g for g in walk(loop.body) if isinstance(g, Guard) and loop.var in g.condition.free_symbols)
-        return LoopKind.SERIAL if any(varies) else LoopKind.VECTOR
+        return LoopKind.VECTOR if all(map(_masks, _varying(loop))) else LoopKind.SERIAL
     if loop.kind is LoopKind.PARALLEL:
         kinds_around = [outer.kind for outer in around]
         nested = LoopKind.PARALLEL in kinds_around and not _alone(loop, around)
@@ -377,6 +287,18 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
         few = turns.is_Integer and int(turns) <= MOST_UNROLLED
         return loop.kind if few else LoopKind.SERIAL
     return loop.kind
+
+
+def _varying(loop: For) -> list[Guard]:
+    """The conditions in a loop that may hold in one of its turns and not in another."""
+    varies = {loop.var} | {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
+    guards = [stmt for stmt in walk(loop.body) if isinstance(stmt, Guard)]
+    return [guard for guard in guards if not varies.isdisjoint(guard.condition.free_symbols)]
+
+
+def _masks(guard: Guard) -> bool:
+    """Whether what a condition guards can be done in some lanes alone: values and stores."""
+    return all(isinstance(stmt, (Let, Masked, Store, For, Guard)) for stmt in walk(guard.body))
 
 
 def _alone(loop: For, around: tuple[For, ...]) -> bool:
@@ -400,6 +322,7 @@ PASSES: tuple[Callable[[Kernel, int], Kernel], ...] = (
     _dissolve,
     _compact,
     bound_loops,
+    alike_in_lanes,
     sums_in_registers,
     _flat,
     kinds,

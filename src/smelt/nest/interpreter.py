@@ -34,7 +34,7 @@ from smelt.nest.ir import (
 )
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
-from smelt.symbolic import contiguous_strides, evaluate, flatten
+from smelt.symbolic import evaluate, flatten
 from smelt.symbolic.affine import symbols_in
 from smelt.symbolic.expr import evaluate_on
 
@@ -129,11 +129,8 @@ class _Machine:
         elif isinstance(stmt, SortRow):
             self._sort(stmt)
         elif isinstance(stmt, Alloc):
-            count = 1
-            for size in stmt.shape:
-                count *= self._number(size)
-            self.memory[stmt.buffer] = torch.zeros(count, dtype=stmt.dtype)
-            self.strides[stmt.buffer] = contiguous_strides(stmt.shape)
+            self.memory[stmt.buffer] = torch.zeros(self._number(stmt.count), dtype=stmt.dtype)
+            self.strides[stmt.buffer] = stmt.strides
 
     def _nothing(self, stmt: Stmt, empty: set[Symbol]) -> None:
         """What a reduction begins with, where the loops over the variables ``empty`` have no turns."""

@@ -21,6 +21,8 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.loops.straightline import Instruction
 from smelt.records import dataclass, field
+from smelt.symbolic import contiguous_strides, numel
+from smelt.symbolic.affine import expand, remainder
 
 Shape = tuple[Expr, ...]
 
@@ -147,15 +149,40 @@ class Advance:
 class Alloc:
     """A scratch buffer that lives inside the enclosing block (per iteration, per thread), row-major.
 
-    ``scope``: which memory a person wants it in ("" any, "local", "shared"); ``padding``: elements added to
-    the strides of dimensions, as (dimension, elements).
+    ``scope``: which memory a person wants it in ("" any, "local", "shared"); ``aligned``: dimensions whose
+    strides are padded, as (dimension, factor, offset): the stride is ``offset`` more than a multiple of
+    ``factor``.
+
+    >>> alloc = Alloc("B", torch.float32, (Integer(4), Integer(8)), aligned=((0, 32, 1),))
+    >>> alloc.strides, alloc.count
+    ((33, 1), 132)
     """
 
     buffer: str
     dtype: torch.dtype
     shape: Shape
     scope: str = ""
-    padding: tuple[tuple[int, int], ...] = ()
+    aligned: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def strides(self) -> Shape:
+        """Where the next element of a dimension is, in elements."""
+        if not self.aligned:
+            return contiguous_strides(self.shape)
+        padded = {dim: (factor, offset) for dim, factor, offset in self.aligned}
+        strides: list[Expr] = []
+        step: Expr = Integer(1)
+        for dim in reversed(range(len(self.shape))):
+            factor, offset = padded.get(dim, (1, 0))
+            step = expand(step + remainder(step * (factor - 1) + offset, factor))
+            strides.append(step)
+            step = expand(step * self.shape[dim])
+        return tuple(reversed(strides))
+
+    @property
+    def count(self) -> Expr:
+        """Elements that it takes, the padding too."""
+        return expand(self.shape[0] * self.strides[0]) if self.aligned else numel(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +245,34 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """A buffer of a `Text`, which finds it as the pointer ``name`` and the strides ``name_0`` … in elements.
+
+    It begins where the body's access number ``access`` is in the first turn of its loops; dimension d goes on
+    with the body's loop number ``loops[d]``. ``strides``: what they have to be, None for anything.
+    """
+
+    name: str
+    dtype: torch.dtype
+    written: bool
+    access: int
+    loops: tuple[int, ...]
+    strides: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """C++ for what a stage computes: statements over operands. ``requires``: the macros without which the
+    stage's body is printed (``__AVX512VNNI__``).
+    """
+
+    name: str
+    source: str
+    operands: tuple[Operand, ...]
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A computation with index variables of its own (TVM: a block). What is inside speaks of its axes alone,
     never of the loops around it.
@@ -226,7 +281,7 @@ class Stage:
     loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
     reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body is
     statements like any other, also loops and stages. ``notes``: what a person wrote beside it, which changes
-    nothing.
+    nothing. ``text``: how a target computes the body.
     """
 
     name: str
@@ -235,6 +290,7 @@ class Stage:
     init: Block | None = None
     where: tuple[Boolean, ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
+    text: Text | None = None
 
 
 Plain = Let | Masked | Store | Accumulate | Update | Carry | Advance | Alloc | SortRow | Prefetch

@@ -110,7 +110,8 @@ def _lines(stmt: Stmt) -> Iterator[str]:
     elif isinstance(stmt, Prefetch):
         yield f"prefetch {stmt.buffer}[{index_text(stmt.index)}]"
     elif isinstance(stmt, Alloc):
-        yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]"
+        strides = f", strides {index_text(stmt.strides)}" if stmt.aligned else ""
+        yield f"scratch {stmt.buffer}: {type_text(stmt.dtype)}[{index_text(stmt.shape)}]{strides}"
     elif isinstance(stmt, Carry):
         yield f"carry {stmt.name}: {type_text(stmt.dtype)} = {stmt.initial}"
     elif isinstance(stmt, Advance):

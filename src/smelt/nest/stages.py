@@ -253,7 +253,7 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     there = {param.name for param in kernel.params if not param.written}
     for stmt in (each for nest in kernel.body.stmts for each in _apart(nest)):
         if isinstance(stmt, Alloc):
-            if stmt.scope or stmt.padding:
+            if stmt.scope or stmt.aligned:
                 return f"{stmt.buffer} has a memory or a layout of its own"
             strides = contiguous_strides(stmt.shape)
             graph.buffers[stmt.buffer] = Buffer(stmt.buffer, stmt.dtype, stmt.shape, strides)
@@ -317,6 +317,8 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     *steps, store = stage.body.stmts
     if not isinstance(store, Store) or not all(isinstance(step, (Let, Masked)) for step in steps):
         return f"{name} does more than to store one value"
+    if stage.text is not None:
+        return f"{name} has a text of its own"
     spatial = [axis for axis in stage.axes if axis.kind is AxisKind.SPATIAL]
     reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
     if list(store.index) != [a.var for a in spatial] or [*spatial, *reduce] != list(stage.axes):
@@ -404,7 +406,8 @@ class Replay:
 
 
 def dissolve(kernel: Kernel) -> Kernel:
-    """The kernel without stages: the values of axes in their places, conditions as guards.
+    """The kernel without stages: the values of axes in their places, conditions as guards. A stage that has a
+    text of its own stays, without axes.
 
     stage C: spatial v = i, reduce r = k: init: C[v] = 0; C[v] += A[r]
         →   if k == 0: C[i] = 0; C[i] += A[k]
@@ -433,7 +436,8 @@ def _plain(stage: Stage) -> list[Stmt]:
         ]
         init = _dissolved(substitute(stage.init, values))
         stmts += guarded(first, init)
-    stmts += _dissolved(substitute(stage.body, values)).stmts
+    body = _dissolved(substitute(stage.body, values))
+    stmts += body.stmts if stage.text is None else [Stage(stage.name, (), body, text=stage.text)]
     return guarded(stage.where, Block(tuple(stmts)))
 
 

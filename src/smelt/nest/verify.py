@@ -208,11 +208,14 @@ class _Checker:
         self.path.pop()
 
     def _stage(self, stage: Stage, scope: _Scope) -> None:
-        """What is inside sees its axes, sizes, positions found around it, and buffers; no loop, no value."""
+        """What is inside sees its axes, sizes, positions found around it, and buffers; no loop, no value.
+        What `dissolve` leaves of a stage with a text sees loops.
+        """
         self._exprs(stage.where, scope)
         inside = _Scope()
         inside.buffers = scope.buffers.new_child()
-        known = {symbol: what for symbol, what in scope.symbols.items() if what != "loop variable"}
+        hidden = () if stage.text is not None and not stage.axes else ("loop variable",)
+        known = {symbol: what for symbol, what in scope.symbols.items() if what not in hidden}
         inside.symbols.update(known)
         for axis in stage.axes:
             self._exprs((axis.value,), scope)

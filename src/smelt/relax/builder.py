@@ -528,7 +528,7 @@ class _TeArguments:
         if isinstance(value, Size):
             self.sizes.append(value)
             return plain(value)
-        if value is None or isinstance(value, (bool, int, float, str, StructInfo)) or hasattr(value, "expr"):
+        if value is None or isinstance(value, (bool, int, float, str, StructInfo, te.Value)):
             return value
         what = f"emit_te cannot take a {type(value).__name__}"
         raise RelaxError("SM1307", what, remedy="give variables, constants, numbers, or lists of them")

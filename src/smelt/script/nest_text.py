@@ -355,8 +355,8 @@ class _Printer:
             parts.append(f'"{dtype_name(stmt.dtype)}"')
         if stmt.scope:
             parts.append(f'scope="{stmt.scope}"')
-        if stmt.padding:
-            parts.append(f"smelt_padding={stmt.padding!r}")
+        if stmt.aligned:
+            parts.append(f"smelt_aligned={stmt.aligned!r}")
         return f"{stmt.buffer} = T.{self.dialect.alloc}({', '.join(parts)})"
 
     def store(self, stmt: Store, scope: _Scope) -> str:

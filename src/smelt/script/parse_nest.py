@@ -31,7 +31,9 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
+from smelt.nest.scopes import writes
 from smelt.nest.stages import Fresh
+from smelt.nest.tree import rewritten
 from smelt.records import dataclass, field, replace
 from smelt.script.expressions import Condition, Index, Reader
 from smelt.script.module import PrimFunc
@@ -87,11 +89,14 @@ class _Parser:
         self.reader = Reader(source, self.fresh)
         self.loops: dict[Symbol, For] = {}
         self.stage: _Stage | None = None
+        self.aligned: dict[str, list[tuple[int, ...]]] = {}
 
     def run(self) -> PrimFunc:
         for arg in self.function.args.args:
             self._param(arg)
         body = self._block(self.function.body, root=True)
+        if self.aligned:
+            body = rewritten(body, self._aligned)
         for handle, buffer in self.handles.items():
             if not buffer:
                 what = f"{handle} is never matched with a buffer"
@@ -103,6 +108,11 @@ class _Parser:
         scalars = tuple((order.index(each.name), each) for each in self.sizes if each.name in order)
         kernel = Kernel(self.function.name, params, tuple(self.sizes), body, scalars=scalars)
         return PrimFunc(kernel, self.attrs, is_private(self.function))
+
+    def _aligned(self, stmt: Stmt) -> list[Stmt] | None:
+        if not isinstance(stmt, Alloc) or stmt.buffer not in self.aligned:
+            return None
+        return [replace(stmt, aligned=tuple(sorted(self.aligned[stmt.buffer])))]  # type: ignore[arg-type]
 
     # -- the head ----------------------------------------------------------------------------------------
 
@@ -284,7 +294,12 @@ class _Parser:
         body = self._block(stmt.body)
         own = self.stage
         self.stage, self.reader.names = around, names
-        self._add(Stage(name, tuple(own.axes), body, own.init, tuple(own.where), tuple(own.notes.items())))
+        stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where))
+        if _is_alignment(own.notes.get("buffer_dim_align")):  # as TVM says it, beside the stage that writes
+            stored = writes(stage)
+            for number, *aligned in own.notes.pop("buffer_dim_align"):
+                self.aligned.setdefault(stored[number], []).append(tuple(aligned))
+        self._add(replace(stage, notes=tuple(own.notes.items())))
 
     def _assign(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
@@ -338,9 +353,9 @@ class _Parser:
         shape = self._shape(call.args[0] if call.args else given["shape"])
         dtype = self._dtype(call.args[1] if len(call.args) > 1 else given.get("dtype"))
         scope = str(literal(given["scope"], self.source)) if "scope" in given else ""
-        padding = literal(given["smelt_padding"], self.source) if "smelt_padding" in given else ()
+        aligned = literal(given["smelt_aligned"], self.source) if "smelt_aligned" in given else ()
         self.reader.buffers[name] = (dtype, len(shape))
-        self._add(Alloc(name, dtype, shape, "" if scope == "global" else scope, tuple(padding)))
+        self._add(Alloc(name, dtype, shape, "" if scope == "global" else scope, tuple(aligned)))
 
     def _axes(self, names: Sequence[str], call: ast.Call, word: str) -> None:
         if self.stage is None:
@@ -480,6 +495,10 @@ def _is_axis(node: ast.AST) -> bool:
         and isinstance(node.func, ast.Attribute)
         and (word_of(node.func.value) == "axis")
     )
+
+
+def _is_alignment(note: Any) -> bool:
+    return isinstance(note, list) and all(isinstance(each, (list, tuple)) and len(each) == 4 for each in note)
 
 
 def _has_axes(body: Sequence[ast.stmt]) -> bool:

@@ -2,13 +2,14 @@
 
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
 from smelt.tir.errors import ScheduleError
-from smelt.tir.intrinsics import TensorIntrin
+from smelt.tir.intrinsics import CppText, TensorIntrin
 from smelt.tir.references import BlockRV, ExprRV, LoopRV, SBlockRV
 from smelt.tir.schedule import Schedule
 from smelt.tir.trace import Instruction, Trace
 
 __all__ = [
     "BlockRV",
+    "CppText",
     "ExprRV",
     "GlobalVar",
     "IRModule",

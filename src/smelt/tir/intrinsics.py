@@ -2,46 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 
 from smelt.errors import SmeltError
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Kernel
-from smelt.nest.primitives.blocks import Intrinsic
-from smelt.records import dataclass
+from smelt.nest.ir import Block, Kernel, Stage, Text
+from smelt.nest.primitives.blocks import Intrinsic, text_of
+from smelt.nest.tree import stages, with_body
+from smelt.records import dataclass, field
 from smelt.script.module import PrimFunc
 from smelt.symbolic import numel
+from smelt.te.building import build
+
+
+@dataclass(frozen=True, slots=True)
+class CppText:
+    """C++ statements that compute what an intrinsic's description says.
+
+    They find each parameter ``A`` as a pointer to its first element, and how far apart elements are in each
+    dimension as ``A_0``, ``A_1`` … ``strides``: what these have to be, None for any: ``{"A": (None, 1)}``.
+    ``requires``: macros of the compiler, without any of which the description is compiled instead.
+    """
+
+    source: str
+    strides: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TensorIntrin:
-    """An intrinsic by its name: ``desc`` says what it computes, ``impl`` how."""
+    """An intrinsic by its name: ``desc`` says what it computes, ``impl`` how: as another function, or as a
+    target's own text.
+    """
 
     name: str
     desc: PrimFunc
-    impl: PrimFunc
+    impl: PrimFunc | CppText
 
     registry: ClassVar[dict[str, TensorIntrin]] = {}
 
     @property
     def intrinsic(self) -> Intrinsic:
-        return Intrinsic(self.name, self.desc.kernel, self.impl.kernel)
+        if isinstance(self.impl, PrimFunc):
+            return Intrinsic(self.name, self.desc.kernel, self.impl.kernel)
+        source, strides, requires = self.impl.source, self.impl.strides, self.impl.requires
+        text = text_of(self.name, self.desc.kernel, source, strides, requires)
+        if isinstance(text, str):
+            raise SmeltError("SM1039", f"the intrinsic {self.name}: {text}")
+        return Intrinsic(self.name, self.desc.kernel, text)
 
     @staticmethod
-    def register(name: str, desc: PrimFunc, impl: PrimFunc, override: bool = False) -> TensorIntrin:
-        """Make an intrinsic known. Both functions are run on the same random arguments before.
+    def register(name: str, desc: PrimFunc, impl: PrimFunc | CppText, override: bool = False) -> TensorIntrin:
+        """Make an intrinsic known. Both functions are run on the same random arguments before; a text is
+        compiled for that.
 
         Raises:
             SmeltError: SM1039, the name is taken, the parameters differ, or the two compute something else.
         """
         if name in TensorIntrin.registry and not override:
             raise SmeltError("SM1039", f"the intrinsic {name} is registered already", remedy="override=True")
-        why = differs(desc.kernel, impl.kernel)
+        made = TensorIntrin(name, desc, impl)
+        other = made.intrinsic.impl
+        if isinstance(other, Text):
+            block = Block((Stage(name, (), desc.kernel.body, text=other),))
+            other = with_body(desc.kernel, block)
+        why = differs(desc.kernel, other)
         if why is not None:
             raise SmeltError("SM1039", f"the intrinsic {name} does not compute what it says: {why}")
-        made = TensorIntrin.registry[name] = TensorIntrin(name, desc, impl)
+        TensorIntrin.registry[name] = made
         return made
 
     @staticmethod
@@ -72,11 +103,15 @@ def differs(one: Kernel, other: Kernel) -> str | None:
         if param.dtype.is_floating_point:
             given[param.name] = torch.randn(count, generator=generator).to(param.dtype)
         else:
-            given[param.name] = torch.randint(0, 2, (count,), generator=generator).to(param.dtype)
+            given[param.name] = torch.randint(0, 100, (count,), generator=generator).to(param.dtype)
     made = []
     for kernel in (one, other):
         memory = {name: value.clone() for name, value in given.items()}
-        run_kernel(kernel, memory)
+        if any(stage.text for stage in stages(kernel.body)):
+            shapes = {param.name: [int(size) for size in param.shape] for param in kernel.params}
+            build(PrimFunc(kernel))(*(memory[name].view(shape) for name, shape in shapes.items()))
+        else:
+            run_kernel(kernel, memory)
         made.append(memory)
     for name, value in made[0].items():
         if not torch.allclose(value.double(), made[1][name].double(), rtol=1e-4, atol=1e-5, equal_nan=True):

@@ -185,6 +185,39 @@ class LoopMoves(Core):
         self._draw("sample_perfect_tile", given, made, list(decision))
         return made
 
+    def sample_partitioned_tile(
+        self,
+        loop: LoopRV,
+        n: int,
+        partition_pos: int = 0,
+        innerpart_factor: int = 1,
+        decision: Sequence[int] | None = None,
+    ) -> list[ExprRV]:
+        """Draw ``n`` factors whose product is a loop's extent; that of those from ``partition_pos`` on is a
+        multiple of ``innerpart_factor``. ``decision``: the factors.
+
+        Raises:
+            ScheduleError: SM1012, there are no such factors, or the decision is none.
+        """
+        extent = self.get(loop).extent
+        fits = extent.is_Integer and innerpart_factor > 0 and int(extent) % innerpart_factor == 0
+        if not fits or not 0 <= partition_pos < n:
+            why = f"{n} factors of {extent}, from {partition_pos} on a multiple of {innerpart_factor}"
+            raise ScheduleError("sample_partitioned_tile", why, code="SM1012")
+        whole = int(extent)
+        if decision is None:
+            rest = whole // innerpart_factor if partition_pos else 1
+            outer = self._random.choice([d for d in range(1, rest + 1) if rest % d == 0])
+            front = self._tile(outer, partition_pos, outer) if partition_pos else []
+            decision = [*front, *self._tile(whole // outer, n - partition_pos, whole)]
+        inner = math.prod(decision[partition_pos:])
+        if len(decision) != n or math.prod(decision) != whole or inner % innerpart_factor:
+            raise ScheduleError("sample_partitioned_tile", f"{list(decision)} are none", code="SM1012")
+        made = [self._new(int(factor), "") for factor in decision]
+        given = {"loop": loop, "n": n, "partition_pos": partition_pos, "innerpart_factor": innerpart_factor}
+        self._draw("sample_partitioned_tile", given, made, list(decision))
+        return made
+
     def _tile(self, whole: int, n: int, most: int) -> list[int]:
         divisors = [d for d in range(1, whole + 1) if whole % d == 0]
         inner = [d for d in divisors if d <= most] or [1]

@@ -19,6 +19,7 @@ from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.filled import filled
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
 from smelt.codegen.cpp.index import ITERATION, Names, Offset, condition_text, flat_offset, index_text
+from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
 from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
 from smelt.codegen.cpp.scope import Function, Head, Memory, Scope, Value
 from smelt.codegen.cpp.turned import columns_turned, stores_beside
@@ -40,6 +41,7 @@ from smelt.nest.ir import (
     Masked,
     Prefetch,
     SortRow,
+    Stage,
     Stmt,
     Store,
     Update,
@@ -48,7 +50,7 @@ from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, trip_count, walk
 from smelt.ops import TABLE
 from smelt.records import dataclass, field, replace
-from smelt.symbolic import contiguous_strides, numel
+from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
 
 _DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
@@ -187,8 +189,9 @@ class KernelPrinter:
             elif isinstance(stmt, Advance):
                 self.advance(stmt, scope)
             elif isinstance(stmt, Guard):
-                with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
-                    self.statements(stmt.body, scope)
+                self.guard(stmt, scope)
+            elif isinstance(stmt, Stage):
+                self.intrinsic(stmt, scope)
             elif isinstance(stmt, Prefetch):
                 memory = self.memories[stmt.buffer]
                 self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
@@ -396,6 +399,37 @@ class KernelPrinter:
         declaration.append("  " * indent + declared)
         self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
 
+    def guard(self, stmt: Guard, scope: Scope) -> None:
+        """A branch; lanes in which the condition does not hold do not count."""
+        if scope.varying.isdisjoint(stmt.condition.free_symbols):
+            with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
+                self.statements(stmt.body, scope)
+            return
+        text = condition_text(stmt.condition, self.lane_names(scope))
+        mask = self.fresh("m")
+        found = f"resize<i32>(gather<{scope.lanes}>([&](i64 k) {{ return bool({text}); }}))"
+        text = found if scope.mask is None else f"bitwise_and({scope.mask}, {found})"
+        self.line(f"const auto {mask} = {text};")
+        with self.block(f"if (any({mask}))"):
+            self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
+
+    def intrinsic(self, stage: Stage, scope: Scope) -> None:
+        """A call of a stage's text; its body, where the text cannot be compiled."""
+        text = stage.text
+        assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
+        function, arguments = intrinsic_call(stage, text, self.memories)
+        self.functions[function.name] = function
+        given = [*(memory.at(offset, self.symbols) for memory, offset in arguments[0])]
+        call = f"{function.name}({', '.join([*given, *map(self.index, arguments[1])])});"
+        if not text.requires:
+            self.line(call)
+            return
+        self.line(macros(text))
+        self.line(call)
+        self.line("#else")
+        self.statements(stage.body, scope)
+        self.line("#endif")
+
     def sort_row(self, stmt: SortRow, scope: Scope) -> None:
         if scope.lanes > 1:
             raise SmeltError(
@@ -426,8 +460,8 @@ class KernelPrinter:
                 "SM0804", f"codegen: scratch memory inside a VECTOR loop in kernel {self.kernel.name}"
             )
         name, cpp = self.fresh("t"), CPP_TYPES[stmt.dtype]
-        self.memories[stmt.buffer] = Memory(name, stmt.dtype, contiguous_strides(stmt.shape))
-        size = numel(stmt.shape)
+        self.memories[stmt.buffer] = Memory(name, stmt.dtype, stmt.strides)
+        size = stmt.count
         if size.is_Integer and int(size) * stmt.dtype.itemsize <= _STACK_BYTES:
             array = name if scope.parallel else f"{name}_memory"  # threads take a copy of all but pointers
             self.line(f"alignas(64) {cpp}_buffer {array}[{max(1, int(size))}];")
@@ -538,11 +572,15 @@ class KernelPrinter:
 
     def at_lane(self, offset: Offset, scope: Scope) -> str:
         """The offset in lane ``k``."""
+        return offset.text(self.lane_names(scope))
+
+    def lane_names(self, scope: Scope) -> Names:
+        """What symbols are in lane ``k``."""
         own = {
             s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
             for s in scope.varying
         }
-        return offset.text(self.symbols.in_lanes(own))
+        return self.symbols.in_lanes(own)
 
     def index_expr(self, stmt: Let, scope: Scope) -> None:
         offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])

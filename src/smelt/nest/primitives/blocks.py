@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -17,16 +18,19 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     Masked,
+    Operand,
     Stage,
     Stmt,
     Store,
+    Text,
 )
 from smelt.nest.primitives.common import ScheduleError, in_loops, loop_place, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.layouts import ranges_of
 from smelt.nest.primitives.reductions import first_values
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
-from smelt.nest.tree import map_condition, map_exprs, named, rewritten, with_body
+from smelt.nest.stages import dissolve
+from smelt.nest.tree import accesses, loops, map_condition, map_exprs, named, rewritten, walk, with_body
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
@@ -198,11 +202,13 @@ def _sizes(expr: Expr) -> set[Symbol]:
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """Another way of computing a small kernel: ``impl`` does what ``desc`` does, on the same parameters."""
+    """Another way of computing a small kernel: ``impl`` does what ``desc`` does, on the same parameters;
+    statements, or the text of a target.
+    """
 
     name: str
     desc: Kernel
-    impl: Kernel
+    impl: Kernel | Text
 
 
 def tensorize(
@@ -213,7 +219,8 @@ def tensorize(
     for i1 in 16: C[16*vo + i1] += …   →   the statements of the intrinsic, on 16 elements from C[16*vo] on
 
     What is there has to be, statement by statement, what the intrinsic's description says, at indices that
-    differ by a base; buffers may have more dimensions in front.
+    differ by a base; buffers may have more dimensions in front. An intrinsic with the text of a target keeps
+    what is there, as what the text means.
 
     Raises:
         ScheduleError: SM1002 there is no such block or loop; SM1037 it cannot be made one block; SM1038 it
@@ -228,10 +235,58 @@ def tensorize(
     match = _Match(intrinsic.desc, stage, ranges_of(kernel), what)
     match.blocks(_plain(intrinsic.desc.body), _plain(stage.body))
     bases = match.bases()
-    values = Values(kernel)
-    body = _at(intrinsic.impl, bases, match.buffers, values, name, kernel)
-    new = replace(stage, body=body, notes=(*stage.notes, ("tensorized", intrinsic.name)))
+    notes = (*stage.notes, ("tensorized", intrinsic.name))
+    if isinstance(intrinsic.impl, Text):
+        _check_strides(kernel, intrinsic.impl, match.buffers, what)
+        new = replace(stage, text=intrinsic.impl, notes=notes)
+    else:
+        body = _at(intrinsic.impl, bases, match.buffers, Values(kernel), name, kernel)
+        new = replace(stage, body=body, notes=notes)
     return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is stage else None))
+
+
+def _check_strides(kernel: Kernel, text: Text, buffers: Mapping[str, str], what: str) -> None:
+    strides = {param.name: param.strides for param in kernel.params}
+    strides |= {stmt.buffer: stmt.strides for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    for operand in text.operands:
+        there = strides[buffers[operand.name]]
+        for dim, (need, found) in enumerate(zip(operand.strides, there[len(there) - len(operand.loops) :])):
+            if need is not None and found != need:
+                what_is = f"{buffers[operand.name]} has {found}"
+                why = f"the stride of dimension {dim} of {operand.name} is {need}, {what_is}"
+                raise refusal("SM1038", what, why, remedy="transform_layout, or cache_read and set it there")
+
+
+def text_of(
+    name: str,
+    desc: Kernel,
+    source: str,
+    strides: Mapping[str, Sequence[int | None]],
+    requires: Sequence[str] = (),
+) -> Text | str:
+    """The text of a target for what a kernel describes; or why pointers and strides cannot say its operands.
+
+    Each parameter's first use is an element ``[i, j]`` of loops from 0 on, a loop for each dimension.
+    """
+    body = dissolve(desc).body
+    around = loops(body)
+    numbers = {loop.var: number for number, loop in enumerate(around) if loop.begin == 0}
+    found = list(accesses(body))
+    operands = []
+    for param in desc.params:
+        access = next((n for n, (buffer, _, _) in enumerate(found) if buffer == param.name), None)
+        if access is None:
+            return f"nothing is done with {param.name}"
+        index = found[access][1]
+        used = [numbers.get(expr) for expr in index]
+        if None in used or len(set(used)) != len(used):
+            return f"the first use of {param.name} is no element of a loop for each of its dimensions"
+        need = tuple(strides.get(param.name, (None,) * len(index)))
+        if len(need) != len(index):
+            return f"{param.name} has {len(index)} dimensions, {len(need)} strides are given"
+        dims = tuple(number for number in used if number is not None)
+        operands.append(Operand(param.name, param.dtype, param.written, access, dims, need))
+    return Text(re.sub(r"\W", "_", name), source, tuple(operands), tuple(requires))
 
 
 def _plain(block: Block) -> Block:

@@ -172,6 +172,8 @@ def storage_align(
 ) -> Kernel:
     """Pad a buffer, so that the stride of a dimension is ``offset`` more than a multiple of ``factor``.
 
+    scratch B: f32[4, 8], B[i, j] at 8*i + j   →   B[i, j] at 33*i + j      (axis 0, factor 32, offset 1)
+
     Raises:
         ScheduleError: SM1002 there is no such block; SM1031 it writes no such buffer, or that is a parameter;
         SM1034 there is no such dimension, or the numbers are none to align to.
@@ -185,14 +187,9 @@ def storage_align(
     if factor <= 0:
         raise refusal("SM1034", what, f"the factor of an alignment is positive, not {factor}")
     axis %= len(shape)
-    stride = expand(sympy.Mul(*shape[axis + 1 :]))
-    if not stride.is_Integer:
-        raise refusal("SM1034", what, f"the stride of dimension {axis} of {name} is {stride}, no number")
-    more = (offset - int(stride)) % factor
-    have = dict(_alloc_of(kernel, name, what).padding)
-    have[axis] = more
-    padding = tuple(sorted((dim, count) for dim, count in have.items() if count))
-    return _with_alloc(kernel, name, what, padding=padding)
+    kept = [each for each in _alloc_of(kernel, name, what).aligned if each[0] != axis]
+    aligned = tuple(sorted([*kept, (axis, factor, offset % factor)]))
+    return _with_alloc(kernel, name, what, aligned=aligned)
 
 
 # -- the copy ------------------------------------------------------------------------------------------------

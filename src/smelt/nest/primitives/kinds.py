@@ -155,6 +155,9 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
         return "the loop holds scratch memory of its own"
     if SortRow in held:
         return "the loop sorts rows"
+    texts = [stage.text.name for stage in stages(loop.body) if stage.text is not None]
+    if texts:
+        return f"the loop holds the intrinsic {texts[0]}"
     if any(update.merge for update in carried_updates(loop)):
         return "the loop merges accumulators"
     return conflict(loop, private)
@@ -332,7 +335,7 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
     def flush() -> None:
         for turn, value in enumerate(values):
             names = {name: f"{name}_{turn}" for name in varying}
-            stmts.extend(_renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
+            stmts.extend(renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
         together.clear()
 
     for stmt in block.stmts:
@@ -361,17 +364,19 @@ def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
     return not any(expr.has(var) for expr in exprs_of(Block((stmt,))))
 
 
-def _renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+def renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     """The statement with other names for values, carries and accumulators."""
     if isinstance(stmt, Let):
-        args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in stmt.args)
+        args = stmt.args
+        if stmt.op != "load":  # of a buffer, which may be called as a value is
+            args = tuple(names.get(arg, arg) if isinstance(arg, str) else arg for arg in args)
         return replace(stmt, name=names.get(stmt.name, stmt.name), args=args)
     if isinstance(stmt, Store):
         return replace(stmt, value=names.get(stmt.value, stmt.value))
     if isinstance(stmt, Masked):
-        body = Block(tuple(_renamed(inner, names) for inner in stmt.body.stmts))
+        body = Block(tuple(renamed(inner, names) for inner in stmt.body.stmts))
         mask, result = (names.get(each, each) for each in (stmt.mask, stmt.result))
-        return replace(stmt, name=names[stmt.name], mask=mask, body=body, result=result)
+        return replace(stmt, name=names.get(stmt.name, stmt.name), mask=mask, body=body, result=result)
     if isinstance(stmt, (Carry, Accumulate)):
         return replace(stmt, name=names[stmt.name])
     if isinstance(stmt, Advance):

@@ -218,7 +218,7 @@ def transform_layout(
         if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
             return (replace(stmt, args=(buffer, moved(stmt.args[1]))),)
         if isinstance(stmt, Alloc) and stmt.buffer == buffer:
-            return (replace(stmt, shape=change.shape, padding=()),)
+            return (replace(stmt, shape=change.shape, aligned=()),)
         if isinstance(stmt, SortRow) and buffer in (stmt.source, stmt.values, stmt.positions):
             raise refusal("SM1035", what, f"rows of {buffer} are sorted")
         return None
@@ -298,6 +298,8 @@ def _with_padding(
 
 def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> Kernel:
     """Name the axes of a block in another order; what it computes, and when, stays.
+
+    C: v_i, v_j, v_k = i, j, k   →   C: v_k, v_i, v_j = k, i, j      (order [2, 0, 1])
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1036 the order does not have each axis once.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sympy
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import (
@@ -19,13 +18,14 @@ from smelt.nest.ir import (
     Masked,
     Prefetch,
     SortRow,
+    Stage,
     Stmt,
     Store,
 )
 from smelt.nest.primitives.common import ONE
 from smelt.nest.tree import accesses, indirect_symbols, local_buffers, loops, walk, with_body
 from smelt.records import replace
-from smelt.symbolic import contiguous_strides, flatten, free_symbols, span
+from smelt.symbolic import flatten, free_symbols, span
 from smelt.symbolic.affine import expand, symbols_in
 from smelt.symbolic.index import simplify
 
@@ -38,7 +38,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     strides = {param.name: param.strides for param in kernel.params}
     for stmt in walk(kernel.body):
         if isinstance(stmt, Alloc):
-            strides[stmt.buffer] = contiguous_strides(stmt.shape)
+            strides[stmt.buffer] = stmt.strides
     extents = {loop.var: loop.end for loop in loops(kernel.body)}
 
     def flat(buffer: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -47,7 +47,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
     def visit(block: Block) -> Block:
         stmts: list[Stmt] = []
         for stmt in block.stmts:
-            if isinstance(stmt, (For, Masked, Guard)):
+            if isinstance(stmt, (For, Masked, Guard, Stage)):
                 stmts.append(replace(stmt, body=visit(stmt.body)))
             elif isinstance(stmt, (Store, Prefetch)):
                 stmts.append(replace(stmt, index=flat(stmt.buffer, stmt.index)))
@@ -58,7 +58,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
                 into = flat(result, stmt.into) if result else stmt.into
                 stmts.append(replace(stmt, start=flat(stmt.source, stmt.start), into=into))
             elif isinstance(stmt, Alloc):
-                stmts.append(replace(stmt, shape=(sympy.Mul(*stmt.shape),)))
+                stmts.append(replace(stmt, shape=(stmt.count,), aligned=()))
             else:
                 stmts.append(stmt)
         return Block(tuple(stmts))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sympy import Symbol
+import sympy
+from sympy import Expr, Symbol
+from sympy.logic.boolalg import Boolean
 
 from smelt.nest.apart import apart
 from smelt.nest.dependence import carried_updates, not_begun_once, not_placed
@@ -19,13 +21,16 @@ from smelt.nest.ir import (
     Let,
     LoopKind,
     Masked,
+    Param,
     Stage,
     Stmt,
     Store,
     Update,
 )
+from smelt.nest.primitives.combiners import Combiner, combiner_of
 from smelt.nest.primitives.common import in_loops, listed, loop_place, refused, stage_place
-from smelt.nest.regions import found_accesses
+from smelt.nest.primitives.kinds import renamed
+from smelt.nest.regions import found_accesses, slack
 from smelt.nest.scopes import (
     buffer_names,
     buffers,
@@ -33,17 +38,19 @@ from smelt.nest.scopes import (
     position,
     reads,
     renamed_stage,
+    shapes_of,
     stage_names,
     unique_name,
     with_alloc,
     writes,
 )
-from smelt.nest.stages import KINDS, Fresh, identity, names_of
+from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
     find,
     map_condition,
     named,
     replace_loop,
+    rewritten,
     substitute,
     trip_count,
     walk,
@@ -51,7 +58,8 @@ from smelt.nest.tree import (
 )
 from smelt.records import replace
 from smelt.symbolic import same
-from smelt.symbolic.affine import replaced, symbols_in
+from smelt.symbolic.affine import expand, replaced, symbols_in
+from smelt.symbolic.bounds import is_nonnegative
 from smelt.symbolic.text import python_text
 
 
@@ -196,7 +204,9 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         →   for i: for k0: for k1: C_rf[i, k0] += A[i, k0*4 + k1]
             for i: for k0: C[i] += C_rf[i, k0]
 
-    ``factor_axis``: the dimension of C_rf that tells the turns apart.
+    ``factor_axis``: the dimension of C_rf that tells the turns apart. A stage that combines several values at
+    once (argmax: position and value) has a buffer of parts for each; of equal ones any may win then. Where it
+    runs only under a condition, so do the parts.
 
     Raises:
         ScheduleError: SM1007, the stage is no such reduction, or its loops are not; SM1003, the loop holds
@@ -208,20 +218,25 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         raise refused(kernel, "rfactor", var, f"{named(loop)} holds more than one stage alone")
     (stage,) = inside
     around = [*place.loops, *(each for each in chain if isinstance(each, For))]
-    store, first = _sum_of(kernel, stage, var)
-    why = _not_parted(kernel, stage, store, around, loop)
+    declared = buffers(kernel)
+    of = combiner_of(stage, {name: each.dtype for name, each in declared.items()})
+    if isinstance(of, str):
+        raise refused(kernel, "rfactor", var, of, code="SM1007")
+    over = {symbol for axis in _reduce_axes(stage) for symbol in symbols_in(axis.value)}
+    dropped = [each for each in around if each.var in over and each is not loop]
+    why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
+    if where is None and why is None:
+        why = f"a part of {stage.name} may begin in a later turn than its first"
     if why is not None:
         raise refused(kernel, "rfactor", var, why, code="SM1007")
-    dims = len(store.index)
+    dims = len(of.index)
     if not -dims - 1 <= factor_axis <= dims:
-        why = f"factor_axis is {factor_axis}, {store.buffer} has {dims} dimensions"
+        why = f"factor_axis is {factor_axis}, {of.stores[0].buffer} has {dims} dimensions"
         remedy = f"from {-dims - 1} to {dims}"
         raise refused(kernel, "rfactor", var, why, code="SM1004", remedy=remedy)
     at = factor_axis % (dims + 1)
     fresh, names = Fresh(names_of(kernel)), Fresh(_values(kernel))
     spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
-    over = {symbol for axis in _reduce_axes(stage) for symbol in symbols_in(axis.value)}
-    dropped = [each for each in around if each.var in over and each is not loop]
 
     # the parts
     new_loops = {each.var: fresh(named(each)) for each in around}
@@ -244,42 +259,116 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
                 axes.append(Axis(fresh(label), trip_count(each), value, AxisKind.REDUCE, label=label))
                 by_loop[each.var] = axes[-1].var + each.begin
         meant[axis.var] = replaced(axis.value, by_loop)
-    used = buffer_names(kernel)
-    parts = unique_name(f"{store.buffer}_rf", used)
+    used, parts = buffer_names(kernel), dict[str, str]()
+    for store in of.stores:
+        parts[store.buffer] = unique_name(f"{store.buffer}_rf", used)
+        used.add(parts[store.buffer])
     part_name = unique_name(f"{stage.name}_rf", stage_names(kernel))
-    index = [replaced(expr, meant) for expr in store.index]
-    index.insert(at, own.var)
+
+    def index(own_var: Symbol, where: Mapping[Symbol, Expr]) -> tuple[Expr, ...]:
+        found = [replaced(expr, where) for expr in of.index]
+        return (*found[:at], own_var, *found[at:])
+
     still = any(axis.kind is AxisKind.REDUCE for axis in axes)
-    steps = substitute(Block(stage.body.stmts[:-1]), meant)
-    part_store = Store(parts, tuple(index), store.value, store.mode if still else None)
-    begin = None
-    if still:
-        constant = replace(first, name=names(first.name).name)
-        begin = Block((constant, Store(parts, tuple(index), constant.name)))
-    part = Stage(part_name, tuple(axes), Block((*steps.stmts, part_store)), begin, notes=stage.notes)
+    element = index(own.var, meant)
+    body, begin = _parts_body(of, parts, element, meant, names, still)
+    kept = tuple(map_condition(each, lambda expr: replaced(expr, new_loops)) for each in stage.where)
+    part = Stage(part_name, tuple(axes), body, begin, kept, stage.notes)
     nest = in_loops([_again(each, new_loops) for each in around], part)
 
     # their sum
     number = Axis(fresh(own.label), own.extent, var - loop.begin, AxisKind.REDUCE, label=own.label)
-    read = list(store.index)
-    read.insert(at, number.var)
-    summed = buffers(kernel)[store.buffer]
-    load = Let(names(f"{parts}_value").name, summed.dtype, "load", (parts, tuple(read)))
     rest = replace(
-        stage, axes=(number, *spatial), body=Block((load, replace(store, value=load.name))), where=()
+        stage,
+        axes=(number, *spatial),
+        body=_sum_body(of, parts, index(number.var, {}), declared, names),
+        where=where or (),
     )
     kernel = renamed_stage(kernel, stage, rest)
     for each in dropped:
         kernel = with_body(kernel, replace_loop(kernel.body, each.var, lambda found: found.body.stmts))
     outer = find(kernel.body, next(each.var for each in around if each not in dropped))
-    whole = list(summed.shape)
-    whole.insert(at, own.extent)
-    alloc = Alloc(parts, summed.dtype, tuple(whole))
+    allocs = []
+    for name, each_part in parts.items():
+        dtype, shape = declared[name].dtype, declared[name].shape
+        allocs.append(Alloc(each_part, dtype, (*shape[:at], own.extent, *shape[at:])))
     if place.scope is None:
         body = replace_loop(kernel.body, outer.var, lambda _: (nest, outer))
-        return with_body(kernel, with_alloc(body, alloc)), part_name
-    kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (alloc, nest, outer)))
+        return with_body(kernel, with_alloc(body, *allocs)), part_name
+    kernel = with_body(kernel, replace_loop(kernel.body, outer.var, lambda _: (*allocs, nest, outer)))
     return kernel, part_name
+
+
+def _parts_body(
+    of: Combiner,
+    parts: Mapping[str, str],
+    element: tuple[Expr, ...],
+    meant: Mapping[Symbol, Expr],
+    names: Fresh,
+    still: bool,
+) -> tuple[Block, Block | None]:
+    """What each part combines, and what it begins with; the terms themselves, where a part is of one term."""
+    if not still:
+        plain = substitute(Block(of.term_steps()), meant).stmts
+        stores = [Store(parts[s.buffer], element, term) for s, term in zip(of.stores, of.terms)]
+        return Block((*plain, *stores)), None
+    states = dict(of.states)
+
+    def moved(stmt: Stmt) -> list[Stmt] | None:
+        if isinstance(stmt, Let) and stmt.name in states:
+            return [replace(stmt, args=(parts[stmt.args[0]], element))]
+        return None
+
+    stmts = rewritten(substitute(Block(of.steps), meant), moved).stmts
+    stores = [replace(s, buffer=parts[s.buffer], index=element) for s in of.stores]
+    firsts = [replace(first, name=names(first.name).name) for first in of.firsts]
+    begun = [Store(s.buffer, element, first.name) for s, first in zip(stores, firsts)]
+    return Block((*stmts, *stores)), Block((*firsts, *begun))
+
+
+def _sum_body(
+    of: Combiner,
+    parts: Mapping[str, str],
+    element: tuple[Expr, ...],
+    declared: Mapping[str, Param | Alloc],
+    names: Fresh,
+) -> Block:
+    """How the parts are combined."""
+    loads, known = [], dict[str, str]()
+    for store, term in zip(of.stores, of.terms):
+        part, dtype = parts[store.buffer], declared[store.buffer].dtype
+        loads.append(Let(names(f"{part}_value").name, dtype, "load", (part, element)))
+        known[term] = loads[-1].name
+    for state, buffer in of.states:
+        name, place = names(f"{buffer}_value").name, (buffer, of.index)
+        loads.append(Let(name, declared[buffer].dtype, "load", place))
+        known[state] = name
+    steps = []
+    for step in of.combining:
+        known[step.name] = names(step.name).name
+        steps.append(renamed(step, known))
+    stores = [replace(store, value=known[store.value]) for store in of.stores]
+    return Block((*loads, *steps, *stores))
+
+
+def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tuple[Boolean, ...] | None:
+    """Where a part has terms: the conditions in the first turn of the loops that it is over; None where one
+    may begin to hold in a later turn.
+    """
+    begins = {each.var: each.begin for each in dropped}
+    shifted = {each.var: each.begin + each.var for each in around}
+    turns = {each.var: trip_count(each) for each in around}
+    found = []
+    for condition in stage.where:
+        first = map_condition(condition, lambda expr: replaced(expr, begins))
+        if first == sympy.true:
+            continue
+        now, later = slack(condition), slack(first)
+        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), turns):
+            return None
+        if not is_nonnegative(expand(replaced(later, shifted)), turns):
+            found.append(first)
+    return tuple(found)
 
 
 def _copy(
@@ -306,53 +395,12 @@ def _only(loop: For) -> list[Stmt] | None:
     return found if isinstance(found[-1], Stage) else None
 
 
-def _sum_of(kernel: Kernel, stage: Stage, var: Symbol) -> tuple[Store, Let]:
-    """The store of a plain reduction, and the constant that it begins with.
-
-    Raises:
-        ScheduleError: SM1007, the stage is none.
-    """
-    why = None
-    *steps, store = stage.body.stmts
-    if stage.init is None:
-        why = f"{stage.name} is no reduction: it has no init"
-    elif stage.where:
-        why = f"{stage.name} runs only where {python_text(stage.where[0])}"
-    elif not isinstance(store, Store) or store.mode is None or store.mode not in KINDS:
-        why = f"{stage.name} does not add, multiply, or take the larger or the smaller"
-    elif not all(isinstance(step, (Let, Masked)) for step in steps):
-        why = f"{stage.name} stores more than one value"
-    else:
-        first = _begins(stage, store)
-        start = identity(KINDS[store.mode], buffers(kernel)[store.buffer].dtype)
-        if first is None:
-            why = f"{stage.name} does not begin where it goes on"
-        elif first.args[0] != start:
-            why = f"{stage.name} does not begin with {start}"
-        else:
-            return store, first
-    remedy = "split into factors that divide the extent" if stage.where else None
-    raise refused(kernel, "rfactor", var, why, code="SM1007", remedy=remedy)
-
-
-def _begins(stage: Stage, store: Store) -> Let | None:
-    """The constant that the init of a stage stores where its body does; None where it does not."""
-    if stage.init is None or len(stage.init.stmts) != 2:
-        return None
-    first, begun = stage.init.stmts
-    if not isinstance(first, Let) or first.op != "constant" or not isinstance(begun, Store):
-        return None
-    return first if (begun.buffer, begun.index) == (store.buffer, store.index) else None
-
-
-def _not_parted(kernel: Kernel, stage: Stage, store: Store, around: Sequence[For], loop: For) -> str | None:
+def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For) -> str | None:
     """Why a reduction cannot be parted by a loop; None where it can."""
     reduced = {axis.var for axis in _reduce_axes(stage)}
     label = {axis.var: axis.label or axis.var.name for axis in stage.axes}
-    if any(not reduced.isdisjoint(symbols_in(expr)) for expr in store.index):
+    if any(not reduced.isdisjoint(symbols_in(expr)) for expr in of.index):
         return f"where {stage.name} stores depends on what it reduces over"
-    if any(isinstance(s, Let) and s.op == "load" and s.args[0] == store.buffer for s in walk(stage.body)):
-        return f"{stage.name} reads {store.buffer} besides adding to it"
     if loop.kind is not LoopKind.SERIAL or loop.thread is not None:
         return f"{named(loop)} is {loop.thread or loop.kind.value}"
     why = not_placed(stage, [each.var for each in around]) or not_begun_once(stage, around)
@@ -374,12 +422,12 @@ def _not_parted(kernel: Kernel, stage: Stage, store: Store, around: Sequence[For
         made = needed & set(writes(other))
         if other is not stage and made:
             return f"{stage.name} reads {min(made)}, which {other.name} writes in the same loop"
-    shape = buffers(kernel)[store.buffer].shape
-    extents = {axis.var: axis.extent for axis in stage.axes}
-    shared = any(stmt.buffer == store.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc))
-    parts = [(extents.get(expr, size), size) for expr, size in zip(store.index, shape)]
-    if shared and not all(same(extent, size) for extent, size in parts):
-        return f"{stage.name} makes only a part of {store.buffer}"
+    extents, shapes = {axis.var: axis.extent for axis in stage.axes}, shapes_of(kernel)
+    scratch = {stmt.buffer for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    for store in of.stores:
+        sizes = [(extents.get(expr, size), size) for expr, size in zip(store.index, shapes[store.buffer])]
+        if store.buffer in scratch and not all(same(extent, size) for extent, size in sizes):
+            return f"{stage.name} makes only a part of {store.buffer}"
     return None
 
 

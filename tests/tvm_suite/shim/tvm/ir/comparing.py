@@ -111,7 +111,7 @@ def _outline(kernel: Kernel) -> Iterator[Any]:
     def number(buffer: str) -> Any:
         names.setdefault(buffer, len(names))
         alloc = allocs.get(buffer)
-        told = None if alloc is None else (alloc.dtype, str(alloc.shape), alloc.scope, alloc.padding)
+        told = None if alloc is None else (alloc.dtype, str(alloc.shape), alloc.scope, alloc.aligned)
         return names[buffer], told
 
     def lines(block: Block, depth: int) -> Iterator[Any]:

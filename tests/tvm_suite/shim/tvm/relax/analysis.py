@@ -17,3 +17,5 @@ def well_formed(mod) -> None:
     for var, function in mod.functions.items():
         if isinstance(function, Function):
             check_scopes(function, var.name_hint)
+            if function.attrs.get("global_symbol", var.name_hint) != var.name_hint:
+                raise RelaxError("SM1302", f"{var} has the symbol {function.attrs['global_symbol']}")

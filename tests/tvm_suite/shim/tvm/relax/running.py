@@ -22,6 +22,7 @@ from smelt.nest.interpreter import run_kernel
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.operators import AtenOperator, Operator
 from smelt.relax.primfuncs import call_primfunc, tensors_and_sizes, unbound_sizes
+from smelt.relax.rewrite import variables
 from smelt.relax.types import symbols_of, torch_dtype
 from smelt.relax.values import parts_of
 from smelt.script import IRModule, PrimFunc, structural_equal
@@ -198,7 +199,8 @@ def _copied(value: Any) -> Any:
 def knows(one: Any, other: Any) -> bool:
     """Whether these are programs of relax, of which an assertion may run what differs in text."""
     return all(
-        hasattr(each, "origin")
+        (isinstance(each, relax.Expr) and not isinstance(each, relax.Function))
+        or hasattr(each, "origin")
         or (isinstance(each, IRModule) and any(isinstance(f, relax.Function) for f in each.values()))
         for each in (one, other)
     )
@@ -209,6 +211,9 @@ def assert_same(one: IRModule, other: IRModule) -> None:
     Raises:
         AssertionError: they are not the same program.
     """
+    if isinstance(one, relax.Expr):
+        assert str(one) == str(other) and variables(one) == variables(other), f"{one} is not {other}"
+        return
     imported = [each for each in (one, other) if hasattr(each, "origin")]
     if imported:
         as_model(imported[0])

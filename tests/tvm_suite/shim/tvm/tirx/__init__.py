@@ -17,9 +17,9 @@ from tvm.tirx.function import TensorIntrin
 Expr = PrimExpr = Value
 
 
-def Var(name: str, dtype: Any = "int32", span: Any = None) -> _Var:
+def Var(name: str, dtype: Any = "int32", span: Any = None, ty: Any = None) -> _Var:
     """A size by a name."""
-    return _te.var(name, getattr(dtype, "dtype", dtype), span)
+    return _te.var(name, getattr(ty or dtype, "dtype", ty or dtype), span)
 
 
 SizeVar = Var

@@ -1,0 +1,58 @@
+"""Stages that have a text of their own, as functions and calls of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from sympy import Expr
+
+from smelt.codegen.cpp.index import Offset
+from smelt.codegen.cpp.scope import Function, Memory
+from smelt.codegen.cpp.types import CPP_TYPES
+from smelt.errors import SmeltError
+from smelt.nest.ir import Stage, Text
+from smelt.nest.tree import accesses, loops
+from smelt.symbolic.affine import expand, linear, replaced
+
+Arguments = tuple[Sequence[tuple[Memory, Offset]], Sequence[Expr]]
+"""Where operands begin, and their strides."""
+
+
+def intrinsic_call(stage: Stage, text: Text, memories: Mapping[str, Memory]) -> tuple[Function, Arguments]:
+    """The function of a text, and what it is called with.
+
+    Raises:
+        SmeltError: SM0809, a buffer does not lie as the text wants it.
+    """
+    found, around = list(accesses(stage.body)), loops(stage.body)
+    begin = {loop.var: loop.begin for loop in around}
+    pointers, strides, wanted = [], [], []
+    for operand in text.operands:
+        buffer, (index,), _ = found[operand.access]
+        memory = memories[buffer]
+        pointers.append((memory, memory.offset([replaced(index, begin)])))
+        steps = [expand(linear(index, around[number].var)[0]) for number in operand.loops]
+        for dim, (step, need) in enumerate(zip(steps, operand.strides)):
+            if need is not None and step != need:
+                what = f"codegen: {text.name} wants the stride {need} in dimension {dim} of {operand.name}"
+                raise SmeltError("SM0809", what, why=f"{buffer} has {step}")
+        strides += steps
+        const = "" if operand.written else "const "
+        wanted.append(f"{const}{CPP_TYPES[operand.dtype]}_buffer* {operand.name}")
+    wanted += [f"i64 {o.name}_{dim}" for o in text.operands for dim in range(len(o.loops))]
+    body = text.source
+    if text.requires:
+        body = f"{macros(text)}\n{body}\n#endif"
+    digest = hashlib.sha256("".join([*wanted, body]).encode()).hexdigest()[:12]
+    function = Function(f"{text.name}_{digest}", ", ".join(wanted), body, False, frozenset())
+    return function, (pointers, strides)
+
+
+def macros(text: Text) -> str:
+    """The line that begins what is compiled only where a text can be.
+
+    >>> macros(Text("dot", "", (), ("__AVX2__", "__FMA__")))
+    '#if defined(__AVX2__) && defined(__FMA__)'
+    """
+    return f"#if {' && '.join(f'defined({macro})' for macro in text.requires)}"

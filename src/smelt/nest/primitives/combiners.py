@@ -1,0 +1,231 @@
+"""What a reduction in memory is made of: its terms, and what combines them.
+
+A plain one is a store with a mode. One of several values at once (an argmax: position and value) loads what
+is there, combines it with its terms, and stores what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from sympy import Expr
+
+from smelt.loops.elementwise import apply
+from smelt.nest.ir import Let, Masked, Stage, Stmt, Store
+from smelt.nest.primitives.kinds import renamed
+from smelt.nest.stages import KINDS, identity
+from smelt.nest.tree import walk
+from smelt.ops import TABLE
+from smelt.records import dataclass, replace
+
+_TAKES = ("add", "mul", "maximum", "minimum")
+_TRIALS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner:
+    """A reduction of one or more values.
+
+    ``steps`` come before ``stores``. ``firsts``: the constants that it begins with; ``terms``: the names of
+    what is combined, one for each store; ``states``: the names of loads of what is there, and their buffers;
+    ``combining``: the steps that compute of both what is stored. The last two are empty where stores have a
+    mode.
+    """
+
+    steps: tuple[Stmt, ...]
+    stores: tuple[Store, ...]
+    firsts: tuple[Let, ...]
+    terms: tuple[str, ...]
+    combining: tuple[Let, ...] = ()
+    states: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        return self.stores[0].index
+
+    def term_steps(self) -> tuple[Stmt, ...]:
+        """The steps that terms need."""
+        return tuple(needed(self.steps, self.terms))
+
+
+def combiner_of(stage: Stage, dtypes: Mapping[str, torch.dtype]) -> Combiner | str:
+    """What a stage combines, and how; or why it is no such reduction."""
+    stores = tuple(stmt for stmt in stage.body.stmts if isinstance(stmt, Store))
+    steps = stage.body.stmts[: -len(stores)] if stores else stage.body.stmts
+    if stage.init is None:
+        return f"{stage.name} is no reduction: it has no init"
+    if not stores or not all(isinstance(step, (Let, Masked)) for step in steps):
+        return f"{stage.name} does more than to store what it combines"
+    if len(stores) == 1 and stores[0].mode is not None:
+        if stores[0].mode not in KINDS:
+            return f"{stage.name} does not add, multiply, or take the larger or the smaller"
+        if any(load.args[0] == stores[0].buffer for load in _loads(steps)):
+            return f"{stage.name} reads {stores[0].buffer} besides adding to it"
+    elif any(store.mode is not None for store in stores):
+        return f"{stage.name} stores more than one value"
+    firsts = _firsts(stage, stores)
+    if firsts is None:
+        return f"{stage.name} does not begin where it goes on"
+    if stores[0].mode is None:
+        return _of_several(stage, stores, firsts, steps, dtypes)
+    start = identity(KINDS[stores[0].mode], dtypes[stores[0].buffer])
+    if firsts[0].args[0] != start:
+        return f"{stage.name} does not begin with {start}"
+    return Combiner(tuple(steps), stores, firsts, (stores[0].value,))
+
+
+def _firsts(stage: Stage, stores: Sequence[Store]) -> tuple[Let, ...] | None:
+    """The constants that an init stores where the body does, in the order of the body's stores."""
+    assert stage.init is not None
+    made = {stmt.name: stmt for stmt in stage.init.stmts if isinstance(stmt, Let) and stmt.op == "constant"}
+    begun = [stmt for stmt in stage.init.stmts if isinstance(stmt, Store)]
+    if len(begun) != len(stores) or len(begun) + len(made) != len(stage.init.stmts):
+        return None
+    found = {(each.buffer, each.index): made.get(each.value) for each in begun if each.mode is None}
+    firsts = [found.get((store.buffer, store.index)) for store in stores]
+    known = tuple(first for first in firsts if first is not None)
+    return known if len(known) == len(found) == len(stores) else None
+
+
+def _of_several(
+    stage: Stage,
+    stores: tuple[Store, ...],
+    firsts: tuple[Let, ...],
+    steps: Sequence[Stmt],
+    dtypes: Mapping[str, torch.dtype],
+) -> Combiner | str:
+    if any(store.index != stores[0].index for store in stores):
+        return f"{stage.name} stores its values at different places"
+    steps, names = _once(steps)
+    stores = tuple(replace(store, value=names.get(store.value, store.value)) for store in stores)
+    outs = {store.buffer for store in stores}
+    states: dict[str, str] = {}
+    for load in _loads(steps):
+        if load.args[0] in outs:
+            if load.args[1] != stores[0].index or load not in steps:
+                return f"{stage.name} reads other elements of {load.args[0]} than the one it stores"
+            states[load.name] = load.args[0]
+    after = set(states)
+    for step in steps:
+        if _names(step) & after:
+            if not _is_plain(step):
+                return f"{stage.name} does more than to combine what is there"
+            after.add(step.name)  # type: ignore[union-attr]
+    made = {step.name: step for step in steps if isinstance(step, Let)}
+    terms = []
+    for store in stores:
+        term = _term(made.get(store.value), store.buffer, states, after)
+        if term is None:
+            return f"{stage.name} does not store to {store.buffer} either what is there or a new value"
+        terms.append(term)
+    combining = needed(steps, [store.value for store in stores], stop={*terms, *states})
+    if not all(map(_is_plain, combining)):
+        return f"{stage.name} combines more than what is there and {', '.join(terms)}"
+    lets = tuple(step for step in combining if isinstance(step, Let))
+    found = Combiner(tuple(steps), stores, firsts, tuple(terms), lets, tuple(states.items()))
+    return _broken_law(stage, found, [dtypes[store.buffer] for store in stores]) or found
+
+
+def _once(steps: Sequence[Stmt]) -> tuple[list[Stmt], dict[str, str]]:
+    """The steps without those that compute the same again, and what their values are called."""
+    names: dict[str, str] = {}
+    known: dict[Let, str] = {}
+    kept: list[Stmt] = []
+    for step in steps:
+        step = renamed(step, names)
+        if isinstance(step, Let) and step.index is None:
+            first = known.setdefault(replace(step, name=""), step.name)
+            if first != step.name:
+                names[step.name] = first
+                continue
+        kept.append(step)
+    return kept, names
+
+
+def _is_plain(step: Stmt) -> bool:
+    return isinstance(step, Let) and (step.op in TABLE or step.op in ("constant", "to_dtype", "bitcast"))
+
+
+def _term(made: Let | None, buffer: str, states: Mapping[str, str], after: Collection[str]) -> str | None:
+    """What takes the place of an element's value, or is combined with it."""
+    if made is None or not (made.op == "where" or made.op in _TAKES):
+        return None
+    both = made.args[1:] if made.op == "where" else made.args
+    old = [arg for arg in both if states.get(arg) == buffer]
+    new = [arg for arg in both if arg not in after]
+    return new[0] if len(old) == len(new) == 1 else None
+
+
+def _loads(steps: Sequence[Stmt]) -> list[Let]:
+    return [each for step in steps for each in _inside(step) if isinstance(each, Let) and each.op == "load"]
+
+
+def _inside(step: Stmt) -> list[Stmt]:
+    return [step, *walk(step.body)] if isinstance(step, Masked) else [step]
+
+
+def _names(step: Stmt) -> set[str]:
+    """What a step may be computed of, by name."""
+    found: set[str] = set()
+    for each in _inside(step):
+        if isinstance(each, Masked):
+            found |= {each.mask, each.result}
+        elif isinstance(each, Let) and each.op not in ("load", "constant", "index_expr"):
+            found |= {arg for arg in each.args if isinstance(arg, str)}
+    return found
+
+
+def needed(steps: Sequence[Stmt], names: Sequence[str], stop: Collection[str] = ()) -> list[Stmt]:
+    """The steps that values need, in order; those of ``stop`` are given."""
+    wanted, kept = set(names), []
+    for step in reversed(steps):
+        symbols = isinstance(step, Let) and step.index is not None
+        if symbols or (getattr(step, "name", None) in wanted and getattr(step, "name", None) not in stop):
+            kept.append(step)
+            wanted |= _names(step)
+    return kept[::-1]
+
+
+def _broken_law(stage: Stage, of: Combiner, dtypes: Sequence[torch.dtype]) -> str | None:
+    """Which law of a reduction a combiner breaks, by trying it on values that all differ."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(dtype: torch.dtype) -> list[torch.Tensor]:
+        values = torch.randperm(3 * _TRIALS, generator=generator) - _TRIALS
+        values = values % 2 == 0 if dtype is torch.bool else values
+        return list(values.to(dtype).reshape(3, _TRIALS))
+
+    x, y, z = zip(*map(draw, dtypes))
+    first = [torch.full((_TRIALS,), each.args[0], dtype=dtype) for each, dtype in zip(of.firsts, dtypes)]
+    if not _equal(_combined(of, first, x), x):
+        return f"{stage.name} begins with something that changes what is combined with it"
+    if not _equal(_combined(of, x, y), _combined(of, y, x)):
+        return f"what {stage.name} combines depends on the order of its terms"
+    if not _equal(_combined(of, _combined(of, x, y), z), _combined(of, x, _combined(of, y, z))):
+        return f"what {stage.name} combines depends on which terms are combined first"
+    return None
+
+
+def _equal(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return all(torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in zip(one, other))
+
+
+def _combined(
+    of: Combiner, before: Sequence[torch.Tensor], terms: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    there = {store.buffer: value for store, value in zip(of.stores, before)}
+    values = {name: there[buffer] for name, buffer in of.states} | dict(zip(of.terms, terms))
+    for step in of.combining:
+        if step.op == "constant":
+            values[step.name] = torch.tensor(step.args[0], dtype=step.dtype)
+        elif step.op in TABLE:
+            values[step.name] = apply(step.op, [values[name] for name in step.args])
+        elif step.op == "to_dtype":
+            values[step.name] = values[step.args[0]].to(step.dtype)
+        else:
+            values[step.name] = values[step.args[0]].view(step.dtype)
+    return [values[store.value] for store in of.stores]
+
+
+__all__ = ["Combiner", "combiner_of", "needed"]
