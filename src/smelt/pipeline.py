@@ -186,7 +186,7 @@ def _compile(
     process.check(tools.command, tools.seconds)
     header = precompiled(header_text(once=False), once_text(), tools, store)
     with report.phase("lowering"):
-        graph = _lowered(program, config, target)
+        graph = lowered(program, config, target)
         if config.verify:
             verify_loops(graph)
     tuning = None
@@ -245,7 +245,7 @@ class _Rest:
         with report.phase("codegen"):
             cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
             objects.start_rest(cpp.parts)  # here: the thread that waits for them would come late to it
-            plan = _with_errors(scheduled.plan, cpp)
+            plan = with_errors(scheduled.plan, cpp)
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
@@ -367,7 +367,7 @@ def _again(program: Program, config: Config, otherwise: Otherwise | None) -> Com
     return _or(otherwise, partial(compile_program, program, config, instead=again))
 
 
-def _lowered(program: Program, config: Config, target: Target) -> Graph:
+def lowered(program: Program, config: Config, target: Target) -> Graph:
     frozen = program.frozen_inputs if config.freezing else frozenset()
     if frozen and not config.deny:
         program = join_siblings(program)
@@ -408,16 +408,16 @@ def _clocks(
     return clocks.timed
 
 
-def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
+def with_errors(plan: Plan, cpp: CppUnit) -> Plan:
     """The plan with what its native steps, and those of its bodies, may raise."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, NativeStep):
             step = replace(step, errors=tuple(cpp.errors.get(step.function, ())))
         elif isinstance(step, ExternStep) and step.bodies:
-            step = replace(step, bodies=tuple(_with_errors(body, cpp) for body in step.bodies))
+            step = replace(step, bodies=tuple(with_errors(body, cpp) for body in step.bodies))
         steps.append(step)
-    folded = tuple(replace(each, plan=_with_errors(each.plan, cpp)) for each in plan.folded)
+    folded = tuple(replace(each, plan=with_errors(each.plan, cpp)) for each in plan.folded)
     return replace(plan, steps=tuple(steps), folded=folded)
 
 
@@ -560,11 +560,11 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
     """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(_lowered(program, config, target), config, target)
+        scheduled = schedule(lowered(program, config, target), config, target)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))
-    report.keep_text("loops", lambda: print_graph(_lowered(program, config, target)))
+    report.keep_text("loops", lambda: print_graph(lowered(program, config, target)))
     report.keep_text("nest", nest_text)
 
 

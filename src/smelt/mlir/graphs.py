@@ -227,7 +227,7 @@ class Evaluation:
                     shape = (sympy.Integer(1), *shape)
             else:
                 dtype, shape = torch.int64, ()
-            kinds.append((dtype, shape))
+            kinds.append(self.dialect.outside(dtype, shape))
         return kinds
 
     def _external(self, body: Extern, outputs: Sequence[str | None]) -> list[Any]:

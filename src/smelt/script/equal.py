@@ -87,7 +87,9 @@ def canonical(kernel: Kernel) -> Kernel:
     )
     counter = iter(range(len(stmts) * 8 + 8))
     body = _relabelled(map_exprs(kernel.body, lambda expr: replaced(expr, sizes)), counter, buffers)
-    return replace(kernel, name="f", params=params, sizes=tuple(sizes.values()), body=body)
+    scalars = tuple(sorted((place, sizes[size]) for place, size in kernel.scalars))
+    given = {"sizes": tuple(sizes.values()), "scalars": scalars}
+    return replace(kernel, name="f", params=params, body=body, **given)
 
 
 def _key(note: tuple[str, Any]) -> str:

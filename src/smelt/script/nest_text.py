@@ -35,7 +35,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.regions import Access, Box, Facts, found_accesses, touched
+from smelt.nest.regions import Access, Facts, Interval, found_accesses, touched
 from smelt.nest.tree import map_exprs, walk
 from smelt.ops import TABLE
 from smelt.script.inert import Word
@@ -140,13 +140,15 @@ class _Printer:
                 )
             else:
                 params.append(f"{param.name}: T.Buffer({self.buffer(param, scope)})")
-        params += [f"{scope.names[size]}: T.int64" for size in self.kernel.sizes if size not in shaped]
+        for place, size in sorted(self.kernel.scalars, key=lambda each: each[0]):
+            params.insert(place, f"{scope.names[size]}: T.int64")
+        given = {size for _, size in self.kernel.scalars}
         lines = ["@T.prim_func(private=True)" if private else "@T.prim_func"]
         lines.append(f"def {name}({', '.join(params)}):")
         body: list[str] = []
         if attrs:
             body.append(f"T.func_attr({attrs_text(attrs)})")
-        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes if size in shaped]
+        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes if size not in given]
         body += matched
         body.append(f'# with T.{self.dialect.block}("root"):')
         body += self.block(self.kernel.body, scope) or ["T.evaluate(0)"]
@@ -269,19 +271,22 @@ class _Printer:
 
     def stage(self, stage: Stage, scope: _Scope) -> list[str]:
         inner = _Scope(scope)
+        outer = self.made, self.uses, self.bound
         lines = self.axes(stage.axes, scope, inner)
         lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
-        around = self.made, self.uses, self.bound  # names of values are those of a stage
-        self.look_at(Block((*(stage.init.stmts if stage.init else ()), *stage.body.stmts)))
-        init = None if stage.init is None else self.body(stage.init, _Scope(inner))
+        init = None
+        if stage.init is not None:
+            self.look_at(stage.init)
+            init = self.body(stage.init, _Scope(inner))
+        self.look_at(stage.body)  # other stages may use the same names
         body = self.block(stage.body, inner)
-        self.made, self.uses, self.bound = around
         lines += self.regions(stage, inner, body)
         if stage.notes:
             lines.append(f"T.{self.dialect.block}_attr({attrs_text(dict(stage.notes))})")
         if init is not None:
             lines += ["with T.init():", *init]
         lines += body
+        self.made, self.uses, self.bound = outer
         return [f'with T.{self.dialect.block}("{stage.name}"):', *_indented(lines)]
 
     def axes(self, axes: Sequence[Axis], scope: _Scope, inner: _Scope) -> list[str]:
@@ -325,6 +330,7 @@ class _Printer:
         text of the body has them.
         """
         facts = Facts({axis.var: axis.begin + axis.extent for axis in stage.axes})
+        inside = _inside(stage) | set(self.indices)
         own = {s.buffer for s in walk(stage.body) if isinstance(s, Alloc)}
         found = found_accesses(stage.body)
         adds = stage.init is not None
@@ -334,37 +340,38 @@ class _Printer:
             loaded = [name for name in loaded if name not in stored]
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
-        loaded = sorted(dict.fromkeys(loaded), key=partial(_first_read, body))
+        said = set(re.findall(r"\w+", "\n".join(body)))  # what is loaded and not used has no text
+        loaded = [name for name in dict.fromkeys(loaded) if name in said]
+        loaded.sort(key=partial(_first_read, body))
         lines = []
         for word, names, stores in (("reads", loaded, None), ("writes", stored, True)):
             texts = []
             for name in names:
                 only = False if word == "reads" and name not in stored else stores
-                element = self.element(stage, found, name, only, scope)
+                element = self.element(inside, found, name, only, scope)
                 if element is not None:
                     texts.append(element)
                     continue
                 box = touched(stage.body, name, facts, stores=only, shape=self.shapes[name])
                 if box is not None:
-                    texts.append(f"{name}[{self.box(box, self.shapes[name], scope)}]")
+                    spans = [span if _is_outside(span, inside) else None for span in box]
+                    texts.append(f"{name}[{self.box(spans, self.shapes[name], scope)}]")
             lines.append(f"T.{word}({', '.join(texts)})")
         return lines
 
     def element(
-        self, stage: Stage, found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
+        self, inside: set[Symbol], found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
     ) -> str | None:
         """The one element of a buffer that a stage touches, as it says it; None where there are several."""
         places = {a.own for a in found if a.buffer == name and stores in (None, a.is_store) and not a.whole}
         if len(places) != 1:
             return None
         (index,) = places
-        inside = {s.var for s in walk(stage.body) if isinstance(s, For)} | set(self.indices)
-        inside |= {a.var for s in walk(stage.body) if isinstance(s, Stage) for a in s.axes}
         if any(not inside.isdisjoint(expr.free_symbols) for expr in index):
             return None
         return self.place(name, index, scope)
 
-    def box(self, box: Box, shape: Sequence[Expr], scope: _Scope) -> str:
+    def box(self, box: Sequence[Interval | None], shape: Sequence[Expr], scope: _Scope) -> str:
         parts = []
         for span, size in zip(box, shape):
             if span is None or None in span:
@@ -443,6 +450,8 @@ class _Printer:
             return self.place(stmt.args[0], stmt.args[1], scope), _ATOM
         if stmt.op == "constant":
             return _number(stmt.args[0], stmt.dtype), _ATOM
+        if stmt.op == "index_expr" and stmt.args[0].is_Integer:
+            return _number(stmt.args[0], stmt.dtype), _ATOM
         if stmt.op == "index_expr":
             return f'T.Cast("{dtype_name(stmt.dtype)}", {self.expr(stmt.args[0], scope)})', _ATOM
         if stmt.op in ("to_dtype", "bitcast"):
@@ -487,6 +496,18 @@ class _Printer:
         moved = {old: new for old, new in names.items() if old.name != new.name}
         text = python_text(expr.xreplace(moved) if moved else expr)
         return text.replace("max(", "T.max(").replace("min(", "T.min(") if "m" in text else text
+
+
+def _is_outside(span: Interval | None, inside: set[Symbol]) -> bool:
+    """Whether the ends of a span speak of nothing that a stage has inside."""
+    return span is not None and all(end is None or inside.isdisjoint(end.free_symbols) for end in span)
+
+
+def _inside(stage: Stage) -> set[Symbol]:
+    """The variables of loops and stages inside of a stage."""
+    found = walk(stage.body)
+    axes = {axis.var for s in found if isinstance(s, Stage) for axis in s.axes}
+    return axes | {s.var for s in found if isinstance(s, For)}
 
 
 def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:

@@ -90,7 +90,8 @@ class _Parser(Blocks):
         params = tuple(replace(param, written=param.name in self.written) for param in given)
         needed = symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
         sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
-        kernel = Kernel(self.function.name, params, sizes, body)
+        scalars = tuple((order.index(each.name), each) for each in sizes if each.name in order)
+        kernel = Kernel(self.function.name, params, sizes, body, scalars=scalars)
         private = is_private(self.function)
         if private and "global_symbol" in self.attrs:
             what = "a private function has no global symbol"
@@ -479,7 +480,8 @@ class _Parser(Blocks):
             condition = self._known_truth(node.args[0])
             if condition is None:
                 raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            self.stage.where += [each for each in sympy.And.make_args(condition) if each != sympy.true]
+            parts = sympy.ordered(sympy.And.make_args(condition))
+            self.stage.where += [each for each in parts if each != sympy.true]
         elif word in ("reads", "writes"):
             before = len(self.reader.stmts)
             for region in self.reader.spread(node.args):

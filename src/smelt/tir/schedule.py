@@ -8,10 +8,12 @@ from typing import Any
 from smelt.script.diff import diff_text
 from smelt.script.html import html
 from smelt.script.module import IRModule, PrimFunc
+from smelt.tir.arguments import checked
 from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
 
 
+@checked
 class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     """Functions, and what is done to their loops, step by step.
 
