@@ -1,1 +1,3 @@
-"""Yardsticks: PyTorch's operator database (`opinfo`) and random graphs (`fuzz`), each against eager."""
+"""Yardsticks: PyTorch's operator database (`opinfo`), random graphs (`fuzz`), random te programs under random
+schedules (`te_fuzz`), each against eager.
+"""

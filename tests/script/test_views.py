@@ -5,12 +5,15 @@ from html.parser import HTMLParser
 from smelt.script import from_source
 from smelt.script.diff import diff_lines, diff_text
 from smelt.script.html import html
+from smelt.tir import Schedule
 
 ONE = from_source("""
 @T.prim_func
 def main(B: T.Buffer((8,), "int32")):
     for i in range(8):
-        B[i] = T.min(3, B[i])
+        with T.sblock("copy"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = T.min(3, B[vi])
 """)
 OTHER = from_source(ONE.script().replace("range(8)", "T.parallel(8)"))
 
@@ -41,3 +44,14 @@ def test_a_page_has_a_tab_for_each_step():
         assert found.count(tag) == found.count(f"/{tag}") > 0
     assert found.count("section") == 2 and "parallel(i) &lt;&amp;&gt;" in page
     assert "http" not in page and "<script" not in page
+
+
+def test_a_schedule_is_a_page_of_its_steps():
+    sch = Schedule(ONE)
+    other = sch.copy()
+    (loop,) = sch.get_loops(sch.get_block("copy"))
+    outer, _ = sch.split(loop, factors=[2, 4])
+    sch.parallel(outer)
+    page = sch.html()
+    assert page.count("<section") == 3 and "sch.parallel(" in page and "T.parallel(2)" in page
+    assert other.html().count("<section") == 1

@@ -8,10 +8,14 @@ import sympy
 import torch
 
 import smelt
+from smelt import te
+from smelt.errors import SmeltError
+from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Axis, Block, For, Kernel, Let, LoopKind, Param, Stage, Store
 from smelt.nest.tree import replace_loop, with_body
 from smelt.ops import ops
 from smelt.records import replace
+from smelt.script import from_source, structural_equal
 from smelt.script.module import IRModule, PrimFunc
 from smelt.symbolic import loop_var
 from tests.nest.by_hand import cut, reorder, run_as
@@ -155,3 +159,32 @@ def test_no_gpu() -> None:
         smelt.build(bound)
     with pytest.raises(smelt.SmeltError, match="SM1046: no target 'cuda'"):
         smelt.build(kernel, target="cuda")
+
+
+def test_a_number_among_the_parameters() -> None:
+    n, first = te.var("n"), te.var("first", "int64")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: te.if_then_else(i >= first, A[i - first], 0.0) + first, name="B")
+    func = te.create_prim_func([A, first, B])
+    assert func.script().splitlines()[4] == "def main(var_A: T.handle, first: T.int64, var_B: T.handle):"
+    assert structural_equal(from_source(func.script()), func)
+    assert from_source(func.script()).kernel.scalars[0][0] == 1
+    lib, a, b = smelt.build(func), torch.arange(6.0), torch.empty(6)
+    for number in (0, 1, 2, 5):
+        want = torch.cat([torch.zeros(number), a])[:6] + number
+        lib(a, number, b)
+        assert torch.equal(b, want)
+        assert torch.equal(te.as_torch(func)(a, number), want)
+        memory = {"A": a.clone(), "B": torch.empty(6)}
+        run_kernel(
+            func.kernel, memory, {size: {"n": 6, "first": number}[size.name] for size in func.kernel.sizes}
+        )
+        assert torch.equal(memory["B"], want)
+    with pytest.raises(SmeltError, match=r"takes 3 buffers \(A, first, B\), not 2"):
+        lib(a, b)
+    with pytest.raises(SmeltError, match="first is -1"):
+        lib(a, -1, b)
+    with pytest.raises(SmeltError, match="first wants an integer, not str"):
+        lib(a, "1", b)
+    with pytest.raises(SmeltError, match="SM1106"):
+        te.create_prim_func([A, first, first, B])

@@ -13,12 +13,19 @@ from smelt.ops import TABLE, Rule
 Tensor = torch.Tensor
 
 
+ASSERTIONS = {each.__name__: each for each in (RuntimeError, ValueError, TypeError, AssertionError)}
+"""What an assertion of a person's may raise: a check ``"ValueError: message"``."""
+
+
 def index_error(check: bool | str) -> Exception:
     """What ``ops.indirect_index`` raises where ``check`` is not met.
 
-    >>> index_error(True), index_error("RuntimeError")
-    (IndexError('index out of range in self'), RuntimeError('index out of bounds'))
+    >>> index_error(True), index_error("RuntimeError"), index_error("ValueError: n is odd")
+    (IndexError('index out of range in self'), RuntimeError('index out of bounds'), ValueError('n is odd'))
     """
+    kind, said, message = str(check).partition(": ")
+    if said:
+        return ASSERTIONS[kind](message)
     if check == "RuntimeError":
         return RuntimeError("index out of bounds")
     return IndexError("index out of range in self")

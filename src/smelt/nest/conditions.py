@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import Max, Min
 from smelt.nest.ir import Block, For, Guard, Kernel, Let, LoopKind, Stmt
 from smelt.nest.regions import slack
 from smelt.nest.stages import guarded
-from smelt.nest.tree import rewritten, walk, with_blocks, with_body
+from smelt.nest.tree import rewritten, trip_count, walk, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import divided, linear, symbols_in
 from smelt.symbolic.bounds import is_nonnegative
@@ -54,6 +54,9 @@ def _is_empty(stmt: Stmt) -> bool:
 
 def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
     """The loop with what guards its whole body in its bounds, or around it."""
+    turns = trip_count(loop)
+    if turns.is_Integer and turns <= 0:  # what is the same in all of them would be read in front of it
+        return []
     inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
     body = _bounded(loop.body, inside)
     if not body.stmts:

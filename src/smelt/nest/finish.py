@@ -18,6 +18,7 @@ from smelt.nest.conditions import alike_in_lanes, bound_loops
 from smelt.nest.ir import (
     Accumulate,
     Advance,
+    Axis,
     AxisKind,
     Block,
     Carry,
@@ -100,10 +101,14 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     while (inside := inner_loop(chain[-1])) is not None:
         chain.append(inside)
     stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
-    if not isinstance(stage, Stage) or stage.init is None:
+    if (
+        not isinstance(stage, Stage)
+        or stage.init is None
+        or any(axis.extent == 0 for axis in _spatial(stage))
+    ):
         return None
     reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-    others = [axis.value for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    others = [axis.value for axis in _spatial(stage)]
     variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
     reducing = {each.var: each.begin for each in chain if each.var in variables}
     kept = [each for each in chain if each.var not in variables]
@@ -119,6 +124,10 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
     body = Block((first_values(stage, f"{stage.name}_init", chain, fresh),))
     return [*guarded(firsts, body), in_loops(chain, replace(stage, init=None))]
+
+
+def _spatial(stage: Stage) -> list[Axis]:
+    return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
 
 
 def _rises(expr: Expr, var: Symbol) -> bool:

@@ -35,6 +35,7 @@ from smelt.nest.ir import (
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
+from smelt.symbolic.affine import symbols_in
 from smelt.symbolic.expr import evaluate_on
 
 
@@ -50,7 +51,7 @@ def run_kernel(
     Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
     nest that adds in another order gives the same here up to one rounding.
 
-    Stages run as what they say (`smelt.nest.ir.Stage`).
+    Stages run as what they say (`smelt.nest.ir.Stage`); elements to which no turn adds anything begin too.
 
     Raises:
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
@@ -91,9 +92,12 @@ class _Machine:
         if isinstance(stmt, For):
             # a vector loop is a loop whose turns do not depend on one another: one lane after the other will
             # do
-            for turn in range(self._number(stmt.begin), self._number(stmt.end)):
+            turns = range(self._number(stmt.begin), self._number(stmt.end))
+            for turn in turns:
                 self.symbols[stmt.var] = turn
                 self._block(stmt.body)
+            if not turns:
+                self._nothing(stmt, {stmt.var})
         elif isinstance(stmt, Let):
             self.values[stmt.name] = self._let(stmt)
         elif isinstance(stmt, Guard):
@@ -127,6 +131,25 @@ class _Machine:
         elif isinstance(stmt, Alloc):
             self.memory[stmt.buffer] = torch.zeros(self._number(stmt.count), dtype=stmt.dtype)
             self.strides[stmt.buffer] = stmt.strides
+
+    def _nothing(self, stmt: Stmt, empty: set[Symbol]) -> None:
+        """What a reduction begins with, where the loops over the variables ``empty`` have no turns."""
+        if isinstance(stmt, For) and len(stmt.body.stmts) == 1:
+            turns = range(self._number(stmt.begin), self._number(stmt.end)) if stmt.var not in empty else ()
+            for turn in turns:
+                self.symbols[stmt.var] = turn
+                self._nothing(stmt.body.stmts[0], empty)
+            if not turns:
+                self._nothing(stmt.body.stmts[0], empty | {stmt.var})
+        elif isinstance(stmt, Stage) and stmt.init is not None:
+            others = [axis for axis in stmt.axes if axis.kind is not AxisKind.REDUCE]
+            where = (each for each in stmt.where if empty.isdisjoint(each.free_symbols))
+            known = all(
+                self._number(axis.extent) and empty.isdisjoint(symbols_in(axis.value)) for axis in others
+            )
+            if known and all(map(self._holds, where)):
+                self.symbols.update({axis.var: self._number(axis.value) for axis in others})
+                self._block(stmt.init)
 
     def _let(self, stmt: Let) -> torch.Tensor:
         args = stmt.args

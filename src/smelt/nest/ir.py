@@ -338,13 +338,16 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs."""
+    """One fused loop nest: becomes one C++ or Triton function. ``sizes`` are the size symbols it needs;
+    ``scalars`` those of them that a person gives as numbers: (place among all that a call gives, symbol).
+    """
 
     name: str
     params: tuple[Param, ...]
     sizes: tuple[Symbol, ...]
     body: Block
     origins: tuple[str, ...] = field(default=(), compare=False)
+    scalars: tuple[tuple[int, Symbol], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 from sympy import Basic, Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
+from smelt.loops.elementwise import ASSERTIONS
 from smelt.loops.ir import ACCUMULATIONS, REDUCTIONS
 from smelt.nest.dependence import overlap, reduced_over
 from smelt.nest.ir import (
@@ -342,7 +343,8 @@ class _Checker:
         if dtype is not None and dtype not in _INTEGERS:
             self._say(f"{stmt.name}: an indirect index is an integer, not {dtype}")
         self._exprs((stmt.args[1],), scope)
-        if stmt.args[3] not in (True, False, "IndexError", "RuntimeError"):
+        kind = str(stmt.args[3]).partition(": ")[0]
+        if kind not in ("True", "False", "IndexError", *ASSERTIONS):
             self._say(f"{stmt.name}: an indirect index raises no {stmt.args[3]}")
         if stmt.index is None:
             self._say(f"{stmt.name}: the indirect index binds no symbol")

@@ -224,7 +224,7 @@ class _Rest:
         with report.phase("codegen"):
             cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
             objects.start_rest(cpp.parts)  # here: the thread that waits for them would come late to it
-            plan = _with_errors(scheduled.plan, cpp)
+            plan = with_errors(scheduled.plan, cpp)
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
@@ -369,16 +369,16 @@ def _clocks(
     return clocks.timed
 
 
-def _with_errors(plan: Plan, cpp: CppUnit) -> Plan:
+def with_errors(plan: Plan, cpp: CppUnit) -> Plan:
     """The plan with what its native steps, and those of its bodies, may raise."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, NativeStep):
             step = replace(step, errors=tuple(cpp.errors.get(step.function, ())))
         elif isinstance(step, ExternStep) and step.bodies:
-            step = replace(step, bodies=tuple(_with_errors(body, cpp) for body in step.bodies))
+            step = replace(step, bodies=tuple(with_errors(body, cpp) for body in step.bodies))
         steps.append(step)
-    folded = tuple(replace(each, plan=_with_errors(each.plan, cpp)) for each in plan.folded)
+    folded = tuple(replace(each, plan=with_errors(each.plan, cpp)) for each in plan.folded)
     return replace(plan, steps=tuple(steps), folded=folded)
 
 

@@ -68,7 +68,9 @@ def _lines(thing: Any) -> Iterator[str]:
 
 def canonical(kernel: Kernel) -> Kernel:
     """The kernel with names by position: loops, stages and their axes, sizes, buffers, values."""
-    sizes = {size: loop_var(f"n{number}") for number, size in enumerate(kernel.sizes)}
+    shaped = {s for p in kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
+    ordered = sorted(kernel.sizes, key=lambda size: size not in shaped)
+    sizes = {size: loop_var(f"n{number}") for number, size in enumerate(ordered)}
     buffers = {param.name: f"p{number}" for number, param in enumerate(kernel.params)}
     stmts = walk(kernel.body)
     for stmt in stmts:
@@ -85,7 +87,9 @@ def canonical(kernel: Kernel) -> Kernel:
     )
     counter = iter(range(len(stmts) * 8 + 8))
     body = _relabelled(map_exprs(kernel.body, lambda expr: replaced(expr, sizes)), counter, buffers)
-    return replace(kernel, name="f", params=params, sizes=tuple(sizes.values()), body=body)
+    scalars = tuple(sorted((place, sizes[size]) for place, size in kernel.scalars))
+    given = {"sizes": tuple(sizes.values()), "scalars": scalars}
+    return replace(kernel, name="f", params=params, body=body, **given)
 
 
 def _key(note: tuple[str, Any]) -> str:
@@ -97,7 +101,7 @@ def _relabelled(block: Block, counter: Iterator[int], buffers: Mapping[str, str]
     for stmt in block.stmts:
         if isinstance(stmt, For):
             notes = tuple(sorted(stmt.notes, key=_key))
-            stmt = replace(stmt, label=f"l{next(counter)}", notes=notes)
+            stmt = replace(stmt, label=f"l{next(counter)}", notes=notes, independent=False)
         elif isinstance(stmt, Stage):
             axes = tuple(replace(axis, label=f"a{next(counter)}") for axis in stmt.axes)
             stmt = replace(

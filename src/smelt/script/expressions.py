@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import sympy
@@ -15,9 +17,13 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, Let, Masked, Stmt
 from smelt.nest.stages import Fresh
-from smelt.ops import TABLE, result_dtype
+from smelt.ops import TABLE, Rule, result_dtype
 from smelt.records import dataclass
+from smelt.script.desugar import DERIVED, at, chosen, derived
+from smelt.script.inert import Word
+from smelt.script.outside import UNKNOWN, Macro, macro_of, python_value
 from smelt.script.parse import Source, literal, near, word_of
+from smelt.script.views import Buffer
 from smelt.script.words import INFIX, NAMED_DTYPES, OPERATORS
 
 
@@ -66,6 +72,7 @@ _BINARY: dict[type[ast.AST], str] = {
     ast.Div: "truediv",
     ast.FloorDiv: "floordiv",
     ast.Mod: "remainder",
+    ast.Pow: "pow",
     ast.LShift: "lshift",
     ast.RShift: "rshift",
     ast.BitAnd: "bitwise_and",
@@ -113,6 +120,8 @@ _WORDS = {
     "GE": "ge",
     "And": "logical_and",
     "Or": "logical_or",
+    "all": "logical_and",
+    "any": "logical_or",
     "fabs": "abs",
     "power": "pow",
     "shift_left": "lshift",
@@ -121,19 +130,32 @@ _WORDS = {
     **OPERATORS,
 }
 """TVM's names of functions → operators."""
-_OWN = ("Cast", "cast", "reinterpret", "if_then_else", "smelt_index", "smelt_read", "likely")
+_OWN = (
+    *("Cast", "Let", "bind", "cast", "if_then_else", "likely", "meta_var", "reinterpret"),
+    *("popcount", "smelt_index", "smelt_read"),
+)
+_FOREIGN = ("call_", "cuda", "ptx_", "tvm_", "mma_", "address_of", "llvm_", "vscale", "wmma", "nvshmem")
+"""How words begin of code that is not in the script: functions of C, instructions of a GPU."""
+
+
+def words() -> list[str]:
+    """The words of expressions."""
+    return [*_WORDS, *TABLE, *NAMED_DTYPES, *_OWN, *_LIMITS, *DERIVED]
 
 
 class Reader:
     """Reads expressions; what they compute is added to ``stmts``.
 
-    ``names``: what names stand for here; ``buffers``: dtype and rank of each buffer.
+    ``names``: what names stand for here, a tuple for several things; ``scalars``: those that are buffers of
+    no dimensions. ``inline`` runs the statements of a function in place of its call, and has what it returns.
     """
 
     def __init__(self, source: Source, fresh: Fresh) -> None:
         self.source, self.fresh = source, fresh
-        self.names: dict[str, Found] = {}
-        self.buffers: dict[str, tuple[torch.dtype, int]] = {}
+        self.names: dict[str, Found | Macro | tuple[Any, ...]] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.scalars: set[str] = set()
+        self.inline: Callable[[Macro, ast.Call], ast.expr | None] = lambda macro, node: None
         self.stmts: list[Stmt] = []
         self.count = 0
 
@@ -154,6 +176,21 @@ class Reader:
         if isinstance(found, (Condition, Value)):
             return found
         raise self.source.error("SM1204", "a condition is wanted here", node)
+
+    def truth(self, node: ast.AST) -> Symbol:
+        """A truth that data says, as an index: 0 or 1."""
+        return self._position(self.cast(self._truth(node), torch.int64), Integer(2), False, False)
+
+    def check(self, node: ast.AST, error: str) -> None:
+        """An assertion: a position that is 0 where it holds, among 1."""
+        wrong = self._apply("logical_not", [self._truth(node)], node)
+        self._position(self.cast(wrong, torch.int64), Integer(1), False, error)
+
+    def _truth(self, node: ast.AST) -> Value:
+        value = self.value(self.read(node), None, node)
+        if value.dtype is not torch.bool:
+            raise self.source.error("SM1204", "a condition is wanted here", node)
+        return value
 
     def value(self, found: Found, dtype: torch.dtype | None, node: ast.AST) -> Value:
         """As a value; one whose dtype is open gets ``dtype`` (without one int32, float32)."""
@@ -180,20 +217,58 @@ class Reader:
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
         return self._let("to_dtype", (value.name,), dtype)
 
-    def place(self, name: str, node: ast.Subscript) -> tuple[Expr, ...]:
-        """The index of an element of a buffer."""
-        _, rank = self._known(name, node.value)
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if len(parts) != rank:
-            what = f"{name} has {rank} dimensions, {len(parts)} indices are given"
-            raise self.source.error("SM1206", what, node)
-        return tuple(self.index(part) for part in parts)
+    def place(self, node: ast.Subscript) -> tuple[str, tuple[Expr, ...]]:
+        """The memory, and the index in it, of an element of a buffer."""
+        buffer = self.buffer(node.value)
+        parts = self.spread(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
+        if len(parts) != len(buffer.shape):
+            what = f"{ast.unparse(node.value)} has {len(buffer.shape)} dimensions"
+            raise self.source.error("SM1206", f"{what}, {len(parts)} indices are given", node)
+        return buffer.memory, buffer.place(tuple(self.index(part) for part in parts))
 
-    def dtype_of(self, name: str, node: ast.AST) -> torch.dtype:
-        return self._known(name, node)[0]
+    def buffer(self, node: ast.AST) -> Buffer:
+        """The buffer of a name."""
+        found = self.python(node)
+        name = word_of(node)
+        if isinstance(found, Buffer):
+            return found
+        if name not in self.buffers or not isinstance(node, ast.Name):
+            what = f"there is no buffer {name or ast.unparse(node)}"
+            raise self.source.error("SM1205", what, node, remedy=near(name, self.buffers))
+        return self.buffers[name]
+
+    def spread(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
+        """Expressions, those that stand for several things taken apart: ``*A.shape``."""
+        found: list[ast.expr] = []
+        for node in nodes:
+            starred = isinstance(node, ast.Starred)
+            inner = node.value if isinstance(node, ast.Starred) else node
+            if isinstance(inner, (ast.Tuple, ast.List)):
+                found += self.spread(inner.elts)
+                continue
+            value = self.python(inner)
+            several = isinstance(value, (tuple, list))
+            if starred and not several:
+                raise self.source.error("SM1204", f"{ast.unparse(inner)} is not several things", node)
+            found += [at(ast.Constant(each), node) for each in value] if several else [node]
+        return found
+
+    def python(self, node: ast.AST) -> Any:
+        """Python's value of an expression, UNKNOWN where it has none."""
+        return python_value(node, ChainMap(self.names, self.buffers), self.source)  # type: ignore[arg-type]
+
+    def macro(self, node: ast.AST) -> Macro | None:
+        """The function of which a call is read in its place."""
+        found = self.python(node)
+        if not isinstance(found, FunctionType) or isinstance(node, ast.Attribute):
+            return found if isinstance(found, Macro) else None
+        return None if str(found.__module__).startswith("smelt.") else macro_of(found)
 
     def unknown(self, word: str, node: ast.AST) -> SmeltError:
-        remedy = near(word, [*_WORDS, *TABLE, *NAMED_DTYPES, *_OWN])
+        if word.startswith(_FOREIGN):
+            what = f"{word} is code that the script does not hold"
+            return self.source.error("SM1204", what, node, remedy="write it as loops")
+        remedy = near(word, words())
         return self.source.error("SM1203", f"no such word: {word or ast.unparse(node)}", node, remedy=remedy)
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -202,15 +277,20 @@ class Reader:
         """What an expression is; ``dtype`` is what is wanted of numbers in it."""
         if isinstance(node, ast.Constant):
             return self._constant(node)
+        if isinstance(node, ast.Name) and node.id in self.names:
+            return self._known(self.names[node.id], node, dtype)
+        if isinstance(node, ast.Name) and node.id in self.scalars:
+            return self._let("load", (node.id, ()), self.buffers[node.id].dtype)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            value = self.python(node)
+            if value is not UNKNOWN and not isinstance(value, Buffer):
+                return self._known(value, node, dtype)
         if isinstance(node, ast.Name):
-            said = self.source.outside.get(node.id)
-            if node.id not in self.names and isinstance(said, (int, float)):
-                return self._constant(ast.copy_location(ast.Constant(said), node))
-            if node.id not in self.names:
-                known = [*self.names, *self.buffers]
-                what = f"{node.id} is not defined here"
-                raise self.source.error("SM1205", what, node, remedy=near(node.id, known))
-            return self.names[node.id]
+            known = [*self.names, *self.buffers]
+            what = f"{node.id} is {'a buffer' if node.id in self.buffers else 'not defined here'}"
+            raise self.source.error("SM1205", what, node, remedy=near(node.id, known))
+        if isinstance(node, ast.IfExp):
+            return self.read(chosen(node), dtype)
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             return self._binary(_BINARY[type(node.op)], node.left, node.right, node, dtype)
         if isinstance(node, ast.Compare) and all(type(each) in _BINARY for each in node.ops):
@@ -224,9 +304,7 @@ class Reader:
         if isinstance(node, ast.UnaryOp):
             return self._unary(node, dtype)
         if isinstance(node, ast.Subscript):
-            name = word_of(node.value)
-            kind = self.dtype_of(name, node.value)
-            return self._let("load", (name, self.place(name, node)), kind)
+            return self._let("load", self.place(node), self.buffer(node.value).dtype)
         if isinstance(node, ast.Call):
             return self._call(node, dtype)
         raise self.source.error("SM1204", f"no expression: {ast.unparse(node)}", node)
@@ -237,15 +315,27 @@ class Reader:
             found = self._combined(word, [found, each], node, None)
         return found
 
+    def _known(self, value: Any, node: ast.AST, dtype: torch.dtype | None) -> Found:
+        """What a value of Python is in the script."""
+        if isinstance(value, Word):
+            return self.read(at(ast.parse(str(value), mode="eval").body, node), dtype)
+        if isinstance(value, Expr):
+            return Index(value)
+        return self._constant(at(ast.Constant(value), node))
+
     def _constant(self, node: ast.Constant) -> Found:
         value = node.value
+        if isinstance(value, (Index, Number, Condition, Value)):
+            return value
+        if isinstance(value, (Word, Expr)):
+            return self._known(value, node, None)
         if isinstance(value, bool):
             return Index(Integer(int(value)), torch.bool)
         if isinstance(value, int):
             return Index(Integer(value))
         if isinstance(value, float):
             return Number(value)
-        raise self.source.error("SM1204", f"{value!r} is no number", node)
+        raise self.source.error("SM1204", f"{ast.unparse(node)} is no number", node)
 
     def _unary(self, node: ast.UnaryOp, dtype: torch.dtype | None) -> Found:
         found = self.read(node.operand, dtype)
@@ -270,7 +360,7 @@ class Reader:
         """An operator on what was found: on indices an index, else an instruction."""
         if all(isinstance(each, Index) for each in found):
             index = self._on_indices(word, [each.expr for each in found], node)  # type: ignore[union-attr]
-            if isinstance(index, Boolean):
+            if word in _COMPARED:  # a Symbol is a Boolean, too
                 return Condition(index, word, tuple(found))
             if index is not None:
                 kinds = {each.dtype for each in found} - {None}  # type: ignore[union-attr]
@@ -282,6 +372,8 @@ class Reader:
         known = next((each.dtype for each in found if isinstance(each, Value)), None)
         said = next((each.dtype for each in found if isinstance(each, Index) and each.dtype), None)
         kind = known or said or dtype
+        if known is None and word in TABLE and TABLE[word].rule is Rule.FLOAT:
+            kind = kind if kind is not None and kind.is_floating_point else torch.float32
         return self._apply(word, [self.value(each, kind, node) for each in found], node)
 
     def _on_indices(self, word: str, exprs: Sequence[Expr], node: ast.AST) -> Any:
@@ -296,6 +388,8 @@ class Reader:
         if word in ("floordiv", "remainder", "truncdiv", "fmod"):
             if exprs[1] == 0:
                 raise self.source.error("SM1204", "a division by 0", node)
+            if word in ("truncdiv", "fmod") and not all(each.is_nonnegative for each in exprs):
+                return None  # rounds towards 0, as no index does
             return (FloorDiv if word in ("floordiv", "truncdiv") else Mod)(*exprs)
         if word in ("maximum", "minimum"):
             return (Max if word == "maximum" else Min)(*exprs)
@@ -313,16 +407,30 @@ class Reader:
 
     def _call(self, node: ast.Call, dtype: torch.dtype | None) -> Found:
         word = word_of(node.func)
+        macro = self.macro(node.func)
+        value = self.python(node) if macro is None else UNKNOWN
+        if value is not UNKNOWN:
+            return self._known(value, node, dtype)
+        if macro is not None:
+            result = self.inline(macro, node)
+            if result is None:
+                raise self.source.error("SM1204", f"{word} returns nothing", node)
+            return self.read(result, dtype)
+        if word.startswith(_FOREIGN):
+            raise self.unknown(word, node)
+        if word == "Let":
+            return self._where(node, dtype)
         if word in NAMED_DTYPES and len(node.args) == 1:
             return self._typed(NAMED_DTYPES[word], node.args[0])
         if word in ("Cast", "cast"):
             first, second = node.args
             if not isinstance(first, ast.Constant):
                 first, second = second, first
-            return self._cast(NAMED_DTYPES[str(literal(first, self.source))], self.read(second), second)
+            return self._cast(self.dtype(first), self.read(second), second)
         if word == "reinterpret":
-            kind = NAMED_DTYPES[str(literal(node.args[0], self.source))]
-            return self._let("bitcast", (self.value(self.read(node.args[1]), None, node).name,), kind)
+            kind = self.dtype(node.args[0])
+            source = self.value(self.read(node.args[1]), None, node)
+            return source if source.dtype == kind else self._let("bitcast", (source.name,), kind)
         if word in _LIMITS:
             number, kind = self._limit(word, node)
             return self._let("constant", (number,), kind)
@@ -336,13 +444,41 @@ class Reader:
             return Index(self._position(value, self.index(node.args[1]), *flags))
         if word == "smelt_read":
             return self._read(node)
+        if word == "popcount" and len(node.args) == 1:
+            counted: Any = self.value(self.read(node.args[0]), None, node)
+            bits = " + ".join(f"((x >> {bit}) & 1)" for bit in range(8 * counted.dtype.itemsize))
+            return self.read(derived(bits, [at(ast.Constant(counted), node)], node))
+        if word in DERIVED:
+            return self.read(derived(DERIVED[word], node.args, node), dtype)
         found = [self.read(arg, dtype) for arg in node.args]
         operator = _WORDS.get(word, word)
         if operator == "where" and found and isinstance(found[0], (Condition, Value)):
             return self._selected(found, node, dtype)
         if operator not in TABLE and operator not in INFIX:
             raise self.unknown(word, node)
+        if operator in ("logical_and", "logical_or") and len(found) != 2:
+            return self._combined_all(operator, found, node)
         return self._combined(operator, found, node, dtype)
+
+    def dtype(self, node: ast.AST) -> torch.dtype:
+        """A dtype, by its name."""
+        name = self.python(node)
+        name = word_of(node) if name is UNKNOWN else str(name).removeprefix("torch.")
+        if name not in NAMED_DTYPES:
+            raise self.source.error("SM1204", f"{name!r} is no dtype", node, remedy=near(name, NAMED_DTYPES))
+        return NAMED_DTYPES[name]
+
+    def _where(self, node: ast.Call, dtype: torch.dtype | None) -> Found:
+        """``T.Let(x + 1, where={x: 1})``."""
+        given = next((each.value for each in node.keywords if each.arg == "where"), None)
+        if not isinstance(given, ast.Dict):
+            raise self.source.error("SM1204", "T.Let without values", node, remedy="where={x: 1}")
+        around = dict(self.names)
+        found = {word_of(name): self.read(value) for name, value in zip(given.keys, given.values) if name}
+        self.names.update(found)
+        result = self.read(node.args[0], dtype)
+        self.names = around
+        return result
 
     def _limit(self, word: str, node: ast.Call) -> tuple[float | int, torch.dtype]:
         """The least or largest number of a dtype, which is finite, or infinity."""
@@ -427,12 +563,6 @@ class Reader:
         name = self._name()
         self.stmts.append(Let(name, torch.int64, "indirect_index", (value.name, size, *flags), symbol))
         return symbol
-
-    def _known(self, name: str, node: ast.AST) -> tuple[torch.dtype, int]:
-        if name not in self.buffers:
-            what = f"there is no buffer {name or ast.unparse(node)}"
-            raise self.source.error("SM1205", what, node, remedy=near(name, self.buffers))
-        return self.buffers[name]
 
     def _let(self, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> Value:
         name = self._name()

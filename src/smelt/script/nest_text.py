@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
-from sympy import Expr, Symbol
+from sympy import Eq, Expr, Ne, Not, Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
@@ -33,9 +35,10 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.regions import Access, Box, Facts, found_accesses, touched
-from smelt.nest.tree import walk
+from smelt.nest.regions import Access, Facts, Interval, found_accesses, touched
+from smelt.nest.tree import map_exprs, walk
 from smelt.ops import TABLE
+from smelt.script.inert import Word
 from smelt.script.placement import bound
 from smelt.script.words import CALLS, DIALECTS, DTYPES, INFIX, Dialect
 from smelt.symbolic import contiguous_strides, same
@@ -105,11 +108,19 @@ class _Printer:
         self.shapes = {param.name: param.shape for param in kernel.params}
         self.shapes |= {s.buffer: s.shape for s in walk(kernel.body) if isinstance(s, Alloc)}
         self.loops_by_var = {s.var: s for s in walk(kernel.body) if isinstance(s, For)}
-        self.uses = _uses(kernel.body)
-        self.bound = bound(kernel.body)
+        self.look_at(kernel.body)
         self.masks = 0
         self.values: dict[str, tuple[str, int]] = {}
         self.indices: dict[Symbol, str] = {}
+        self.truths: dict[Any, tuple[str, int]] = {}
+        """The positions that are truths of data → their text."""
+        self.heads = _heads(kernel.body)
+
+    def look_at(self, block: Block) -> None:
+        """What the names of values in a block are, and how they are used there."""
+        self.made = {s.name: s for s in walk(block) if isinstance(s, Let)}
+        self.uses = _uses(block)
+        self.bound = bound(block)
 
     # -- the head ----------------------------------------------------------------------------------------
 
@@ -118,7 +129,8 @@ class _Printer:
         scope.taken |= set(self.shapes)
         for size in self.kernel.sizes:
             scope.add(size, size.name)
-        symbolic = bool(self.kernel.sizes)
+        shaped = {s for p in self.kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
+        symbolic = bool(shaped)
         params, matched = [], []
         for param in self.kernel.params:
             if symbolic:
@@ -128,12 +140,15 @@ class _Printer:
                 )
             else:
                 params.append(f"{param.name}: T.Buffer({self.buffer(param, scope)})")
+        for place, size in sorted(self.kernel.scalars, key=lambda each: each[0]):
+            params.insert(place, f"{scope.names[size]}: T.int64")
+        given = {size for _, size in self.kernel.scalars}
         lines = ["@T.prim_func(private=True)" if private else "@T.prim_func"]
         lines.append(f"def {name}({', '.join(params)}):")
         body: list[str] = []
         if attrs:
             body.append(f"T.func_attr({attrs_text(attrs)})")
-        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes]
+        body += [f"{scope.names[size]} = T.int64()" for size in self.kernel.sizes if size not in given]
         body += matched
         body.append(f'# with T.{self.dialect.block}("root"):')
         body += self.block(self.kernel.body, scope) or ["T.evaluate(0)"]
@@ -143,14 +158,26 @@ class _Printer:
         parts = [tuple_text([self.expr(e, scope) for e in param.shape]), f'"{dtype_name(param.dtype)}"']
         if not all(map(same, param.strides, contiguous_strides(param.shape))):
             parts.append(f"strides={tuple_text([self.expr(e, scope) for e in param.strides])}")
+        if param.streamed:
+            parts.append("smelt_streamed=True")
         return ", ".join(parts)
 
     # -- statements --------------------------------------------------------------------------------------
 
     def block(self, block: Block, scope: _Scope) -> list[str]:
         lines: list[str] = []
+        before: Stmt | None = None
         for stmt in block.stmts:
+            if (
+                isinstance(before, Guard)
+                and isinstance(stmt, Guard)
+                and stmt.condition == Not(before.condition)
+            ):
+                lines += ["else:", *self.body(stmt.body, _Scope(scope))]
+                before = None
+                continue
             lines += self.statement(stmt, scope)
+            before = stmt
         return lines
 
     def statement(self, stmt: Stmt, scope: _Scope) -> list[str]:
@@ -159,10 +186,7 @@ class _Printer:
         if isinstance(stmt, Stage):
             return self.stage(stmt, scope)
         if isinstance(stmt, Guard):
-            return [
-                f"if {self.expr(stmt.condition, scope)}:",
-                *self.body(stmt.body, _Scope(scope)),
-            ]
+            return [f"if {self.condition(stmt, scope)}:", *self.body(stmt.body, _Scope(scope))]
         if isinstance(stmt, (Let, Masked)):
             return self.value(stmt, scope)
         if isinstance(stmt, Store):
@@ -195,6 +219,16 @@ class _Printer:
         ]
         return [f"T.smelt_sort_row({', '.join(parts)})"]
 
+    def condition(self, stmt: Guard, scope: _Scope) -> str:
+        """The condition, which is a value's where data says it."""
+        truth = stmt.condition.args[0] if isinstance(stmt.condition, (Ne, Eq)) else None
+        if truth not in self.truths or stmt.condition.args[1] != 0 or truth in scope.names:
+            return self.expr(stmt.condition, scope)
+        text, binds = self.truths[truth]
+        if isinstance(stmt.condition, Ne):
+            return text
+        return f"not {text if binds == _ATOM else f'({text})'}"
+
     def loops(self, loop: For, scope: _Scope) -> list[str]:
         """One loop, or plain loops inside one another as ``T.grid``."""
         chain = [loop]
@@ -221,7 +255,9 @@ class _Printer:
         if loop.thread is not None:
             parts.append(f'thread="{loop.thread}"')
         if loop.step != 1:
-            parts.append(f"step={loop.step}")
+            parts.append(f"smelt_lanes={loop.step}")
+        if _is_marked(loop):
+            parts.append("smelt_independent=True")
         if loop.notes:
             parts.append(f"annotations={attrs_text(dict(loop.notes))}")
         if loop.thread is not None:
@@ -235,9 +271,14 @@ class _Printer:
 
     def stage(self, stage: Stage, scope: _Scope) -> list[str]:
         inner = _Scope(scope)
+        outer = self.made, self.uses, self.bound
         lines = self.axes(stage.axes, scope, inner)
         lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
-        init = None if stage.init is None else self.body(stage.init, _Scope(inner))
+        init = None
+        if stage.init is not None:
+            self.look_at(stage.init)
+            init = self.body(stage.init, _Scope(inner))
+        self.look_at(stage.body)  # other stages may use the same names
         body = self.block(stage.body, inner)
         lines += self.regions(stage, inner, body)
         if stage.notes:
@@ -245,6 +286,7 @@ class _Printer:
         if init is not None:
             lines += ["with T.init():", *init]
         lines += body
+        self.made, self.uses, self.bound = outer
         return [f'with T.{self.dialect.block}("{stage.name}"):', *_indented(lines)]
 
     def axes(self, axes: Sequence[Axis], scope: _Scope, inner: _Scope) -> list[str]:
@@ -288,6 +330,7 @@ class _Printer:
         text of the body has them.
         """
         facts = Facts({axis.var: axis.begin + axis.extent for axis in stage.axes})
+        inside = _inside(stage) | set(self.indices)
         own = {s.buffer for s in walk(stage.body) if isinstance(s, Alloc)}
         found = found_accesses(stage.body)
         adds = stage.init is not None
@@ -297,36 +340,38 @@ class _Printer:
             loaded = [name for name in loaded if name not in stored]
         else:
             loaded = [a.buffer for a in found if a.is_store and a.mode and a.buffer not in own] + loaded
-        loaded = sorted(dict.fromkeys(loaded), key=partial(_first_read, body))
+        said = set(re.findall(r"\w+", "\n".join(body)))  # what is loaded and not used has no text
+        loaded = [name for name in dict.fromkeys(loaded) if name in said]
+        loaded.sort(key=partial(_first_read, body))
         lines = []
         for word, names, stores in (("reads", loaded, None), ("writes", stored, True)):
             texts = []
             for name in names:
                 only = False if word == "reads" and name not in stored else stores
-                element = self.element(stage, found, name, only, scope)
+                element = self.element(inside, found, name, only, scope)
                 if element is not None:
                     texts.append(element)
                     continue
                 box = touched(stage.body, name, facts, stores=only, shape=self.shapes[name])
                 if box is not None:
-                    texts.append(f"{name}[{self.box(box, self.shapes[name], scope)}]")
+                    spans = [span if _is_outside(span, inside) else None for span in box]
+                    texts.append(f"{name}[{self.box(spans, self.shapes[name], scope)}]")
             lines.append(f"T.{word}({', '.join(texts)})")
         return lines
 
     def element(
-        self, stage: Stage, found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
+        self, inside: set[Symbol], found: Sequence[Access], name: str, stores: bool | None, scope: _Scope
     ) -> str | None:
         """The one element of a buffer that a stage touches, as it says it; None where there are several."""
         places = {a.own for a in found if a.buffer == name and stores in (None, a.is_store) and not a.whole}
         if len(places) != 1:
             return None
         (index,) = places
-        inside = {s.var for s in walk(stage.body) if isinstance(s, For)} | set(self.indices)
         if any(not inside.isdisjoint(expr.free_symbols) for expr in index):
             return None
         return self.place(name, index, scope)
 
-    def box(self, box: Box, shape: Sequence[Expr], scope: _Scope) -> str:
+    def box(self, box: Sequence[Interval | None], shape: Sequence[Expr], scope: _Scope) -> str:
         parts = []
         for span, size in zip(box, shape):
             if span is None or None in span:
@@ -345,7 +390,8 @@ class _Printer:
             parts.append(f'scope="{stmt.scope}"')
         if stmt.aligned:
             parts.append(f"smelt_aligned={stmt.aligned!r}")
-        return f"{stmt.buffer} = T.{self.dialect.alloc}({', '.join(parts)})"
+        word = self.dialect.alloc if stmt.buffer in self.heads else "alloc_buffer"
+        return f"{stmt.buffer} = T.{word}({', '.join(parts)})"
 
     def store(self, stmt: Store, scope: _Scope) -> str:
         place = self.place(stmt.buffer, stmt.index, scope)
@@ -378,9 +424,19 @@ class _Printer:
             text, binds = self.text_of(stmt, scope)
             cheap = stmt.index is not None or stmt.op in ("load", "constant", "index_expr")
         self.values[stmt.name] = text, binds
+        index = stmt.index if isinstance(stmt, Let) else None
         if isinstance(stmt, Let) and stmt.index is not None:
             self.indices[stmt.index] = text
+            source = self.made[stmt.args[0]]
+            if source.op == "to_dtype" and stmt.args[1:] == (2, False, False):
+                self.truths[stmt.index] = self.values[source.args[0]]
+            if ": " in str(stmt.args[3]):
+                kind, _, message = stmt.args[3].partition(": ")
+                condition = self.values[self.made[source.args[0]].args[0]][0]
+                return [f'assert {condition}, ("{kind}", [{_literal(message)}])']
         shared = self.uses[stmt.name] > 1 and not cheap
+        if not self.masks and not self.uses[stmt.name] and not (index and self.uses[index]):
+            return [f"T.evaluate({text})"]
         if self.masks or not (shared or stmt.name in self.bound):
             return []
         if isinstance(stmt, Let) and stmt.index is not None:
@@ -393,6 +449,8 @@ class _Printer:
         if stmt.op == "load":
             return self.place(stmt.args[0], stmt.args[1], scope), _ATOM
         if stmt.op == "constant":
+            return _number(stmt.args[0], stmt.dtype), _ATOM
+        if stmt.op == "index_expr" and stmt.args[0].is_Integer:
             return _number(stmt.args[0], stmt.dtype), _ATOM
         if stmt.op == "index_expr":
             return f'T.Cast("{dtype_name(stmt.dtype)}", {self.expr(stmt.args[0], scope)})', _ATOM
@@ -440,6 +498,18 @@ class _Printer:
         return text.replace("max(", "T.max(").replace("min(", "T.min(") if "m" in text else text
 
 
+def _is_outside(span: Interval | None, inside: set[Symbol]) -> bool:
+    """Whether the ends of a span speak of nothing that a stage has inside."""
+    return span is not None and all(end is None or inside.isdisjoint(end.free_symbols) for end in span)
+
+
+def _inside(stage: Stage) -> set[Symbol]:
+    """The variables of loops and stages inside of a stage."""
+    found = walk(stage.body)
+    axes = {axis.var for s in found if isinstance(s, Stage) for axis in s.axes}
+    return axes | {s.var for s in found if isinstance(s, For)}
+
+
 def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
     """The line and column of a text where an element of a buffer is read first."""
     element = re.compile(rf"(?<![\w.]){re.escape(buffer)}\[")
@@ -451,13 +521,32 @@ def _first_read(body: Sequence[str], buffer: str) -> tuple[int, int]:
     return len(body), 0
 
 
+def _heads(body: Block) -> set[str]:
+    """What is allocated before all else in the function, or in a block."""
+    blocks = [body, *(stmt.body for stmt in walk(body) if isinstance(stmt, Stage))]
+    heads = [takewhile(lambda stmt: isinstance(stmt, Alloc), block.stmts) for block in blocks]
+    return {stmt.buffer for head in heads for stmt in head if isinstance(stmt, Alloc)}
+
+
+def _is_marked(loop: For) -> bool:
+    """Whether a loop's turns are said to be independent; a parallel or a vector loop says it by its kind."""
+    return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
+
+
 def _is_plain(loop: For) -> bool:
     plain = loop.kind is LoopKind.SERIAL and loop.thread is None and not loop.notes
-    return plain and loop.begin == 0 and loop.step == 1
+    return plain and loop.begin == 0 and loop.step == 1 and not _is_marked(loop)
 
 
-def _uses(block: Block) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _uses(block: Block) -> Counter[Any]:
+    """How often each value is used, and each symbol of the expressions."""
+    found: Counter[Any] = Counter()
+
+    def note(expr: Expr) -> Expr:
+        found.update(expr.free_symbols)
+        return expr
+
+    map_exprs(block, note)
     for stmt in walk(block):
         if isinstance(stmt, Let):
             found.update(arg for arg in stmt.args if isinstance(arg, str) and stmt.op not in ("load", "read"))
@@ -491,8 +580,10 @@ def attrs_text(attrs: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, Word):
+        return repr(value)
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, Mapping):

@@ -7,7 +7,7 @@ import difflib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.records import dataclass, field, replace
+from smelt.script.inert import Word
 from smelt.script.module import IRModule, PrimFunc
 from smelt.script.words import NAMED_DTYPES
 
@@ -38,16 +39,26 @@ class Source:
     indent: int = 0
     outside: Mapping[str, Any] = field(default_factory=dict)
 
+    def excerpt(self, node: ast.AST) -> Iterator[str]:
+        """The lines of a place, marked; with their numbers where there are several."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        lines = self.text.splitlines()
+        last = min(getattr(node, "end_lineno", None) or line, len(lines))
+        end = getattr(node, "end_col_offset", None)
+        shown = lines[line - 1 : last]
+        margin = min((len(each) - len(each.lstrip()) for each in shown if each.strip()), default=0)
+        for number, text in enumerate(shown, line):
+            begin = column if number == line else len(text) - len(text.lstrip())
+            stop = (end if number == last else None) or (len(text) if last > line else column + 1)
+            head = f"{self.first + number - 1:4} | " if last > line else ""
+            yield f"{head}{text[margin:]}"
+            yield " " * (len(head) + begin - margin) + "^" * max(stop - begin, 1)
+
     def error(self, code: str, what: str, node: ast.AST, **more: str | None) -> SmeltError:
         """An error at a place of the text: file, line, column, the line itself."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        lines = self.text.splitlines()
-        shown = lines[line - 1] if 0 < line <= len(lines) else ""
         where = f"{self.name}:{self.first + line - 1}:{self.indent + column + 1}"
-        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        margin = len(shown) - len(shown.lstrip())
-        mark = " " * (column - margin) + "^" * max((end or column + 1) - column, 1)
-        marked = f"{shown[margin:]}\n       {mark}"
+        marked = "\n       ".join(self.excerpt(node))
         why = more.get("why")
         return SmeltError(
             code,
@@ -161,9 +172,11 @@ def literal(node: ast.AST, source: Source) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         found = [literal(each, source) for each in node.elts]
         return found if isinstance(node, ast.List) else tuple(found)
-    if isinstance(node, ast.Name) and isinstance(source.outside.get(node.id), (int, float, str, torch.dtype)):
-        found = source.outside[node.id]
-        return str(found).removeprefix("torch.") if isinstance(found, torch.dtype) else found
+    named = source.outside.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(named, (int, float, str, torch.dtype, Word)):
+        return str(named).removeprefix("torch.") if isinstance(named, torch.dtype) else named
+    if isinstance(node, ast.Call) and word_of(node.func) == "target":
+        return Word(ast.unparse(node))
     try:
         return ast.literal_eval(node)  # type: ignore[arg-type]
     except ValueError:
@@ -190,6 +203,21 @@ def _prim_func_of(function: Any, outside: Mapping[str, Any]) -> PrimFunc:
         return function  # type: ignore[no-any-return]
     found = from_source(function, {**function.__globals__, **outside})
     assert isinstance(found, PrimFunc)
+    return found
+
+
+def macro(function: Any = None, /, **options: Any) -> Any:
+    """``@T.inline``, ``@T.macro``: a function whose text is put in place of its calls."""
+    from smelt.script.outside import macro_of
+
+    del options
+    if function is None:
+        return macro
+    found = macro_of(function) if inspect.isfunction(function) else None
+    if found is None:
+        name = getattr(function, "__name__", function)
+        what = f"the source of {name!r} is not to be had"
+        raise SmeltError("SM1202", what, remedy="@T.inline on a function")
     return found
 
 

@@ -8,22 +8,20 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Integer, Symbol
+from sympy import Expr, Integer
 from sympy.logic.boolalg import Boolean
 
+from smelt.loops.elementwise import ASSERTIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
     Alloc,
-    Axis,
-    AxisKind,
     Block,
     Carry,
     For,
     Guard,
     Kernel,
     LoopKind,
-    Param,
     Prefetch,
     SortRow,
     Stage,
@@ -32,14 +30,17 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.scopes import writes
-from smelt.nest.stages import Fresh
 from smelt.nest.tree import rewritten
-from smelt.records import dataclass, field, replace
-from smelt.script.expressions import Condition, Index, Reader
+from smelt.records import replace
+from smelt.script.desugar import at, augmented, lanes, plain, stepped, threaded, without_continue
+from smelt.script.expressions import Condition, Index
+from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
+from smelt.script.outside import Macro
 from smelt.script.parse import FUNCTIONS, Source, is_private, literal, near, word_of
+from smelt.script.parse_blocks import AXES, Blocks, Stated, symbols
+from smelt.script.parse_buffers import is_empty
 from smelt.script.words import NAMED_DTYPES
-from smelt.symbolic import contiguous_strides
 
 _LOOPS = {
     "range": LoopKind.SERIAL,
@@ -51,50 +52,31 @@ _LOOPS = {
     "smelt_jam": LoopKind.JAM,
     "thread_binding": LoopKind.SERIAL,
 }
-_AXES = {
-    "spatial": AxisKind.SPATIAL,
-    "S": AxisKind.SPATIAL,
-    "reduce": AxisKind.REDUCE,
-    "R": AxisKind.REDUCE,
-    "opaque": AxisKind.OPAQUE,
-    "O": AxisKind.OPAQUE,
-    "scan": AxisKind.OPAQUE,
-}
 _BLOCKS = ("block", "sblock")
-_ALLOCS = ("alloc_buffer", "sblock_alloc_buffer")
-_SAID = ("reads", "writes", "evaluate", "pass")
+_ALLOCS = ("alloc_buffer", "sblock_alloc_buffer", "decl_buffer")
+_SAID = ("assume", "pass")
 """What says nothing that the kernel does not say."""
+_ONCE = ("reads", "writes", "where")
+"""What a block says at most once."""
+_MACROS = ("inline", "macro")
 
 
-@dataclass(slots=True)
-class _Stage:
-    """A stage while it is read."""
-
-    axes: list[Axis] = field(default_factory=list)
-    where: list[Boolean] = field(default_factory=list)
-    init: Block | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
-
-
-class _Parser:
+class _Parser(Blocks):
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
-        self.function, self.source = function, source
-        self.fresh = Fresh()
-        self.params: list[Param] = []
-        self.handles: dict[str, str] = {}
-        """A handle among the parameters → its buffer, "" as long as there is none."""
-        self.sizes: list[Symbol] = []
+        super().__init__(function, source)
+        self.reader.inline = self._inline
         self.attrs: dict[str, Any] = {}
         self.written: set[str] = set()
-        self.reader = Reader(source, self.fresh)
-        self.loops: dict[Symbol, For] = {}
-        self.stage: _Stage | None = None
+        self.root = Stated()
         self.aligned: dict[str, list[tuple[int, ...]]] = {}
+        self.explicit = False
+        """Whether a block that is called root is read."""
 
     def run(self) -> PrimFunc:
         for arg in self.function.args.args:
-            self._param(arg)
+            self.param(arg)
         body = self._block(self.function.body, root=True)
+        body = Block((*self.hoisted[0], *body.stmts))
         if self.aligned:
             body = rewritten(body, self._aligned)
         for handle, buffer in self.handles.items():
@@ -103,96 +85,65 @@ class _Parser:
                 remedy = f"{handle[4:] or 'A'} = T.match_buffer({handle}, shape)"
                 raise self.source.error("SM1204", what, self.function, remedy=remedy)
         order = [self.handles.get(arg.arg, arg.arg) for arg in self.function.args.args]
+        order += [param.name for param in self.params if param.name not in order]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        kernel = Kernel(self.function.name, params, tuple(self.sizes), body)
-        return PrimFunc(kernel, self.attrs, is_private(self.function))
-
-    def _aligned(self, stmt: Stmt) -> list[Stmt] | None:
-        if not isinstance(stmt, Alloc) or stmt.buffer not in self.aligned:
-            return None
-        return [replace(stmt, aligned=tuple(sorted(self.aligned[stmt.buffer])))]  # type: ignore[arg-type]
-
-    # -- the head ----------------------------------------------------------------------------------------
-
-    def _param(self, arg: ast.arg) -> None:
-        note = arg.annotation
-        if isinstance(note, ast.Call) and word_of(note.func) in ("Buffer", "buffer"):
-            self._buffer(arg.arg, note.args, note.keywords, note)
-            return
-        if isinstance(note, ast.Subscript) and word_of(note.value) == "Buffer":  # TVM of 2022
-            parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]
-            shaped = (
-                [parts[0]] if isinstance(parts[0], ast.Tuple) else [ast.Tuple(list(parts[:1]), ast.Load())]
-            )
-            self._buffer(arg.arg, [*shaped, *parts[1:]], [], note)
-            return
-        word = "" if note is None else word_of(note.func if isinstance(note, ast.Call) else note)
-        if word == "handle":
-            self.handles[arg.arg] = ""
-            return
-        if word in NAMED_DTYPES and not NAMED_DTYPES[word].is_floating_point:
-            self._size(arg.arg)
-            return
-        what = f"the parameter {arg.arg} is no buffer, handle or size"
-        raise self.source.error("SM1204", what, arg, remedy=f'{arg.arg}: T.Buffer((128, 128), "float32")')
-
-    def _size(self, name: str) -> None:
-        symbol = self.fresh(name)
-        self.sizes.append(symbol)
-        self.reader.names[name] = Index(symbol)
-
-    def _buffer(
-        self, name: str, args: Sequence[ast.AST], keywords: Sequence[ast.keyword], node: ast.AST
-    ) -> None:
-        given = {each.arg: each.value for each in keywords}
-        shape_node = args[0] if args else given.get("shape")
-        if shape_node is None:
-            raise self.source.error("SM1204", f"{name} has no shape", node)
-        shape = self._shape(shape_node)
-        dtype = self._dtype(args[1] if len(args) > 1 else given.get("dtype"))
-        strides = contiguous_strides(shape)
-        if "strides" in given and not _is_empty(given["strides"]):
-            strides = self._shape(given["strides"])
-        self.reader.buffers[name] = (dtype, len(shape))
-        self.params.append(Param(name, dtype, shape, strides))
-
-    def _shape(self, node: ast.AST) -> tuple[Expr, ...]:
-        parts = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
-        for part in parts:  # TVM declares sizes that a buffer names first
-            known = isinstance(part, ast.Name) and isinstance(self.source.outside.get(part.id), int)
-            if isinstance(part, ast.Name) and part.id not in self.reader.names and not known:
-                self._size(part.id)
-        return tuple(self.reader.index(part) for part in parts)
-
-    def _dtype(self, node: ast.AST | None) -> torch.dtype:
-        if node is None:
-            return torch.float32
-        said = isinstance(node, ast.Constant) or word_of(node) in self.source.outside
-        name = literal(node, self.source) if said else word_of(node)
-        if name not in NAMED_DTYPES:
-            what = f"{name!r} is no dtype"
-            raise self.source.error("SM1204", what, node, remedy=near(str(name), NAMED_DTYPES))
-        return NAMED_DTYPES[name]
+        needed = symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
+        sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
+        scalars = tuple((order.index(each.name), each) for each in sizes if each.name in order)
+        kernel = Kernel(self.function.name, params, sizes, body, scalars=scalars)
+        private = is_private(self.function)
+        if private and "global_symbol" in self.attrs:
+            what = "a private function has no global symbol"
+            raise self.source.error("SM1204", what, self.function)
+        return PrimFunc(kernel, self.attrs, private)
 
     # -- statements --------------------------------------------------------------------------------------
 
     def _block(self, body: Sequence[ast.stmt], root: bool = False) -> Block:
-        around = self.reader.stmts
+        around, declared = self.reader.stmts, self.declared
         names = dict(self.reader.names)
-        self.reader.stmts = []
-        for stmt in body:
-            self._statement(stmt, root)
+        self.reader.stmts, self.declared = [], set()
+        self._statements(body, root)
         found, self.reader.stmts = Block(tuple(self.reader.stmts)), around
+        self.declared = declared
         if not root:
             self.reader.names = names
         return found
+
+    def _statements(self, body: Sequence[ast.stmt], root: bool = False) -> None:
+        for number, stmt in enumerate(body):
+            around = self._around(stmt, body[number + 1 :])
+            if around is not None:
+                self._statement(around, root)
+                return
+            self._statement(stmt, root)
+
+    def _around(self, stmt: ast.stmt, rest: Sequence[ast.stmt]) -> ast.stmt | None:
+        """A statement that holds all that is below it, as one that holds it by its form."""
+        call = stmt.value if isinstance(stmt, (ast.Assign, ast.Expr)) else None
+        if not isinstance(call, ast.Call):
+            return None
+        body = list(rest) or [at(ast.Pass(), stmt)]
+        if isinstance(stmt, ast.Assign) and word_of(call.func) == "launch_thread" and len(call.args) == 2:
+            return threaded(stmt.targets[0], call, body)
+        if isinstance(stmt, ast.Expr) and word_of(call.func) == "attr":
+            return ast.copy_location(ast.With([ast.withitem(call)], body), stmt)
+        return None
 
     def _add(self, *stmts: Stmt) -> None:
         self.reader.stmts += stmts
 
     def _statement(self, stmt: ast.stmt, root: bool) -> None:
-        if isinstance(stmt, ast.For):
+        vector = None
+        if isinstance(stmt, (ast.Assign, ast.Expr, ast.AugAssign)):
+            whole = plain(stmt) if isinstance(stmt, ast.AugAssign) else stmt
+            vector = lanes(whole, self.source, self._count)
+        if vector is not None:
+            self._for(vector)
+        elif isinstance(stmt, ast.FunctionDef) and any(map(_is_macro, stmt.decorator_list)):
+            self.reader.names[stmt.name] = Macro(stmt)
+        elif isinstance(stmt, ast.For):
             self._for(stmt)
         elif isinstance(stmt, ast.With):
             self._with(stmt, root)
@@ -203,25 +154,77 @@ class _Parser:
         elif isinstance(stmt, ast.AnnAssign) and stmt.value is not None:
             self._assign(stmt.target, stmt.value, stmt)
         elif isinstance(stmt, ast.AugAssign):
-            self._assign(stmt.target, ast.copy_location(_plain(stmt), stmt), stmt)
+            self._assign(stmt.target, augmented(stmt), stmt)
         elif isinstance(stmt, ast.Expr):
             self._call(stmt.value)
+        elif isinstance(stmt, ast.Assert):
+            self._assert(stmt)
+        elif isinstance(stmt, ast.Return) and stmt.value is not None and stmt is self.function.body[-1]:
+            self._return(stmt.value)
         elif (isinstance(stmt, ast.Return) and stmt.value is None) or isinstance(stmt, ast.Pass):
             return
         else:
             what = f"{type(stmt).__name__.lower()} is no statement of a function of loops"
             raise self.source.error("SM1204", what, stmt)
 
+    def _count(self, node: ast.Slice) -> int:
+        """The elements of a slice."""
+        begin = self.reader.index(node.lower) if node.lower else Integer(0)
+        step = self.reader.index(node.step) if node.step else Integer(1)
+        if node.upper is None or not step.is_Integer or step < 1:
+            raise self.source.error("SM1204", "a slice has an end, and a step above 0", node)
+        count = sympy.expand(self.reader.index(node.upper) - begin)
+        if not count.is_Integer:
+            what = "a vector has a number of elements that is known"
+            raise self.source.error("SM1204", what, node, remedy="a loop")
+        return -(-int(count) // int(step))
+
     def _if(self, stmt: ast.If) -> None:
         condition = self._known_truth(stmt.test)
+        test = stmt.test
+        both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+        if condition is None and isinstance(test, ast.BoolOp) and both and not stmt.orelse:
+            # what is on the right is not looked at where the left is false
+            first, *rest = test.values
+            inner: list[ast.stmt] = list(stmt.body)
+            for each in reversed(rest):
+                inner = [ast.copy_location(ast.If(each, inner, []), stmt)]
+            self._if(ast.copy_location(ast.If(first, inner, []), stmt))
+            return
         if condition is None:
-            what = "a condition that depends on data"
-            remedy = "T.if_then_else or T.Select within the expression"
-            raise self.source.error("SM1204", what, stmt.test, remedy=remedy)
+            truth = self.reader.truth(test)
+            condition = sympy.Ne(truth, 0)
         for part, body in ((condition, stmt.body), (sympy.Not(condition), stmt.orelse)):
             if body and part != sympy.false:
-                inner = self._block(body)
-                self._add(*(inner.stmts if part == sympy.true else (Guard(part, inner),)))
+                inner_block = self._block(body)
+                self._add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
+
+    def _return(self, node: ast.expr) -> None:
+        """``return x``: a number, which is stored to one more buffer, without dimensions."""
+        if self.around or self.stage is not None:
+            raise self.source.error("SM1204", "a function returns at its end", node)
+        note = self.function.returns
+        dtype = None if note is None or is_empty(note) else self.reader.dtype(note)
+        value = self.reader.value(self.reader.read(node, dtype), dtype, node)
+        name = "result"
+        while name in self.reader.buffers or name in self.reader.names:
+            name += "_"
+        self.variable(name, value.dtype, number=False)
+        self.written.add(name)
+        self._add(Store(name, (), value.name))
+
+    def _assert(self, stmt: ast.Assert) -> None:
+        """``assert c, ("ValueError", ["n is ", "odd"])``."""
+        said = "" if stmt.msg is None else literal(stmt.msg, self.source)
+        kind, message = said if isinstance(said, tuple) else ("RuntimeError", said)
+        if kind not in ASSERTIONS:
+            remedy = f"one of {', '.join(ASSERTIONS)}"
+            raise self.source.error("SM1204", f"{kind} is no error of an assertion", stmt, remedy=remedy)
+        known = self._known_truth(stmt.test)
+        test = (
+            at(ast.Constant(known == sympy.true), stmt) if known in (sympy.true, sympy.false) else stmt.test
+        )
+        self.reader.check(test, f"{kind}: {message if isinstance(message, str) else ''.join(message)}")
 
     def _known_truth(self, node: ast.AST) -> Boolean | None:
         """A condition over loops and sizes; None for one that depends on data."""
@@ -241,89 +244,177 @@ class _Parser:
             remedy = near(word, _LOOPS) or f"one of {', '.join(_LOOPS)}"
             raise self.source.error("SM1203", f"{word or 'this'} is no kind of loop", call, remedy=remedy)
         word = word_of(call.func)
-        targets = stmt.target.elts if isinstance(stmt.target, ast.Tuple) else [stmt.target]
         given = {each.arg: each.value for each in call.keywords}
-        last = call.args[-1] if call.args else None
+        args = self.reader.spread(call.args)
+        last = args[-1] if args else None
         if word == "thread_binding" and isinstance(last, ast.Constant) and isinstance(last.value, str):
-            given["thread"] = last  # TVM takes it by its place, too
-            call = ast.copy_location(ast.Call(call.func, call.args[:-1], []), call)
-        if not call.args:
+            given["thread"] = args.pop()  # TVM takes it by its place, too
+        if not args:
             raise self.source.error("SM1204", f"{word} of nothing", call, remedy="range(128)")
-        if word == "grid" and len(targets) != len(call.args):
-            what = f"{len(targets)} variables for {len(call.args)} loops"
-            raise self.source.error("SM1204", what, stmt.target)
-        bounds = [(Integer(0), self.reader.index(arg)) for arg in call.args]
+        if word == "thread_binding" and "thread" not in given:
+            remedy = 'thread="threadIdx.x"'
+            raise self.source.error("SM1204", "a thread binding without a thread", call, remedy=remedy)
+        if word != "grid" and len(args) > (3 if word == "range" else 2):
+            raise self.source.error("SM1204", f"{word} of {len(args)} numbers", call)
+        step = given.get("step", args[2] if word == "range" and len(args) == 3 else None)
+        if step is not None and not (isinstance(step, ast.Constant) and step.value == 1):
+            begin, end = args[:2] if len(args) > 1 else (at(ast.Constant(0), call), args[0])
+            if not isinstance(stmt.target, ast.Name):
+                raise self.source.error("SM1204", f"one variable for {word}", stmt.target)
+            self._for(stepped(stmt, begin, end, step))
+            return
+        bounds = [(Integer(0), self.reader.index(arg)) for arg in args]
         if word != "grid":
-            ends = [self.reader.index(arg) for arg in call.args]
+            ends = [end for _, end in bounds]
             bounds = [(ends[0], ends[1])] if len(ends) > 1 else [(Integer(0), ends[0])]
+        labels = self._labels(stmt.target, len(bounds))
         notes = literal(given["annotations"], self.source) if "annotations" in given else {}
         thread = str(literal(given["thread"], self.source)) if "thread" in given else None
-        step = int(literal(given["step"], self.source)) if "step" in given else 1
+        lanes_at_once = int(literal(given["smelt_lanes"], self.source)) if "smelt_lanes" in given else 1
         names = dict(self.reader.names)
         made: list[For] = []
-        for target, (begin, end) in zip(targets, bounds, strict=True):
-            label = word_of(target)
+        for label, (begin, end) in zip(labels, bounds):
             var = self.fresh(label)
             self.reader.names[label] = Index(var)
-            loop = For(var, begin, end, Block(), _LOOPS[word], step, label=label, thread=thread)
-            made.append(replace(loop, notes=tuple(notes.items())))
+            loop = For(var, begin, end, Block(), _LOOPS[word], lanes_at_once, label=label, thread=thread)
+            free = "smelt_independent" in given
+            made.append(replace(loop, notes=tuple(notes.items()), independent=free))
             self.loops[var] = made[-1]
-        body = self._block(stmt.body)
+        self._gather(stmt.target, labels)
+        self.around += [loop.var for loop in made]
+        body = self._block(without_continue(stmt.body))
+        del self.around[-len(made) :]
         self.reader.names = names
         for loop in reversed(made):
             body = Block((replace(loop, body=body),))
         self._add(*body.stmts)
 
+    def _labels(self, target: ast.expr, count: int) -> list[str]:
+        """What the loops of a statement are called: ``i, j``, ``ij`` for both of them, ``*i, k``."""
+        parts = list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        starred = [isinstance(each, ast.Starred) for each in parts]
+        several = count - len(parts) + 1
+        if parts == [target] and count > 1:
+            return [f"{word_of(target)}_{number}" for number in range(count)]
+        if (several != 1 and not any(starred)) or several < 0:
+            raise self.source.error("SM1204", f"{len(parts)} variables for {count} loops", target)
+        labels: list[str] = []
+        for each in parts:
+            inner = each.value if isinstance(each, ast.Starred) else each
+            made = [f"{word_of(inner)}_{number}" for number in range(several)]
+            labels += made if isinstance(each, ast.Starred) else [word_of(inner)]
+        return labels
+
+    def _gather(self, target: ast.expr, labels: Sequence[str]) -> None:
+        """Names that stand for several loops."""
+        parts = list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        for each in parts:
+            name = word_of(each.value if isinstance(each, ast.Starred) else each)
+            if name not in labels:
+                own = [label for label in labels if label.rpartition("_")[0] == name]
+                self.reader.names[name] = tuple(self.reader.names[label] for label in own)
+
     def _with(self, stmt: ast.With, root: bool) -> None:
-        call = stmt.items[0].context_expr
+        call, target = stmt.items[0].context_expr, stmt.items[0].optional_vars
         word = word_of(call.func) if isinstance(call, ast.Call) else ""
+        if word == "launch_thread" and isinstance(call, ast.Call) and len(call.args) == 2:
+            self._for(threaded(target or ast.Name("thread", ast.Store()), call, stmt.body))
+            return
+        if target is not None:
+            raise self.source.error("SM1204", f"{word} gives no value", target)
+        if word == "attr" and isinstance(call, ast.Call):
+            self._attr(call, stmt.body)
+            return
         if word == "init" and self.stage is not None:
+            if self.stage.init is not None:
+                raise self.source.error("SM1204", "a block has one T.init", call)
             self.stage.init = self._block(stmt.body)
             return
         if word not in _BLOCKS or not isinstance(call, ast.Call):
             remedy = 'with T.block("name"):'
             raise self.source.error("SM1203", f"no statement: with {ast.unparse(call)}", call, remedy=remedy)
         name = str(literal(call.args[0], self.source)) if call.args else "block"
-        if root and name == "root" and not _has_axes(stmt.body):
-            for each in stmt.body:
-                self._statement(each, root)
+        if root and (name == "root" or (not call.args and self._alone(stmt))) and not _has_axes(stmt.body):
+            self.explicit = True
+            self._statements(stmt.body, root)
+            self.explicit = False
             return
-        around, self.stage = self.stage, _Stage()
+        around, self.stage = self.stage, Stated()
         names = dict(self.reader.names)
+        self.hoisted.append([])
         body = self._block(stmt.body)
         own = self.stage
         self.stage, self.reader.names = around, names
+        body = Block((*self.hoisted.pop(), *body.stmts))
         stage = Stage(name, tuple(own.axes), body, own.init, tuple(own.where))
         if _is_alignment(own.notes.get("buffer_dim_align")):  # as TVM says it, beside the stage that writes
             stored = writes(stage)
             for number, *aligned in own.notes.pop("buffer_dim_align"):
                 self.aligned.setdefault(stored[number], []).append(tuple(aligned))
-        self._add(replace(stage, notes=tuple(own.notes.items())))
+        self._add(self.closed(replace(stage, notes=tuple(own.notes.items()))))
+
+    def _aligned(self, stmt: Stmt) -> list[Stmt] | None:
+        if not isinstance(stmt, Alloc) or stmt.buffer not in self.aligned:
+            return None
+        return [replace(stmt, aligned=tuple(sorted(self.aligned[stmt.buffer])))]  # type: ignore[arg-type]
+
+    def _alone(self, stmt: ast.With) -> bool:
+        """Whether a block is all that the function does: TVM puts no other one around it."""
+        others = (each for each in self.function.body if each is not stmt)
+        return not any(isinstance(each, (ast.For, ast.If, ast.With, ast.While)) for each in others)
+
+    def _attr(self, call: ast.Call, body: Sequence[ast.stmt]) -> None:
+        """``T.attr(node, key, value)``: a note beside each of the loops in it."""
+        _, key, value = (*call.args, None, None)[:3]
+        before = len(self.reader.stmts)
+        self._statements(body)
+        found = self.reader.stmts[before:]
+        if key is None or value is None or not any(isinstance(each, For) for each in found):
+            remedy = "around a loop"
+            raise self.source.error("SM1204", "an attribute of what is no loop", call, remedy=remedy)
+        note = (str(literal(key, self.source)), literal(value, self.source))
+        self.reader.stmts[before:] = [
+            replace(each, notes=(*each.notes, note)) if isinstance(each, For) else each for each in found
+        ]
 
     def _assign(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            if len(target.elts) != len(value.elts):
-                what = f"{len(target.elts)} names for {len(value.elts)} values"
+        macro = self.reader.macro(value.func) if isinstance(value, ast.Call) else None
+        if macro is not None and isinstance(value, ast.Call):
+            result = self._inline(macro, value)
+            if result is None:
+                raise self.source.error("SM1204", f"{ast.unparse(value.func)} returns nothing", value)
+            self._assign(target, result, node)
+            return
+        if isinstance(value, ast.Call) and word_of(value.func) == "meta_var" and len(value.args) == 1:
+            self._assign(target, value.args[0], node)
+            return
+        if isinstance(target, ast.Tuple) and not isinstance(value, ast.Call):
+            parts = self.reader.spread([value])
+            if len(target.elts) != len(parts):
+                what = f"{len(target.elts)} names for {len(parts)} values"
                 raise self.source.error("SM1204", what, node)
-            for one, other in zip(target.elts, value.elts):
+            for one, other in zip(target.elts, parts):
                 self._assign(one, other, node)
             return
         if isinstance(target, ast.Subscript):
             self._store(target, value)
             return
+        if not isinstance(target, (ast.Name, ast.Tuple)):
+            raise self.source.error("SM1204", f"nothing is assigned to {ast.unparse(target)}", target)
         word = word_of(value.func) if isinstance(value, ast.Call) else ""
         names = [word_of(each) for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
         call = value if isinstance(value, ast.Call) else None
-        if (call is not None and word == "remap") or (word in _AXES and _is_axis(value)):
+        if (call is not None and word == "remap") or (word in AXES and _is_axis(value)):
             assert call is not None
-            self._axes(names, call, word)
+            self.axes(names, call, word)
         elif call is not None and word in ("match_buffer", "buffer_decl"):
-            self._match(names[0], call)
+            self.match(names[0], call)
         elif call is not None and word in _ALLOCS:
-            self._alloc(names[0], call)
+            self.alloc(names[0], call, word)
+        elif call is not None and word == "handle":
+            self.handles[names[0]] = ""
         elif call is not None and (word == "var" or (word in NAMED_DTYPES and not call.args)):
-            if names[0] not in self.reader.names:
-                self._size(names[0])
+            self.variable(names[0], NAMED_DTYPES.get(word, torch.int32))
         elif call is not None and word == "smelt_accumulator":
             kind, dtype = (literal(arg, self.source) for arg in call.args)
             self._add(Accumulate(names[0], kind, NAMED_DTYPES[dtype]))
@@ -332,66 +423,20 @@ class _Parser:
             self._add(Carry(names[0], NAMED_DTYPES[dtype], initial))
         else:
             note = node.annotation if isinstance(node, ast.AnnAssign) else None
-            dtype = NAMED_DTYPES.get(word_of(note)) if note is not None else None
-            found = self.reader.read(value)
-            if isinstance(found, Index) and dtype is None:
-                self.reader.names[names[0]] = found
-            else:
-                self.reader.names[names[0]] = self.reader.value(found, dtype, value)
+            if isinstance(note, ast.Subscript) and word_of(note.value) == "let":
+                note = note.slice
+            self._name(names[0], value, None if note is None else self.reader.dtype(note))
 
-    def _match(self, name: str, call: ast.Call) -> None:
-        handle = word_of(call.args[0])
-        if handle not in self.handles:
-            what = f"{handle} is no handle among the parameters"
-            raise self.source.error("SM1205", what, call.args[0], remedy=near(handle, self.handles))
-        self.handles[handle] = name
-        self._buffer(name, call.args[1:], call.keywords, call)
-
-    def _alloc(self, name: str, call: ast.Call) -> None:
-        given = {each.arg: each.value for each in call.keywords}
-        shape = self._shape(call.args[0] if call.args else given["shape"])
-        dtype = self._dtype(call.args[1] if len(call.args) > 1 else given.get("dtype"))
-        scope = str(literal(given["scope"], self.source)) if "scope" in given else ""
-        aligned = literal(given["smelt_aligned"], self.source) if "smelt_aligned" in given else ()
-        self.reader.buffers[name] = (dtype, len(shape))
-        self._add(Alloc(name, dtype, shape, "" if scope == "global" else scope, tuple(aligned)))
-
-    def _axes(self, names: Sequence[str], call: ast.Call, word: str) -> None:
-        if self.stage is None:
-            raise self.source.error("SM1204", "an axis outside of a block", call)
-        if word != "remap":
-            extent, value = call.args[0], call.args[1]
-            begin, size = Integer(0), Integer(0)
-            if isinstance(extent, ast.Tuple):
-                begin, end = (self.reader.index(each) for each in extent.elts)
-                size = end - begin
-            else:
-                size = self.reader.index(extent)
-            self._axis(names[0], size, self.reader.index(value), _AXES[word], begin)
-            return
-        letters, values = str(literal(call.args[0], self.source)), call.args[1]
-        nodes = values.elts if isinstance(values, (ast.List, ast.Tuple)) else [values]
-        if not len(letters) == len(nodes) == len(names):
-            what = f"{len(names)} axes, {len(letters)} kinds, {len(nodes)} values"
-            raise self.source.error("SM1204", what, call)
-        for name, letter, node in zip(names, letters, nodes):
-            value = self.reader.index(node)
-            loop = self.loops.get(value) if isinstance(value, Symbol) else None
-            if loop is None or letter not in _AXES:
-                what = f"{ast.unparse(node)} is no loop" if loop is None else f"{letter!r} is no kind of axis"
-                raise self.source.error("SM1204", what, node, remedy="S, R or O, and a loop around the block")
-            self._axis(name, loop.end - loop.begin, value, _AXES[letter], loop.begin)
-
-    def _axis(self, name: str, extent: Expr, value: Expr, kind: AxisKind, begin: Expr) -> None:
-        assert self.stage is not None
-        var = self.fresh(name)
-        self.reader.names[name] = Index(var)
-        self.stage.axes.append(Axis(var, extent, value, kind, begin, label=name))
+    def _name(self, name: str, value: ast.expr, dtype: torch.dtype | None) -> None:
+        """``x = value``: a name for it, from here on in this block."""
+        found = self.reader.read(value, dtype)
+        if not isinstance(found, Index) or dtype not in (None, torch.int32, torch.int64):
+            found = self.reader.value(found, dtype, value)
+        self.reader.names[name] = found
 
     def _store(self, target: ast.Subscript, value: ast.expr) -> None:
-        name = word_of(target.value)
-        dtype = self.reader.dtype_of(name, target.value)
-        index = self.reader.place(name, target)
+        dtype = self.reader.buffer(target.value).dtype
+        name, index = self.reader.place(target)
         self.written.add(name)
         mode, rest = _accumulated(target, value)
         if mode is not None:
@@ -402,14 +447,32 @@ class _Parser:
         self._add(Store(name, index, found.name, mode))
 
     def _call(self, node: ast.expr) -> None:
-        if isinstance(node, ast.Constant):  # a docstring
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return
         word = word_of(node.func) if isinstance(node, ast.Call) else ""
+        if word == "evaluate" and isinstance(node, ast.Call) and len(node.args) == 1:
+            self._call(node.args[0])
+            return
         if word in _SAID:
             return
-        assert isinstance(node, ast.Call) or not word
+        if word in ("Return", "ret") and isinstance(node, ast.Call) and len(node.args) == 1:
+            self._return(node.args[0])
+            return
         if not isinstance(node, ast.Call):
-            raise self.source.error("SM1204", "an expression by itself does nothing", node)
+            self._evaluate(node)
+            return
+        if word in _ONCE:
+            said = self.stage.said if self.stage else self.root.said
+            if (self.stage is None and not self.explicit) or word in said:
+                what = f"T.{word} outside of a block" if word not in said else f"T.{word} is said twice"
+                raise self.source.error("SM1204", what, node)
+            said.add(word)
+        macro = self.reader.macro(node.func)
+        if macro is not None:
+            result = self._inline(macro, node)
+            if result is not None:
+                self._call(result)
+            return
         if word == "func_attr":
             found = literal(node.args[0], self.source)
             self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
@@ -417,13 +480,25 @@ class _Parser:
             condition = self._known_truth(node.args[0])
             if condition is None:
                 raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            self.stage.where += [each for each in sympy.And.make_args(condition) if each != sympy.true]
-        elif word in ("block_attr", "sblock_attr"):
-            notes = literal(node.args[0], self.source)
-            if self.stage is None:
-                self.attrs["smelt.root_attr"] = {**self.attrs.get("smelt.root_attr", {}), **notes}
-            else:
-                self.stage.notes.update(notes)
+            parts = sympy.ordered(sympy.And.make_args(condition))
+            self.stage.where += [each for each in parts if each != sympy.true]
+        elif word in ("reads", "writes"):
+            before = len(self.reader.stmts)
+            for region in self.reader.spread(node.args):
+                if isinstance(region, ast.Subscript):
+                    self.span(self.reader.buffer(region.value), region)
+                elif not is_empty(region):
+                    self.reader.buffer(region)
+            del self.reader.stmts[before:]  # what a region says of itself, nobody computes
+        elif word in ("block_attr", "sblock_attr") and (self.stage is not None or self.explicit):
+            buffers = {name: Word(name) for name in self.reader.buffers}
+            source = replace(self.source, outside={**self.source.outside, **buffers})
+            notes = literal(node.args[0], source)
+            root = self.attrs.setdefault("smelt.root_attr", {}) if self.stage is None else {}
+            self.note(root if self.stage is None else self.stage.notes, notes, node)
+        elif word == "bind" and any(each.arg == "var" for each in node.keywords):
+            (name,) = (word_of(each.value) for each in node.keywords if each.arg == "var")
+            self._name(name, node.args[0], None)
         elif word == "smelt_update":
             self._update(node)
         elif word == "smelt_advance":
@@ -432,20 +507,36 @@ class _Parser:
         elif word == "smelt_prefetch":
             place = node.args[0]
             assert isinstance(place, ast.Subscript)
-            self._add(Prefetch(word_of(place.value), self.reader.place(word_of(place.value), place)))
+            self._add(Prefetch(*self.reader.place(place)))
         elif word == "smelt_sort_row":
             self._sort(node)
         elif word == "smelt_store":
             place = node.args[0]
             assert isinstance(place, ast.Subscript)
-            name = word_of(place.value)
-            dtype = self.reader.dtype_of(name, place)
+            dtype = self.reader.buffer(place.value).dtype
             value = self.reader.value(self.reader.read(node.args[1], dtype), dtype, node.args[1])
+            name, index = self.reader.place(place)
             self.written.add(name)
-            index = self.reader.place(name, place)
             self._add(Store(name, index, value.name, str(literal(node.args[2], self.source))))
         else:
-            raise self.reader.unknown(word, node)
+            self._evaluate(node)
+
+    def _evaluate(self, node: ast.expr) -> None:
+        """A value that nothing uses; the number 0, TVM's word for nothing, is none."""
+        before = len(self.reader.stmts)
+        found = self.reader.read(node)
+        position = isinstance(found, Index) and self.reader.stmts[before:] and found.expr.is_Symbol
+        if not position and not (isinstance(found, Index) and found.expr == 0):
+            self.reader.value(found, None, node)
+
+    def _inline(self, macro: Macro, call: ast.Call) -> ast.expr | None:
+        """The statements of a function in place of its call, and what it returns."""
+        try:
+            body, result = macro.at(call, self.reader.spread)
+        except TypeError as error:
+            raise self.source.error("SM1204", str(error), call) from None
+        self._statements(body)
+        return result  # type: ignore[no-any-return]
 
     def _update(self, node: ast.Call) -> None:
         given = {each.arg: each.value for each in node.keywords}
@@ -459,7 +550,7 @@ class _Parser:
     def _sort(self, node: ast.Call) -> None:
         def place(part: ast.AST) -> tuple[str, tuple[Expr, ...]]:
             assert isinstance(part, ast.Subscript)
-            return word_of(part.value), self.reader.place(word_of(part.value), part)
+            return self.reader.place(part)
 
         source, start = place(node.args[0])
         results = {str(each.arg): place(each.value) for each in node.keywords}
@@ -471,20 +562,8 @@ class _Parser:
         self._add(SortRow(source, start, length, limit, descending, values, positions, into))
 
 
-def _plain(stmt: ast.AugAssign) -> ast.expr:
-    """``x[i] + v`` of ``x[i] += v``."""
-    left = (
-        ast.Subscript(stmt.target.value, stmt.target.slice, ast.Load())
-        if isinstance(stmt.target, ast.Subscript)
-        else stmt.target
-    )
-    return ast.fix_missing_locations(ast.copy_location(ast.BinOp(left, stmt.op, stmt.value), stmt))
-
-
-def _is_empty(node: ast.AST) -> bool:
-    return (isinstance(node, (ast.Tuple, ast.List)) and not node.elts) or (
-        isinstance(node, ast.Constant) and node.value is None
-    )
+def _is_macro(node: ast.AST) -> bool:
+    return word_of(node.func if isinstance(node, ast.Call) else node) in _MACROS
 
 
 def _is_axis(node: ast.AST) -> bool:

@@ -69,11 +69,14 @@ def _collect(block: Block, found: set[str]) -> None:
         own = values.get(stmt.name) if isinstance(stmt, (Let, Masked)) else None
         held = isinstance(stmt, (Let, Masked)) and stmt.name in found
         last = at if own is None or held else max(own.last, at)
+        inside = {each for inner in blocks_of(stmt) for s in inner.stmts for each in _needed(s)}
         for name in _needed(stmt):
             used = values.get(names.get(name, name))  # type: ignore[arg-type]
             if used is not None:
                 used.last = max(used.last, last)
-                used.inner |= isinstance(stmt, (For, Guard, Stage))
+                used.inner |= isinstance(stmt, (For, Guard, Stage)) and (
+                    name in inside or not isinstance(stmt, Guard)
+                )
         if isinstance(stmt, (Let, Masked)) and own is not None:
             memory = _looked_at(block, stmt)
             changed = any(own.at < place < own.last for name in memory for place in writes[name])

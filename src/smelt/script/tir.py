@@ -1,19 +1,19 @@
-"""``from smelt.script import tir as T``: the decorator; what is below it is read, never run."""
+"""``from smelt.script import tir as T``: the decorators; what is below them is read, never run."""
 
 from __future__ import annotations
 
 from smelt.script.inert import Word
-from smelt.script.parse import prim_func
-from smelt.script.words import NAMED_DTYPES
-
-_EVALUATED = ("Buffer", "buffer", "handle", *NAMED_DTYPES)
+from smelt.script.parse import macro, prim_func
+from smelt.script.parse import macro as inline
 
 
 def __getattr__(name: str) -> Word:
-    """``T.Buffer``, ``T.handle``, …: Python evaluates the annotations of a function before it is read."""
-    if name not in _EVALUATED:
+    """``T.Buffer``, ``T.exp``, …: words that Python meets outside of a function, or in its annotations."""
+    from smelt.script.expressions import words
+
+    if name not in (*words(), "Buffer", "Var", "boolean", "buffer", "handle", "let", "target"):
         raise AttributeError(f"T has no {name}")
     return Word(f"T.{name}")
 
 
-__all__ = ["prim_func"]
+__all__ = ["inline", "macro", "prim_func"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator as python
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from smelt.errors import SmeltError
 from smelt.nest.ir import Kernel, Param
 from smelt.nest.tree import loops
 from smelt.pipeline import Compiled, compile_program
-from smelt.te.operators import Operator, as_torch, kernel_of, size_at, solved
+from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at, solved
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
 """What unknown sizes are while compiling: typical ones, all different."""
@@ -41,10 +40,9 @@ class Built:
                 what = f"{loop.label or loop.var} of {self.kernel.name} is bound to {loop.thread}"
                 remedy = "parallel and vectorize say the same of a CPU"
                 raise SmeltError("SM1045", what, why="there is no GPU target yet", remedy=remedy)
-        self.made: dict[tuple[int, ...] | None, Compiled] = {}
+        self.made: dict[tuple[tuple[Symbol, int], ...], Compiled] = {}
         self.seen: dict[Any, Compiled] = {}
         """What runs for tensors that lie so: those that need no look at."""
-        self.symbols = tuple(self.kernel.sizes)
 
     def __call__(self, *args: Any) -> None:
         try:
@@ -55,36 +53,59 @@ class Built:
         if found is not None:
             found(list(args))
             return
-        tensors = self._tensors(args)
+        tensors, sizes = self._parted(args)
         given = [each if each.is_contiguous() else each.contiguous() for each in tensors]
-        compiled = self._compiled(solved(self.kernel.params, dict(enumerate(tensors))))
-        compiled(list(given))
+        compiled = self._compiled(sizes)
+        numbers = [sizes[size] for size in self.operator.signature.sizes if sizes[size] > 1]
+        compiled([*given, *numbers])
         for tensor, used, param in zip(tensors, given, self.kernel.params):
             if param.written and used is not tensor:
                 tensor.copy_(used)
-        if lie is not None and all(a is b for a, b in zip(args, given)) and len(self.seen) < MOST_SEEN:
+        plain = lie is not None and not self.operator.signature.sizes
+        if plain and all(a is b for a, b in zip(args, given)) and len(self.seen) < MOST_SEEN:
             self.seen[lie] = compiled
 
     def begin(self, *args: Any) -> None:
         """Let the C++ compiler begin with what a call with such buffers needs."""
-        self._compiled(solved(self.kernel.params, dict(enumerate(self._tensors(args)))))
+        self._compiled(self._parted(args)[1])
 
-    def _tensors(self, args: Sequence[Any]) -> list[torch.Tensor]:
-        params = self.kernel.params
-        if len(args) != len(params):
-            names = ", ".join(param.name for param in params)
-            raise SmeltError(
-                "SM1044", f"{self.kernel.name} takes {len(params)} buffers ({names}), not {len(args)}"
-            )
-        return [_tensor(arg, param) for arg, param in zip(args, params)]
+    def _parted(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], dict[Symbol, int]]:
+        """The tensors among the arguments, and all sizes."""
+        params, numbers = self.kernel.params, dict(self.kernel.scalars)
+        if len(args) != len(params) + len(numbers):
+            names = ", ".join(parameter_names(self.kernel))
+            what = f"{self.kernel.name} takes {len(params) + len(numbers)} buffers ({names}), not {len(args)}"
+            raise SmeltError("SM1044", what)
+        told = {symbol: _number(args[place], symbol) for place, symbol in numbers.items()}
+        buffers = [arg for place, arg in enumerate(args) if place not in numbers]
+        tensors = [_tensor(arg, param) for arg, param in zip(buffers, params)]
+        return tensors, solved(params, dict(enumerate(tensors)), told)
 
     def _compiled(self, sizes: Mapping[Symbol, int]) -> Compiled:
         """What runs at these sizes: one for all of at least 2, of which PyTorch's symbols are."""
-        key = None if all(size > 1 for size in sizes.values()) else tuple(sizes[s] for s in self.symbols)
+        known = {symbol: size for symbol, size in sizes.items() if size < 2}
+        key = tuple(known.items())
         if key not in self.made:
-            known = {} if key is None else dict(zip(self.symbols, key))
-            self.made[key] = compile_program(_program(self.operator, known), Config())
+            self.made[key] = compile_program(program_of(self.operator, known), Config(strict=True))
         return self.made[key]
+
+
+def parameter_names(kernel: Kernel) -> list[str]:
+    """The names of a kernel's parameters as a call has them: buffers, and numbers in their places."""
+    names = [param.name for param in kernel.params]
+    for place, symbol in sorted(kernel.scalars):
+        names.insert(place, symbol.name)
+    return names
+
+
+def _number(arg: Any, symbol: Symbol) -> int:
+    try:
+        value = arg.__index__()
+    except (AttributeError, TypeError):
+        raise SmeltError("SM1044", f"{symbol} wants an integer, not {type(arg).__name__}") from None
+    if value < 0:
+        raise SmeltError("SM1044", f"{symbol} is {value}", why="indices are made of it: it is not negative")
+    return int(value)
 
 
 def _tensor(arg: Any, param: Param) -> torch.Tensor:
@@ -93,33 +114,45 @@ def _tensor(arg: Any, param: Param) -> torch.Tensor:
             what = f"{param.name} is {arg.layout} on {arg.device}"
             raise SmeltError("SM1044", what, why="kernels are for this machine's CPU")
         return arg.detach() if arg.requires_grad else arg
+    if isinstance(arg, (bool, int, float)) and not param.shape:
+        return torch.tensor(arg, dtype=param.dtype)
     if hasattr(arg, "__array__"):
         return torch.from_numpy(arg)
     raise SmeltError("SM1044", f"{param.name} wants a tensor or an array, not {type(arg).__name__}")
 
 
-def _program(operator: Operator, known: Mapping[Symbol, int]) -> Program:
+def program_of(operator: Operator, known: Mapping[Symbol, int]) -> Program:
     """One call of the operator, its results stored in the buffers that are given for them."""
     kernel, sign = operator.kernel, operator.signature
-    examples = _examples(kernel, known)
+    examples, sizes = _examples(kernel, known)
     graph = Graph()
     places = []
     for position, example in enumerate(examples):
         node = graph.placeholder(f"b{position}")
         node.meta["val"] = example
         places.append(node)
-    call = graph.call_function(operator.overload, tuple(places[p] for p in sign.arguments))
+    numbers: list[Any] = []
+    inputs = [Input(f"b{position}", "user") for position in range(len(examples))]
+    for symbol in sign.sizes:
+        if symbol in known:
+            numbers.append(known[symbol])
+            continue
+        inputs.append(Input(f"size_{len(numbers)}", "size"))
+        numbers.append(graph.placeholder(inputs[-1].name))
+        numbers[-1].meta["val"] = sizes[symbol]
+    call = graph.call_function(operator.overload, (*(places[p] for p in sign.arguments), *numbers))
     call.meta["where"] = None
     with examples[0].fake_mode:
-        call.meta["val"] = operator.overload(*(examples[p] for p in sign.arguments))
+        call.meta["val"] = operator.overload(
+            *(examples[p] for p in sign.arguments), *(sizes[symbol] for symbol in sign.sizes)
+        )
     results = [call] if len(sign.results) == 1 else [_item(graph, call, n) for n in range(len(sign.results))]
     for position, result in zip(sign.results, results):
         stored = graph.call_function(torch.ops.aten.copy_.default, (places[position], result))
         stored.meta["val"] = examples[position]
     graph.output(())
     module = GraphModule(torch.nn.Module(), graph)
-    inputs = tuple(Input(f"b{position}", "user") for position in range(len(examples)))
-    return Program(module, "inference", inputs, (), kernel.name)
+    return Program(module, "inference", tuple(inputs), (), kernel.name)
 
 
 def _item(graph: Graph, call: Node, number: int) -> Node:
@@ -128,8 +161,8 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
     return node
 
 
-def _examples(kernel: Kernel, known: Mapping[Symbol, int]) -> list[Any]:
-    """A FakeTensor for each parameter; a size that is not known is one symbol wherever it stands."""
+def _examples(kernel: Kernel, known: Mapping[Symbol, int]) -> tuple[list[Any], dict[Symbol, Any]]:
+    """A FakeTensor for each parameter; a size that is not known is one symbol wherever it is. And these."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]
@@ -140,18 +173,18 @@ def _examples(kernel: Kernel, known: Mapping[Symbol, int]) -> list[Any]:
         return [
             torch.empty([size_at(each, sizes) for each in param.shape], dtype=param.dtype)
             for param in kernel.params
-        ]
+        ], sizes
 
 
-@lru_cache(maxsize=4096)
-def _built(operator: Operator, kernel: Kernel) -> Built:
-    del kernel
-    return Built(operator)
+_built: dict[tuple[str, str], Built] = {}
 
 
 def built(operator: Operator) -> Built:
     """The compiled function of an operator, by the schedule that it has now."""
-    return _built(operator, operator.kernel)
+    key = operator.name, digest_of_kernel(operator.kernel)
+    if key not in _built:
+        _built[key] = Built(operator)
+    return _built[key]
 
 
 class Library:

@@ -20,19 +20,19 @@ from smelt.symbolic import contiguous_strides, free_symbols, loop_var
 from smelt.symbolic.affine import replaced
 from smelt.te.errors import refuse
 from smelt.te.explicit import Explicit, nest_of
-from smelt.te.index import Unknown
+from smelt.te.index import Unknown, Var
 from smelt.te.reductions import Combined, Reduced
 from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 from smelt.te.value import Place, Value
 
 
 def create_prim_func(
-    ops: Sequence[Tensor] | Tensor, index_dtype_override: str | None = None, *, name: str = "main"
+    ops: Sequence[Tensor | Var] | Tensor, index_dtype_override: str | None = None, *, name: str = "main"
 ) -> PrimFunc:
     """The function of loops whose parameters are ``ops``, in order: it fills those that are computed.
 
-    What they are computed of, and is no parameter, is memory inside. ``index_dtype_override`` changes
-    nothing: indices are as wide as they must be.
+    What they are computed of, and is no parameter, is memory inside. A `te.var` among them is a number that
+    each call gives. ``index_dtype_override`` changes nothing: indices are as wide as they must be.
 
     >>> from smelt import te
     >>> A = te.placeholder((4, 3), name="A")
@@ -41,11 +41,13 @@ def create_prim_func(
     ['A', 'B']
 
     Raises:
-        SmeltError: SM1106, an argument is no tensor, or given twice; a placeholder is read and not given;
-            SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
+        SmeltError: SM1106, an argument is no tensor or te.var, or given twice; a placeholder is read and not
+            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
     """
-    tensors = [ops] if isinstance(ops, Tensor) else list(ops)
-    return _Maker(tensors).function(name)
+    given = [ops] if isinstance(ops, Tensor) else list(ops)
+    scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
+    tensors: list[Any] = [each for each in given if not isinstance(each, Var)]
+    return _Maker(tensors, scalars).function(name)
 
 
 def in_order(tensors: Sequence[Tensor]) -> list[Operation]:
@@ -81,13 +83,15 @@ class _Pool:
 
 
 class _Maker:
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], scalars: Mapping[int, Var]) -> None:
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 refuse("SM1106", f"{tensor!r} is no tensor", remedy="give placeholders and computed tensors")
         if len({id(tensor) for tensor in tensors}) != len(tensors):
             refuse("SM1106", "a tensor is given twice")
-        self.tensors = tensors
+        if len({each.expr for each in scalars.values()}) != len(scalars):
+            refuse("SM1106", "a number is given twice")
+        self.tensors, self.scalars = tensors, scalars
         self.order = in_order(tensors)
         for op in self.order:
             if op.open is not None:
@@ -114,6 +118,10 @@ class _Maker:
         kernel = staged(self.graph, name, params, self.labels)
         if self.special:
             kernel = self._with_special(kernel)
+        if self.scalars:
+            scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
+            sizes = dict.fromkeys((*kernel.sizes, *(symbol for _, symbol in scalars)))
+            kernel = replace(kernel, sizes=tuple(sorted(sizes, key=str)), scalars=scalars)
         kernel = with_body(kernel, Block(tuple(self._nests(kernel.body.stmts))))
         attrs: dict[str, Any] = {"tir.noalias": True}
         for op in self.order:
@@ -137,12 +145,13 @@ class _Maker:
                         what = f"{tensor.name} is read, and is no parameter"
                         refuse("SM1106", what, remedy=f"create_prim_func([{tensor.name}, …])")
                     self.names[id(tensor)] = pool(tensor.name)
+        shapes += [each.expr for each in self.scalars.values()]
         known = free_symbols(shapes)
         for op in self.order:
             for symbol in _sizes_of(op):
                 if symbol not in known:
                     what = f"the size {symbol.label} is in the shape of no parameter"
-                    refuse("SM1106", what, remedy="give a tensor that has it")
+                    refuse("SM1106", what, remedy="give a tensor that has it, or the te.var itself")
         for expr in shapes:
             for symbol in sorted(free_symbols([expr]), key=lambda s: s.name):
                 if isinstance(symbol, Unknown) and symbol not in self.symbols:

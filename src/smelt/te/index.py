@@ -229,7 +229,8 @@ def _floormod(a: Expr, b: Expr) -> Expr:
 
 
 def var(name: str = "tindex", dtype: Any = "int32", span: Any = None) -> Var:
-    """A size that each call decides: it stands in the shapes of parameters.
+    """A number that each call decides: it stands in the shapes of parameters, or is one of them. It is not
+    negative.
 
     >>> n = var("n")
     >>> n * 2 + 1, n == n

@@ -1,15 +1,15 @@
 """A person's function of loops as an operator of PyTorch's: by itself, and inside what smelt compiles.
 
 The operator is functional: buffers that the function only fills are its results, all others its arguments;
-one that it reads and writes is both. An unscheduled function becomes loop functions among those around it; a
-scheduled one runs as it is written.
+one that it reads and writes is both. Numbers that no argument's shape tells are arguments as well, the last.
+An unscheduled function becomes loop functions among those around it; a scheduled one runs as it is written.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import sympy
@@ -21,10 +21,11 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
+from smelt.nest.finish import begin_apart
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Block, For, Kernel, Let, Param, Store
+from smelt.nest.ir import Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
-from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_variables
+from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_blocks, with_variables
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
 from smelt.symbolic.affine import replaced
@@ -39,11 +40,14 @@ NAMESPACE = "smelt_te"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function's parameters are to its operator: positions of arguments, of results, of both."""
+    """What a function's parameters are to its operator: positions of arguments, of results, of both; and the
+    ``sizes`` that no argument tells, which are arguments after the others.
+    """
 
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     both: tuple[int, ...]
+    sizes: tuple[Symbol, ...]
 
 
 def signature(kernel: Kernel) -> Signature:
@@ -57,7 +61,11 @@ def signature(kernel: Kernel) -> Signature:
         if param.written:
             (made if fills(kernel, param) else both).append(position)
     given = tuple(place for place, param in enumerate(kernel.params) if not param.written or place in both)
-    return Signature(given, tuple(sorted([*made, *both])), tuple(both))
+    told = {
+        found.symbol for found in solve_sizes([(str(place), kernel.params[place].shape) for place in given])
+    }
+    sizes = tuple(size for size in kernel.sizes if size not in told)
+    return Signature(given, tuple(sorted([*made, *both])), tuple(both), sizes)
 
 
 def fills(kernel: Kernel, param: Param) -> bool:
@@ -141,12 +149,14 @@ class Operator:
                 "SM1042", f"there is an operator {self.name} already", remedy="choose another name"
             )
         params = self.prim_func.kernel.params
-        given = ", ".join(f"Tensor {_identifier(params[p].name)}" for p in self.signature.arguments)
+        names = [f"Tensor {_identifier(params[p].name)}" for p in self.signature.arguments]
+        given = ", ".join([*names, *(f"SymInt size_{_identifier(s.name)}" for s in self.signature.sizes)])
         count = len(self.signature.results)
         made = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(f"{own}({given}) -> {made}", tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(library, own, "CPU")(self._run)
+        key = "CPU" if self.signature.arguments else "CompositeExplicitAutograd"
+        torch.library.impl(library, own, key)(self._run)
         torch.library.register_fake(self.name, self._fake, lib=library)
         keep, back = partial(_keep, self), partial(_back, self)
         torch.library.register_autograd(self.name, back, setup_context=keep, lib=library)
@@ -166,30 +176,38 @@ class Operator:
             raise refusal(self.prim_func.kernel, "it reads what it writes")
         return as_torch(gradient_of(self.prim_func.kernel))
 
-    def _fake(self, *args: torch.Tensor) -> Any:
+    def _fake(self, *args: Any) -> Any:
         params = self.prim_func.kernel.params
-        sizes = solved(params, dict(zip(self.signature.arguments, args)))
+        given, sizes = self.parted(args)
+        empty = args[0].new_empty if given else torch.empty
         found = [
-            args[0].new_empty([size_at(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
-            if args
-            else torch.empty([int(e) for e in params[p].shape], dtype=params[p].dtype)
+            empty([size_at(e, sizes) for e in params[p].shape], dtype=params[p].dtype)
             for p in self.signature.results
         ]
         return found[0] if len(found) == 1 else tuple(found)
 
-    def _run(self, *args: torch.Tensor) -> Any:
+    def parted(self, args: Sequence[Any]) -> tuple[dict[int, torch.Tensor], dict[Symbol, Any]]:
+        """The tensors among an operator's arguments, by the positions of their parameters; and all sizes."""
+        sign = self.signature
+        given = dict(zip(sign.arguments, args))
+        told = dict(zip(sign.sizes, args[len(sign.arguments) :]))
+        return given, solved(self.prim_func.kernel.params, given, told)
+
+    def _run(self, *args: Any) -> Any:
         from smelt.te.building import built
 
         params = self.prim_func.kernel.params
-        given: dict[int, torch.Tensor] = dict(zip(self.signature.arguments, args))
-        sizes = solved(params, given)
+        given, sizes = self.parted(args)
         for place in self.signature.results:
             if place in self.signature.both:
                 given[place] = given[place].clone()
             else:
                 shape = [size_at(e, sizes) for e in params[place].shape]
                 given[place] = torch.empty(shape, dtype=params[place].dtype)
-        built(self)(*(given[place] for place in range(len(params))))
+        called: list[Any] = [given[place] for place in range(len(params))]
+        for place, size in sorted(self.kernel.scalars, key=lambda each: each[0]):
+            called.insert(place, sizes[size])
+        built(self)(*called)
         found = [given[place] for place in self.signature.results]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -199,7 +217,8 @@ def _identifier(name: str) -> str:
 
 
 def _keep(op: Operator, ctx: Any, inputs: Sequence[torch.Tensor], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
+    ctx.save_for_backward(*(each for each in inputs if isinstance(each, torch.Tensor)))
+    ctx.told = dict(zip(op.signature.sizes, inputs[len(op.signature.arguments) :]))
     outputs = output if isinstance(output, tuple) else (output,)
     ctx.like = [(each.shape, each.dtype) for each in outputs]
 
@@ -210,9 +229,10 @@ def _back(op: Operator, ctx: Any, *upstream: torch.Tensor | None) -> Any:
         given[0].new_zeros(shape, dtype=dtype) if g is None else g
         for g, (shape, dtype) in zip(upstream, ctx.like)
     ]
-    found = op.backward(*given, *filled)
+    found = op.backward(*given, *filled, *(ctx.told[size] for size in op.backward.signature.sizes))
     left = iter(found if isinstance(found, (tuple, list)) else (found,))
     gradients = tuple(next(left) if x.dtype.is_floating_point else None for x in given)
+    gradients += (None,) * len(ctx.told)
     return gradients[0] if len(gradients) == 1 else gradients
 
 
@@ -231,18 +251,17 @@ def operator(name: str, func: PrimFunc, schedule: Any = None, gradient: Any = No
     return Operator(name, func, schedule, gradient)
 
 
-@lru_cache(maxsize=4096)
-def _anonymous(digest: str, kernel: Kernel) -> Operator:
-    del digest
-    return Operator(
-        f"{NAMESPACE}::{_identifier(kernel.name)}_{digest_of_kernel(kernel)[:16]}", PrimFunc(kernel)
-    )
+_anonymous: dict[str, Operator] = {}
+"""Operators without a name of their own, by that which they have."""
 
 
 def as_torch(func: PrimFunc | Any) -> Operator:
     """`operator` without a name of one's own: equal functions are one operator."""
     kernel = kernel_of(func)
-    return _anonymous(digest_of_kernel(kernel), kernel)
+    name = f"{NAMESPACE}::{_identifier(kernel.name)}_{digest_of_kernel(kernel)[:16]}"
+    if name not in _anonymous:
+        _anonymous[name] = Operator(name, PrimFunc(kernel))
+    return _anonymous[name]
 
 
 def kernel_of(thing: Any) -> Kernel:
@@ -269,8 +288,10 @@ def kernel_of(thing: Any) -> Kernel:
 # -- sizes ---------------------------------------------------------------------------------------------------
 
 
-def solved(params: Sequence[Param], given: Mapping[int, Any]) -> dict[Symbol, Any]:
-    """The sizes of a kernel, from tensors by the positions of its parameters.
+def solved(
+    params: Sequence[Param], given: Mapping[int, Any], told: Mapping[Symbol, Any] | None = None
+) -> dict[Symbol, Any]:
+    """The sizes of a kernel, from tensors by the positions of its parameters, and those that are ``told``.
 
     Raises:
         SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says.
@@ -283,8 +304,8 @@ def solved(params: Sequence[Param], given: Mapping[int, Any]) -> dict[Symbol, An
         if tensor.dtype != param.dtype:
             raise SmeltError("SM1044", f"{param.name} is {param.dtype}, given is {tensor.dtype}")
     names = {str(place): params[place].shape for place in given}
-    sizes: dict[Symbol, Any] = {}
-    for found in solve_sizes(list(names.items()), set()):
+    sizes: dict[Symbol, Any] = dict(told or {})
+    for found in solve_sizes(list(names.items()), sizes.keys()):
         value = given[int(found.tensor)].shape[found.dim]
         sizes[found.symbol] = (
             value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
@@ -310,12 +331,12 @@ def size_at(expr: Expr, sizes: Mapping[Symbol, Any]) -> Any:
 # -- as loop functions, or as a kernel -----------------------------------------------------------------------
 
 
-def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Tensor) -> Any:
+def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     """The operator's row: loop functions of an unscheduled function, else the kernel itself."""
-    given = dict(zip(sign.arguments, args))
+    given: dict[int, Tensor] = dict(zip(sign.arguments, args))
     named = [(str(place), kernel.params[place].shape) for place in given]
-    sizes: dict[Symbol, Expr] = {}
-    for found in solve_sizes(named, set()):
+    sizes: dict[Symbol, Expr] = dict(zip(sign.sizes, map(sympy.sympify, args[len(given) :])))
+    for found in solve_sizes(named, sizes.keys()):
         size = given[int(found.tensor)].shape[found.dim]
         sizes[found.symbol] = size if found.is_plain else replaced(found.value, {found.size: size})
     fitted = with_sizes(kernel, sizes)
@@ -324,7 +345,8 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Tensor) -> Any:
     )
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
-    plain = without_both(fitted, sign)
+    begun = with_sizes(begin_apart(kernel, 1), sizes)  # before a size of 0 takes its loops' conditions away
+    plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
     wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
     found_tensors = ctx.native(plain, [given[p] for p in sign.arguments], wanted, run)
@@ -347,12 +369,18 @@ def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
     taken = {symbol.name for symbol in left}
     mapping.update((var, fresh(f"{var.name}_own")) for var in own if var.name in taken)
 
+    def sized(expr: Expr) -> Expr:
+        try:
+            return replaced(expr, mapping)
+        except ZeroDivisionError:  # in a loop over no elements
+            return sympy.Integer(0)
+
     def fitted(exprs: Sequence[Expr]) -> tuple[Expr, ...]:
-        return tuple(replaced(expr, mapping) for expr in exprs)
+        return tuple(map(sized, exprs))
 
     params = tuple(replace(p, shape=fitted(p.shape), strides=fitted(p.strides)) for p in kernel.params)
-    body = map_exprs(with_variables(kernel.body, mapping), lambda expr: replaced(expr, mapping))
-    return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)))
+    body = map_exprs(with_variables(kernel.body, mapping), sized)
+    return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)), scalars=())
 
 
 def without_both(kernel: Kernel, sign: Signature) -> Kernel:
@@ -370,6 +398,19 @@ def without_both(kernel: Kernel, sign: Signature) -> Kernel:
             given.append(param)
     made = [params[place] for place in sign.results]
     return replace(kernel, params=(*given, *made), body=Block((*copies, *kernel.body.stmts)))
+
+
+def without_notes(kernel: Kernel) -> Kernel:
+    """The kernel without what people wrote beside loops and stages, which changes nothing."""
+
+    def plain(block: Block) -> Block:
+        stmts = (
+            replace(stmt, notes=()) if isinstance(stmt, (For, Stage)) and stmt.notes else stmt
+            for stmt in block.stmts
+        )
+        return Block(tuple(with_blocks(stmt, plain) for stmt in stmts))
+
+    return replace(kernel, body=plain(kernel.body))
 
 
 def _copy(source: Param, target: Param) -> For:

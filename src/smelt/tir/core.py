@@ -49,7 +49,8 @@ class Core:
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
-        self._before = self.mod
+        self._after: list[tuple[Instruction | None, IRModule]] = [(None, self.mod)]
+        """What each step that changed something was, and the module after it."""
         self._working_on: str | None = None
         ours = [name for name, function in self._functions.items() if isinstance(function, PrimFunc)]
         if "main" in ours or len(ours) == 1:
@@ -213,7 +214,6 @@ class Core:
             raise ScheduleError(method, problems[0].what, code="SM1008")
         if self._check:
             check_step(method, before.kernel, kernel)
-        self._before = self.mod
         self._functions[self._name()] = replace(before, kernel=kernel)
         for old, new in (renamed or {}).items():
             for reference, meaning in self._meanings.items():
@@ -221,6 +221,7 @@ class Core:
                     self._meanings[reference] = replace(meaning, what=new)
         references = self._refer(made)
         self._record(method, given, references, spread=spread, several=several)
+        self._after.append((self._trace.insts[-1], self.mod))
         self._forget(method)
         return references
 
@@ -373,7 +374,7 @@ class Core:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._functions, made._meanings = dict(self._functions), dict(self._meanings)
-        made._gone, made._trace = dict(self._gone), self._trace.copy()
+        made._gone, made._trace, made._after = dict(self._gone), self._trace.copy(), list(self._after)
         made._random = random.Random()
         made._random.setstate(self._random.getstate())
         return made

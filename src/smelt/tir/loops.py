@@ -171,7 +171,7 @@ class LoopMoves(Core):
             ScheduleError: SM1012, the extent is no number, or the decision has other than ``n`` factors.
         """
         extent = self.get(loop).extent
-        if not extent.is_Integer or n < 1 or (decision is not None and len(decision) != n):
+        if not extent.is_Integer or extent < 1 or n < 1 or (decision is not None and len(decision) != n):
             why = f"{n} factors of {extent} are wanted, given is {decision}"
             raise ScheduleError("sample_perfect_tile", why, code="SM1012")
         whole = int(extent)

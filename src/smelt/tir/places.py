@@ -244,7 +244,7 @@ class PlaceMoves:
 
     def _buffer(self, stage: str, buffer: Any, method: str) -> str:
         """The name of a buffer that is given by name, or as one that a block reads or writes."""
-        if isinstance(buffer, tuple):
+        if isinstance(buffer, (list, tuple)) and len(buffer) == 2 and isinstance(buffer[1], int):
             kind, number = buffer
             target = stage_place(self._kernel, stage, method)[0]
             names = reads(target) if kind == "read" else writes(target)
@@ -257,4 +257,6 @@ class PlaceMoves:
 
 def _buffer_name(buffer: Any) -> Any:
     """A buffer by its name; a number stays one."""
+    if not isinstance(buffer, (int, str)) and not hasattr(buffer, "name"):
+        raise refusal("SM1011", f"{buffer!r}", "a buffer is wanted: its name or its number")
     return buffer if isinstance(buffer, (int, str)) else buffer.name

@@ -6,11 +6,14 @@ import os
 from typing import Any
 
 from smelt.script.diff import diff_text
+from smelt.script.html import html
 from smelt.script.module import IRModule, PrimFunc
+from smelt.tir.arguments import checked
 from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
 
 
+@checked
 class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     """Functions, and what is done to their loops, step by step.
 
@@ -44,7 +47,14 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
     def show(self, *, diff: bool = False, **options: Any) -> None:
         """Print the module and the trace; ``diff``: what the last step changed in the module."""
         if diff:
-            print(diff_text(self._before.script(**options), self.mod.script(**options)))
+            (_, before), (_, after) = (self._after[-2:] * 2)[:2]
+            print(diff_text(before.script(**options), after.script(**options)))
             return
         self.mod.show(**options)
         self.trace.show()
+
+    def html(self) -> str:
+        """A page without other files: a tab for each step, what it changed, and the module after it."""
+        lines = dict(zip(self.trace.insts, self.trace.as_python()))
+        steps = [("start" if inst is None else lines.get(inst, inst.kind), mod) for inst, mod in self._after]
+        return html(steps)

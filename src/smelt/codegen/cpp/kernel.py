@@ -607,7 +607,7 @@ class KernelPrinter:
             text = f"wrap_index({text}, {self.index(size)})"
         if check:
             self.checked = True
-            code = ERROR_CODES[check]
+            code = ERROR_CODES.get(check, "BOUNDS_ERROR")  # an assertion of a person's
             self.empty_guard(size, code)
             mask = f"{scope.mask}, " if scope.mask is not None and source.lanes > 1 else ""
             which = "" if code == "INDEX_ERROR" else f", {code}"

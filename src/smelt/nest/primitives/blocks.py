@@ -70,7 +70,7 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     old: dict[Symbol, Expr] = {}
     for axis, (high, low, size) in zip(target.axes, parts):
         made: Expr = ZERO
-        count = expand(divided(axis.extent + size - 1, size))
+        count = _count(axis, size, what)
         label = axis.label or axis.var.name
         label = f"{label}_o" if size != 1 or count == 1 else label
         out = Axis(
@@ -154,6 +154,17 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
         why = f"{axis.label or axis.var} does not begin at a multiple of {size} inside"
         raise refusal("SM1037", what, why)
     return high, expand(low), size
+
+
+def _count(axis: Axis, size: Expr, what: str) -> Expr:
+    """How many parts of a size an axis has."""
+    if size.is_Integer and size > 0:
+        return expand(divided(axis.extent + size - 1, size))
+    count = ONE if size in (axis.extent, ZERO) else expand(divided(axis.extent, size))
+    if expand(count * size - axis.extent) != 0:
+        name = axis.label or axis.var
+        raise refusal("SM1037", what, f"nothing shows that parts of {size} make up {name}, of {axis.extent}")
+    return count
 
 
 def _of_axes(

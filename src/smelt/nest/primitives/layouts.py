@@ -29,12 +29,14 @@ from smelt.nest.ir import (
 from smelt.nest.primitives.common import in_loops, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
+from smelt.nest.primitives.places import in_buffer
 from smelt.nest.regions import Facts, interval
 from smelt.nest.scopes import (
     Place,
     buffer_names,
     buffers,
     members,
+    reads,
     scope_body,
     shapes_of,
     stage_names,
@@ -380,7 +382,7 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
 
     Raises:
         ScheduleError: SM1002 there is no such block; SM1031 it has not one index for the buffer, or does not
-        touch it; SM1033 another block writes the buffer, where this one does.
+        touch it; SM1033 another block writes the buffer, where this one does, or uses it in the same loops.
     """
     what = f"reindex of {stage}"
     target, place = stage_place(kernel, stage, what)
@@ -418,14 +420,28 @@ def reindex(kernel: Kernel, stage: str, buffer: str) -> tuple[Kernel, str]:
     far = (buffer, tuple(replaced(expr, renamed) for expr in index))
     near = (name, tuple(axis.var - axis.begin for axis in axes))
     load, store = (near, far) if stored else (far, near)
+    at = {axis.var: new.value for axis, new in zip(used, axes)}
+    facts = Facts({loop.var: loop.end for loop in nest_loops})
+    where = in_buffer([replaced(expr, at) for expr in index], shapes_of(kernel)[buffer], facts)
     dtype = buffers(kernel)[buffer].dtype
-    copy = copying(name, nest_loops, axes, load, store, dtype, values)
+    copy = copying(name, nest_loops, axes, load, store, dtype, values, where)
     own_index = tuple(axis.var - axis.begin for axis in used)
     new = with_blocks(
         target, lambda block: redirected(block, buffer, name, lambda _: own_index, stores=stored)
     )
     alloc = Alloc(name, dtype, tuple(axis.extent for axis in used))
+    for other in _of_one_nest(kernel, place):
+        if buffer in (reads(other) if stored else writes(other)):
+            why = f"{other.name}, of the same loops, {'reads' if stored else 'writes'} {buffer}"
+            raise refusal("SM1033", what, why, "reindex first, then move blocks")
     return _beside(kernel, place, new, copy, alloc, after=stored), name
+
+
+def _of_one_nest(kernel: Kernel, place: Place) -> list[Stage]:
+    """The other stages of its scope that lie in the outermost loop that a stage lies in."""
+    nests = (members(Block((stmt,))) for stmt in scope_body(kernel, place.scope).stmts)
+    found = next(each for each in nests if any(stage is place.stmt for stage in each))
+    return [each for each in found if each is not place.stmt]
 
 
 def indices_of(stage: Stage, buffer: str, limits: Mapping[Symbol, Expr]) -> set[tuple[Expr, ...]]:

@@ -212,13 +212,16 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
     first = chain[0]
     label = "_".join(map(named, chain)) + "_fused"
     made = first.var if plain else Fresh(names_of(kernel))(label)
-    sizes = [trip_count(loop) for loop in chain]
+    turns = [trip_count(loop) for loop in chain]
+    sizes = [
+        ONE if count == 0 else count for count in turns
+    ]  # nothing runs then, and nothing is divided by 0
     values: dict[Symbol, Expr] = {}
     for number, loop in enumerate(chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
         place: Expr = made if number == 0 else remainder(made, whole)
         values[loop.var] = total([loop.begin, divided(place, below)])
-    whole = expand(sympy.Mul(*sizes))
+    whole = expand(sympy.Mul(*turns))
 
     def rewrite(expr: Expr) -> Expr:
         if symbols_in(expr).isdisjoint(values):

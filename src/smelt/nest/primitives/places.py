@@ -440,10 +440,21 @@ def comparison(kind: type[Relational], left: Expr, right: Expr) -> Boolean:
     return kind(rest, right - number)
 
 
+def in_buffer(index: Sequence[Expr], shape: Sequence[Expr], facts: Facts) -> list[Boolean]:
+    """What has to hold for an index to be one of a buffer, as far as it is not known to."""
+    found: list[Boolean] = []
+    for at, size in zip(index, shape, strict=True):
+        if not facts.at_most(at + 1, size):
+            found.append(comparison(Lt, at, size))
+        if not facts.nonnegative(at):
+            found.append(comparison(Ge, at, ZERO))
+    return found
+
+
 def conjunction(conditions: Sequence[Boolean]) -> tuple[Boolean, ...]:
     """The conditions of a stage, each once, in an order of their own."""
     found = sympy.And(*conditions)
-    return () if found == sympy.true else sympy.And.make_args(found)
+    return () if found == sympy.true else tuple(sympy.ordered(sympy.And.make_args(found)))
 
 
 def conditions_on_axes(stage: Stage) -> list[Boolean] | str:

@@ -15,7 +15,7 @@ from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
 from smelt.nest.primitives.layouts import IndexMap, indices_of, mapped
-from smelt.nest.primitives.places import comparison
+from smelt.nest.primitives.places import comparison, in_buffer
 from smelt.nest.regions import Facts, extent, interval, relaxed
 from smelt.nest.scopes import (
     Place,
@@ -27,6 +27,7 @@ from smelt.nest.scopes import (
     reads,
     renamed_stage,
     scope_body,
+    shapes_of,
     stage_names,
     unique_name,
     writes,
@@ -187,6 +188,9 @@ def _copy(
         label = f"v{len(axes)}"
         axes.append(replace(axis, var=values.symbol(label), value=value, kind=AxisKind.SPATIAL, label=label))
     renamed: dict[Symbol, Expr] = {axis.var: new.var for axis, new in zip(used, axes)}
+    at = {axis.var: new.value for axis, new in zip(used, axes)}
+    own = facts.plus(loops)  # an element that the block touches under a condition alone may not be there
+    where += in_buffer([replaced(expr, at) for expr in index], shapes_of(kernel)[buffer], own)
     far = (buffer, tuple(replaced(expr, renamed) for expr in index))
     near = (name, tuple(replaced(expr, renamed) for expr in made))
     source, target = (near, far) if stored else (far, near)

@@ -10,6 +10,15 @@ from smelt.errors import SmeltError
 
 TVMError = InternalError = DiagnosticError = SmeltError
 
+
+class ScriptError(SmeltError, RuntimeError):
+    """A script that is not read: TVM's error is a RuntimeError."""
+
+    def __init__(self, error: SmeltError) -> None:
+        Exception.__init__(self, str(error))
+        self.code = error.code
+
+
 KINDS: dict[str, type[Exception]] = {
     "SM1121": TypeError,  # a dtype that a function of topi does not take
     "SM1112": ValueError,  # a tag within a tag

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
+from types import FrameType
 from typing import Any
 
+from smelt.errors import SmeltError
 from smelt.script import parse
 from smelt.script.parse import from_source as read
+from tvm.error import ScriptError
 
 
 class Unread:
@@ -29,11 +32,11 @@ class Unread:
         raise self._error
 
 
-def program(definition: Any = None, /, **options: Any) -> Any:
+def program(definition: Any = None, /, frame: FrameType | None = None, **options: Any) -> Any:
     """``@T.prim_func``, ``@R.function``, ``@I.ir_module``: the program that a text is."""
     if definition is None:
         return functools.partial(program, **options)
-    frame = sys._getframe(1)
+    frame = frame or sys._getframe(1)
     if "__qualname__" in frame.f_locals:  # within a class, which is read as a whole
         return definition
     outside = {**getattr(definition, "__globals__", {}), **parse._outside(frame)}
@@ -41,7 +44,7 @@ def program(definition: Any = None, /, **options: Any) -> Any:
         return read(definition, outside)
     except Exception as error:
         if frame.f_locals is not frame.f_globals:
-            raise
+            raise (ScriptError(error) if isinstance(error, SmeltError) else error) from error
         return Unread(error)
 
 
@@ -54,4 +57,6 @@ def from_source(text: Any, extra_vars: Any = None, **options: Any) -> Any:
 from tvm.script import ir, relax, tir, tirx
 from tvm.script.ir import ir_module
 
-__all__ = ["from_source", "ir", "ir_module", "program", "relax", "tir", "tirx"]
+from tvm.script import parser  # isort: skip  (needs the others)
+
+__all__ = ["from_source", "ir", "ir_module", "parser", "program", "relax", "tir", "tirx"]

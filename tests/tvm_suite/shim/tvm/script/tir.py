@@ -1,5 +1,5 @@
 """``from tvm.script import tir as T``: the older name."""
 
-from tvm.script.tirx import __getattr__, prim_func
+from tvm.script.tirx import __getattr__, inline, macro, prim_func
 
-__all__ = ["__getattr__", "prim_func"]
+__all__ = ["__getattr__", "inline", "macro", "prim_func"]

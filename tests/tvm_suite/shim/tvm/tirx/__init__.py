@@ -40,9 +40,27 @@ def Cast(dtype: Any, value: Any, span: Any = None) -> Any:
     return cast(dtype, value)
 
 
-from tvm.tirx import expr, function, views
+from tvm.tirx import expr, function, stmt, views
+from tvm.tirx.stmt import (
+    BufferRegion,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    SBlock,
+    SBlockRealize,
+    SeqStmt,
+)
+
+
+def is_buffer_var(value: Any) -> bool:
+    """Whether a parameter is a buffer."""
+    return hasattr(value, "shape")
+
 
 __all__ = [
+    *("BufferRegion", "BufferStore", "Evaluate", "For", "IfThenElse", "SBlock"),
+    *("SBlockRealize", "SeqStmt", "is_buffer_var", "stmt"),
     *("Cast", "Expr", "FloatImm", "IRModule", "IntImm", "IterVar", "PrimExpr", "PrimFunc", "ScheduleError"),
     *("Select", "SizeVar", "TensorIntrin", "Var", "all", "any", "cast", "const", "expr", "function"),
     *("if_then_else", "max", "max_value", "min", "min_value", "sum"),

@@ -1,0 +1,1 @@
+"""``tvm.script.parser.core``."""
