@@ -12,21 +12,20 @@ from functools import lru_cache
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.filled import filled
-from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import ITERATION, Names, Offset, condition_text, flat_offset, index_text
+from smelt.codegen.cpp.index import ITERATION, Names, condition_text
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
 from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
-from smelt.codegen.cpp.scope import Function, Head, Memory, Scope, Value
+from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
 from smelt.codegen.cpp.turned import columns_turned, stores_beside
-from smelt.codegen.cpp.types import CPP_TYPES, ERROR_CODES, literal
+from smelt.codegen.cpp.types import CPP_TYPES, literal
+from smelt.codegen.cpp.values import ValuePrinter
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
 from smelt.errors import SmeltError
-from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -48,85 +47,17 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, trip_count, walk
-from smelt.ops import TABLE
-from smelt.records import dataclass, field, replace
+from smelt.records import dataclass, replace
 from smelt.symbolic import numel
 from smelt.symbolic.affine import divided, remainder
 
-_DIVISIONS = ("fmod", "remainder", "floordiv", "truncdiv")
 ZERO = sympy.Integer(0)
 _STACK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
-class KernelPrinter:
-    """Prints one kernel; see `print_kernel`. ``fences``: it waits at its end for stores past the caches (a
-    tile leaves that to the kernel that calls it).
-    """
-
-    kernel: Kernel
-    number: Callable[[int | str], str] = str
-    known: bool = True
-    fences: bool = True
-    lines: list[str | list[str]] = field(default_factory=list)
-    indent: int = 1
-    symbols: Names = field(default_factory=Names)
-    memories: dict[str, Memory] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
-    definitions: dict[str, Let] = field(default_factory=dict)
-    accumulators: dict[str, Accumulator] = field(default_factory=dict)
-    carries: dict[str, Value] = field(default_factory=dict)
-    zeros: set[str] = field(default_factory=set)
-    counters: dict[str, int] = field(default_factory=dict)
-    checked: bool = False
-    needs: set[str] = field(default_factory=set)
-    held: set[str] = field(default_factory=set)
-    loops: list[For] = field(default_factory=list)
-    heads: dict[Symbol | None, Head] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
-    computes: bool = False
-
-    # ------------------------------------------------------------------------------------------ text
-    def fresh(self, prefix: str) -> str:
-        number = self.counters.get(prefix, 0)
-        self.counters[prefix] = number + 1
-        return f"{prefix}{number}"
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.indent + text)
-
-    @contextmanager
-    def block(self, opening: str, closing: str = "}") -> Iterator[None]:
-        self.line(f"{opening} {{".lstrip())
-        self.indent += 1
-        yield
-        self.indent -= 1
-        self.line(closing)
-
-    @contextmanager
-    def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
-        """Here the body of loops over these variables begins (None: the kernel's)."""
-        head = Head([], self.indent)
-        self.lines.append(head.lines)
-        self.heads.update(dict.fromkeys(variables, head))
-        yield
-        for variable in variables:
-            del self.heads[variable]
-
-    def shared(self, text: str, symbols: frozenset[Symbol]) -> str:
-        """A name for what an index computes, defined where the last of its symbols is: compilers do not move
-        what has branches. The text itself where one of them is no loop's, or a vector loop's.
-        """
-        if not symbols <= self.heads.keys():
-            return text
-        head = next(head for variable, head in reversed(self.heads.items()) if variable in symbols | {None})
-        if text not in head.names:
-            head.names[text] = self.fresh("q")
-            head.lines.append(f"{'  ' * head.indent}const i64 {head.names[text]} = {text};")
-        return head.names[text]
-
-    def index(self, expr: Expr) -> str:
-        return index_text(expr, self.symbols)
+class KernelPrinter(ValuePrinter):
+    """Prints one kernel; see `print_kernel`."""
 
     def run(self) -> Function:
         parameters = []
@@ -471,207 +402,6 @@ class KernelPrinter:
         if array != name:
             self.line(f"{cpp}_buffer* const {name} = {array};")
 
-    # ------------------------------------------------------------------------------------------ values
-    def value(self, name: str) -> Value:
-        try:
-            return self.values[name]
-        except KeyError:
-            raise SmeltError(
-                "SM0805", f"codegen: value {name} is not defined in kernel {self.kernel.name}"
-            ) from None
-
-    def in_lanes(self, value: Value, scope: Scope) -> str:
-        return value.text if value.lanes > 1 or scope.lanes == 1 else f"splat<{scope.lanes}>({value.text})"
-
-    def define(self, stmt: Let, text: str, lanes: int) -> None:
-        name = self.fresh("v")
-        kind = "auto" if lanes > 1 else CPP_TYPES[stmt.dtype]
-        self.line(f"const {kind} {name} = {text};")
-        self.values[stmt.name] = Value(name, stmt.dtype, lanes)
-
-    def let(self, stmt: Let, scope: Scope) -> Scope:
-        self.definitions[stmt.name] = stmt
-        if stmt.op == "constant":
-            text = literal(stmt.args[0], stmt.dtype)
-            if stmt.dtype in (torch.float32, torch.float64) and float(stmt.args[0]) % 1 > 0:
-                text = self.number(text)
-            self.values[stmt.name] = Value(text, stmt.dtype, 1, stmt.args[0])
-        elif stmt.op == "load":
-            self.load(stmt, scope)
-        elif stmt.op == "index_expr":
-            self.index_expr(stmt, scope)
-        elif stmt.op in ("to_dtype", "bitcast"):
-            source = self.value(stmt.args[0])
-            function = "to" if stmt.op == "to_dtype" else "bitcast"
-            self.define(stmt, f"{function}<{CPP_TYPES[stmt.dtype]}>({source.text})", source.lanes)
-        elif stmt.op == "indirect_index":
-            return self.indirect_index(stmt, scope)
-        elif stmt.op == "read" and stmt.args[0] in self.carries:
-            carry = self.carries[stmt.args[0]]
-            self.define(stmt, carry.text, carry.lanes)
-        elif stmt.op == "read":
-            accumulator = self.accumulators[stmt.args[0]]
-            text, lanes = accumulator.read(int(stmt.args[1]) if len(stmt.args) > 1 else 0)
-            self.define(stmt, text, lanes)
-        elif stmt.op in TABLE:
-            self.elementwise(stmt, scope)
-        else:
-            raise SmeltError("SM0806", f"codegen: no C++ for {stmt.op} in kernel {self.kernel.name}")
-        return scope
-
-    def elementwise(self, stmt: Let, scope: Scope) -> None:
-        args = [self.value(name) for name in stmt.args]
-        lanes = max(arg.lanes for arg in args)
-        texts = [arg.text if lanes == 1 else self.in_lanes(arg, scope) for arg in args]
-        if stmt.op in _DIVISIONS and not args[0].dtype.is_floating_point and not args[1].number:
-            self.checked = True
-            mask = f"{scope.mask}, " if scope.mask is not None and lanes > 1 else ""
-            texts[1] = f"check_divisor({mask}{texts[1]}, error)"
-            if scope.maybe_empty and lanes == 1:
-                texts[1] = f"(any({scope.mask}) ? {texts[1]} : {literal(1, args[1].dtype)})"
-        if self.is_floor(stmt):
-            self.define(stmt, f"at_least({texts[2]}, {texts[1]})", lanes)
-            return
-        if stmt.op not in CORE_OPERATORS:
-            self.needs.add("random" if stmt.op in RANDOM_OPERATORS else "math")
-        self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
-
-    def is_floor(self, stmt: Let) -> bool:
-        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, and how relu arrives."""
-        if stmt.op != "where" or not stmt.dtype.is_floating_point or stmt.dtype.itemsize < 4:
-            return False
-        test = self.definitions.get(stmt.args[0])
-        return test is not None and test.op == "lt" and test.args == (stmt.args[2], stmt.args[1])
-
-    def load(self, stmt: Let, scope: Scope) -> None:
-        memory = self.memories[stmt.args[0]]
-        offset = memory.offset(stmt.args[1])
-        if not offset.depends(set(scope.varying)):
-            text = f"{memory.text}[{offset.text(self.symbols)}]"
-            if scope.maybe_empty:
-                text = f"any({scope.mask}) ? {text} : {literal(0, stmt.dtype)}"
-                if stmt.dtype is torch.bool:
-                    text = text.replace(" ? ", " ? bool(", 1).replace(" : ", ") : ", 1)
-            self.define(stmt, text, 1)
-            return
-        mask = f"{scope.mask}, " if scope.mask is not None else ""
-        if self.contiguous(offset, scope):
-            place = memory.at(offset, self.symbols)
-            text = f"load<{scope.lanes}>({mask}{place})"
-            self.define(stmt, f"held({text})" if stmt.name in self.held else text, scope.lanes)
-        else:
-            element = f"{memory.text}[{self.at_lane(offset, scope)}]"
-            self.define(stmt, f"gather<{scope.lanes}>({mask}[&](i64 k) {{ return {element}; }})", scope.lanes)
-
-    def contiguous(self, offset: Offset, scope: Scope) -> bool:
-        assert scope.var is not None
-        if offset.depends(set(scope.varying) - {scope.var}):
-            return False
-        parts = offset.split(scope.var)
-        return parts is not None and parts[1].is_one
-
-    def at_lane(self, offset: Offset, scope: Scope) -> str:
-        """The offset in lane ``k``."""
-        return offset.text(self.lane_names(scope))
-
-    def lane_names(self, scope: Scope) -> Names:
-        """What symbols are in lane ``k``."""
-        own = {
-            s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
-            for s in scope.varying
-        }
-        return self.symbols.in_lanes(own)
-
-    def index_expr(self, stmt: Let, scope: Scope) -> None:
-        offset = flat_offset([stmt.args[0]], [sympy.Integer(1)])
-        varies = offset.depends(set(scope.varying))
-        text = self.index_lanes(offset, scope) if varies else f"i64({offset.text(self.symbols)})"
-        if stmt.dtype is not torch.int64:
-            text = f"to<{CPP_TYPES[stmt.dtype]}>({text})"
-        self.define(stmt, text, scope.lanes if varies else 1)
-
-    def index_lanes(self, offset: Offset, scope: Scope) -> str:
-        """An index expression that differs by lane, as int64 lanes."""
-        assert scope.var is not None
-        parts = None if offset.depends(set(scope.varying) - {scope.var}) else offset.split(scope.var)
-        if parts is None:
-            return f"gather<{scope.lanes}>([&](i64 k) {{ return i64({self.at_lane(offset, scope)}); }})"
-        step = "" if parts[1].is_one else f", {parts[1].text(self.symbols)}"
-        return f"iota<{scope.lanes}>({offset.text(self.symbols)}{step})"
-
-    def indirect_index(self, stmt: Let, scope: Scope) -> Scope:
-        name, size, wrap, check = (*stmt.args, True, True)[:4]
-        source = self.value(name)
-        text = source.text if source.dtype is torch.int64 else f"to<i64>({source.text})"
-        if wrap:
-            text = f"wrap_index({text}, {self.index(size)})"
-        if check:
-            self.checked = True
-            code = ERROR_CODES.get(check, "BOUNDS_ERROR")  # an assertion of a person's
-            self.empty_guard(size, code)
-            mask = f"{scope.mask}, " if scope.mask is not None and source.lanes > 1 else ""
-            which = "" if code == "INDEX_ERROR" else f", {code}"
-            text = f"check_index({mask}{text}, {self.index(size)}, error{which})"
-            if scope.maybe_empty and source.lanes == 1:
-                text = f"any({scope.mask}) ? {text} : 0"
-        position = self.fresh("x")
-        assert stmt.index is not None
-        if source.lanes == 1:
-            self.line(f"const i64 {position} = {text};")
-            self.values[stmt.name] = Value(position, torch.int64, 1)
-            self.symbols[stmt.index] = position
-            return scope
-        self.line(f"const auto {position}_lanes = {text};")
-        self.line(f"i64 {position}[{scope.lanes}];")
-        self.line(f"store({position}, {position}_lanes);")
-        self.values[stmt.name] = Value(f"{position}_lanes", torch.int64, scope.lanes)
-        self.symbols[stmt.index] = position
-        return replace(scope, varying=scope.varying | {stmt.index})
-
-    def empty_guard(self, size: Expr, code: str) -> None:
-        """A dimension without elements: no clamped index is safe, so the kernel stops before its loops."""
-        if size.is_positive:
-            return
-        runs = [
-            f"{self.index(loop.begin)} < {self.index(loop.end)}"
-            for loop in self.loops
-            if self.outermost(loop)
-        ]
-        # behind the kernel's own head, which names what sizes and bounds are computed from
-        self.lines.insert(1, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
-
-    def outermost(self, loop: For) -> bool:
-        bounds = loop.begin.free_symbols | loop.end.free_symbols
-        return bounds <= set(self.kernel.sizes)
-
-    # ------------------------------------------------------------------------------------------ stores
-    def store(self, stmt: Store, scope: Scope) -> None:
-        memory = self.memories[stmt.buffer]
-        offset = memory.offset(stmt.index)
-        value = self.value(stmt.value)
-        varies = offset.depends(set(scope.varying))
-        if scope.lanes == 1 or (
-            not varies and value.lanes == 1 and stmt.mode is None and not scope.maybe_empty
-        ):
-            place = f"{memory.text}[{offset.text(self.symbols)}]"
-            self.line(self.store_one(place, value.text, value.dtype, stmt.mode))
-            return
-        mask = f"{scope.mask}, " if scope.mask is not None else ""
-        lanes = self.in_lanes(value, scope)
-        if varies and stmt.mode != "atomic_add" and self.contiguous(offset, scope):
-            place = memory.at(offset, self.symbols)
-            if stmt.mode is not None:
-                lanes = f"{stmt.mode}(load<{scope.lanes}>({mask}{place}), {lanes})"
-            if memory.streamed and not mask and stmt.mode is None and value.dtype is not torch.bool:
-                self.needs.add("stream")
-                self.line(f"stream({place}, {lanes});")
-            else:
-                self.line(f"store({mask}{place}, {lanes});")
-            return
-        place = f"{memory.text}[{self.at_lane(offset, scope)}]"
-        body = self.store_one(place, "value", value.dtype, stmt.mode)
-        self.line(f"scatter({mask}{lanes}, [&](i64 k, auto value) {{ {body} }});")
-
     def turned_loop(self, loop: For, scope: Scope) -> bool:
         """Print a loop that makes as many columns as there are lanes; False where it does something else."""
         columns = columns_turned(loop, scope, self.memories)
@@ -725,91 +455,6 @@ class KernelPrinter:
         else:
             self.line(f"store_beside({place}, {name});")
         return len(stores)
-
-    def store_one(self, place: str, value: str, dtype: torch.dtype, mode: str | None) -> str:
-        if mode is None:
-            return f"{place} = {value};"
-        if mode == "atomic_add":
-            return f"atomic_add(({CPP_TYPES[dtype]}*)&{place}, {value});"
-        if mode in ACCUMULATIONS:
-            return f"{place} = {mode}({CPP_TYPES[dtype]}({place}), {CPP_TYPES[dtype]}({value}));"
-        raise SmeltError("SM0806", f"codegen: no C++ for store mode {mode!r}")
-
-    # ------------------------------------------------------------------------------------------ scans
-    def carry(self, stmt: Carry, scope: Scope) -> None:
-        name, first, cpp = self.fresh("c"), literal(stmt.initial, stmt.dtype), CPP_TYPES[stmt.dtype]
-        if scope.lanes == 1:
-            self.line(f"{cpp} {name} = {first};")
-        else:
-            self.line(f"values<{cpp}, {scope.lanes}> {name} = splat<{scope.lanes}>({first});")
-        self.carries[stmt.name] = Value(name, stmt.dtype, scope.lanes)
-        if stmt.initial == 0:
-            self.zeros.add(stmt.name)
-
-    def advance(self, stmt: Advance, scope: Scope) -> None:
-        carry = self.carries[stmt.carry]
-        if carry.lanes != scope.lanes:
-            raise SmeltError(
-                "SM0807", f"codegen: kernel {self.kernel.name} advances {stmt.carry} in several lanes at once"
-            )
-        text = self.in_lanes(self.value(stmt.value), scope)
-        if carry.lanes > 1 and carry.dtype is torch.bool:
-            text = f"resize<i32>({text})"
-        self.line(f"{carry.text} = {text};")
-
-    # ------------------------------------------------------------------------------------------ reductions
-    def accumulate(self, stmt: Accumulate, scope: Scope) -> Accumulator:
-        self.needs.add("softmax" if stmt.kind == "online_softmax" else "reduce")
-        slot: list[str] = []
-        self.lines.append(slot)
-        accumulator = Accumulator(
-            stmt.name,
-            self.fresh("a"),
-            stmt.kind,
-            CPP_TYPES[stmt.dtype],
-            scope.lanes,
-            slot,
-            self.indent,
-            scope.parallel,
-        )
-        self.accumulators[stmt.name] = accumulator
-        return accumulator
-
-    def update(self, stmt: Update, scope: Scope) -> None:
-        accumulator = self.accumulators[stmt.acc]
-        if stmt.merge:
-            other = self.accumulators[stmt.value]
-            if scope.parallel > accumulator.parallel:
-                self.line("#pragma omp ordered")
-            self.line(f"{accumulator.part(other.final_lanes, masked=False)}.merge({other.final});")
-            return
-        if scope.parallel > accumulator.parallel:
-            raise SmeltError(
-                "SM0807",
-                f"codegen: kernel {self.kernel.name} updates {stmt.acc} from several threads",
-                remedy="accumulate inside the parallel loop and merge",
-            )
-        own = accumulator.lanes > 1  # one accumulation per lane: lanes that do not count do no harm
-        part = accumulator.part(scope.lanes, masked=scope.mask is not None and not own)
-        mask = f"{scope.mask}, " if scope.mask is not None and scope.lanes > 1 and not own else ""
-        value = self.value(stmt.value)
-        text = self.in_lanes(value, scope)
-        if accumulator.element == "bool":
-            text = text if value.dtype is torch.bool else f"to<bool>({text})"
-            text = f"resize<i32>({text})" if scope.lanes > 1 else text
-        if accumulator.kind in ("argmax", "argmin"):
-            assert stmt.position is not None
-            offset = flat_offset([stmt.position], [sympy.Integer(1)])
-            if offset.depends(set(scope.varying)):
-                text += f", {self.index_lanes(offset, scope)}"
-            else:
-                position = f"i64({offset.text(self.symbols)})"
-                text += f", {position}" if scope.lanes == 1 else f", splat<{scope.lanes}>({position})"
-        self.line(f"{part}.update({mask}{text});")
-
-    def finish(self, accumulator: Accumulator) -> None:
-        for text in accumulator.finish():
-            self.line(text)
 
 
 def is_constant(stmt: Stmt) -> bool:
