@@ -22,6 +22,7 @@ from smelt.te.errors import refuse
 from smelt.te.explicit import Explicit, nest_of
 from smelt.te.index import Unknown, Var
 from smelt.te.reductions import Combined, Reduced
+from smelt.te.statements import ExternOp, statements_of
 from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 from smelt.te.value import Place, Value
 
@@ -42,7 +43,8 @@ def create_prim_func(
 
     Raises:
         SmeltError: SM1106, an argument is no tensor or te.var, or given twice; a placeholder is read and not
-            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
+            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan, or an extern
+            of what is no function of its tensors.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
     scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
@@ -100,6 +102,8 @@ class _Maker:
         self.pool = _Pool()
         self.symbols: dict[Symbol, Expr] = {}
         self.special: dict[str, Explicit] = {}
+        self.called: dict[int, int] = {}
+        """How many statements an operation has that is a call."""
         self.graph = Graph()
         self.labels: dict[str, Names] = {}
 
@@ -110,13 +114,15 @@ class _Maker:
                 self._buffer(tensor)
             if isinstance(op, ComputeOp):
                 self._compute(op)
+            elif isinstance(op, ExternOp):
+                self.called[id(op)] = 0
         params = [self.names[id(tensor)] for tensor in self.tensors]
-        outputs = [tensor for tensor in self.tensors if isinstance(tensor.op, ComputeOp)]
+        outputs = [tensor for tensor in self.tensors if not isinstance(tensor.op, PlaceholderOp)]
         for tensor in outputs:
             buffer = self.graph.buffers[self.names[id(tensor)]]
             self.graph.outputs.append(StridedView(buffer.name, buffer.shape, buffer.strides, Expr()))
         kernel = staged(self.graph, name, params, self.labels)
-        if self.special:
+        if self.special or self.called:
             kernel = self._with_special(kernel)
         if self.scalars:
             scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
@@ -218,6 +224,7 @@ class _Maker:
         nests = iter([stmt for stmt in stmts if not isinstance(stmt, Alloc)])
         given = {id(tensor) for tensor in self.tensors}
         for op in self.order:
+            yield from (next(nests) for _ in range(self.called.get(id(op), 0)))
             if isinstance(op, ComputeOp):
                 alone = self.names[id(op.outputs[0])] in self.special
                 own = [next(nests) for _ in (op.outputs[:1] if alone else op.outputs)]
@@ -234,8 +241,9 @@ class _Maker:
         return value
 
     def _with_special(self, kernel: Kernel) -> Kernel:
-        """The kernel with the stages that no loop function says, in their places."""
+        """The kernel with the statements that no loop function says, in their places."""
         written = {out for each in self.special.values() for out in each.outs}
+        written |= {self.names[id(out)] for op in self.order if id(op) in self.called for out in op.outputs}
         params = tuple(replace(p, written=True) if p.name in written else p for p in kernel.params)
         given = {p.name for p in params}
         stmts = list(kernel.body.stmts)
@@ -248,6 +256,12 @@ class _Maker:
         found = []
         kernel = replace(kernel, params=params)
         for op in self.order:
+            if isinstance(op, ExternOp):
+                more, nests_of = statements_of(op, kernel, self.names, self.symbols, self.pool)
+                self.called[id(op)] = len(nests_of)
+                kernel = with_body(kernel, Block((*kernel.body.stmts, *nests_of)))
+                allocs += more
+                found += nests_of
             if not isinstance(op, ComputeOp):
                 continue
             out = self.names[id(op.outputs[0])]
