@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from sympy import Expr, Symbol
 
 from smelt.errors import SmeltError
-from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
+from smelt.nest.ir import Alloc, AxisKind, Block, For, Kernel, Stage, Stmt
 from smelt.nest.primitives.common import renewed
 from smelt.nest.scopes import stage_names, with_names
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import local_buffers
+from smelt.nest.tree import local_buffers, rewritten, substitute
+from smelt.records import replace
 from smelt.symbolic import contiguous_strides
 from smelt.symbolic.affine import expand, replaced
 from smelt.symbolic.solving import solve_sizes
+from smelt.te import check
 from smelt.te.dtypes import NAMES, kind_of
 from smelt.te.errors import refusal, refuse
 from smelt.te.operators import Operator, kernel_of, signature, with_sizes
-from smelt.te.tensor import Operation, Tensor, placeholder
+from smelt.te.tensor import ComputeOp, Operation, Tensor, placeholder
 
 
 class ScanOp(Operation):
-    """Steps that go one after the other, each from the state before."""
+    """Steps that go one after the other: an ``update`` of each state, from the rows before."""
+
+    init: tuple[Tensor, ...]
+    update: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
 
 
 class ExternOp(Operation):
@@ -36,17 +43,100 @@ class ExternOp(Operation):
 def scan(
     init: Any, update: Any, state_placeholder: Any, inputs: Any = None, name: str = "scan", **options: Any
 ) -> Any:
-    """The states of a recurrence: tensors of the shapes of ``state_placeholder``.
+    """The states of a recurrence: tensors of the shapes of ``state_placeholder``, one for each.
 
-    No function is made of them (SM1111): a stage goes through its axes in any order.
+    The first rows are those of ``init``; ``update`` says of each row after these what it is, from rows of the
+    placeholders before it. Rows go one after the other.
+
+    >>> from smelt import te
+    >>> X, S = te.placeholder((8,), name="X"), te.placeholder((8,), name="S")
+    >>> first = te.compute((1,), lambda t: X[t])
+    >>> sums = te.scan(first, te.compute((8,), lambda t: S[t - 1] + X[t]), S)
+    >>> print(te.create_prim_func([X, sums]).script().strip().splitlines()[-1].strip())
+    scan[v_t] = scan[v_t - 1] + X[v_t]
+
+    Raises:
+        SmeltError: SM1111, other shapes; from `create_prim_func`, a step that is no computation of the rows
+            before; SM1101, a row may be outside of its tensor.
     """
-    del options
-    states = _listed(state_placeholder)
-    read = (*_listed(init), *_listed(update), *_listed(inputs if inputs is not None else ()))
-    why = "the steps of a scan go one after the other; a stage's axes go in any order"
-    op = _made(ScanOp(), name, read, [(state.sizes, state.kind) for state in states])
-    op.open = refusal("SM1111", f"{name}: te.scan", why=why, remedy="topi.cumsum and its like")
-    return op.outputs[0] if len(states) == 1 else list(op.outputs)
+    del options, inputs
+    op = ScanOp()
+    op.init, op.update, op.states = (tuple(_listed(each)) for each in (init, update, state_placeholder))
+    _made(op, name, (), [(state.sizes, state.kind) for state in op.states])
+    if not len(op.init) == len(op.update) == len(op.states):
+        _no_scan(op, "it has as many first rows and steps as states")
+    for first, step, state in zip(op.init, op.update, op.states):
+        fits = step.sizes == state.sizes and first.sizes[1:] == state.sizes[1:] and state.sizes
+        if not fits or not first.kind == step.kind == state.kind:
+            _no_scan(op, f"{first.name}, {step.name} and {state.name} differ in more than rows")
+    op.open = _open_step(op)
+    read = [*op.init, *(each for step in op.update for each in step.op.input_tensors)]
+    op.input_tensors = tuple(each for each in read if not any(each is state for state in op.states))
+    return op.outputs[0] if len(op.states) == 1 else list(op.outputs)
+
+
+def _no_scan(op: ScanOp, why: str) -> NoReturn:
+    refuse("SM1111", f"{op.name}: te.scan", why=why, remedy=_STEP)
+
+
+_STEP = "te.compute each step from the rows before it: S[t - 1, i]"
+
+
+def _open_step(op: ScanOp) -> SmeltError | None:
+    """What is to be said of the steps where a function is made of them."""
+    states = {id(state) for state in op.states}
+    for first, step in zip(op.init, op.update):
+        why = None
+        if not isinstance(step.op, ComputeOp) or step.op.num_outputs > 1:
+            why = f"{step.name} is no te.compute of one tensor"
+        elif any(id(each) in states for each in [first, *_below(step.op.input_tensors, states)]):
+            why = f"{step.name} reads a tensor that is made of the states, or its first rows are"
+        elif found := check.stepped(step.op, states, first.sizes[0]):
+            return found
+        if why is not None:
+            return refusal("SM1111", f"{op.name}: te.scan", why=why, remedy=_STEP)
+    return None
+
+
+def _below(tensors: Sequence[Tensor], states: Collection[int]) -> list[Tensor]:
+    """All that the tensors are made of, but for states among ``tensors`` themselves."""
+    open_, found = [each for each in tensors if id(each) not in states], dict[int, Tensor]()
+    while open_:
+        for each in open_.pop().op.input_tensors:
+            if id(each) not in found:
+                found[id(each)] = each
+                open_.append(each)
+    return list(found.values())
+
+
+def steps_of(op: ScanOp, nests: Sequence[Stmt], name: Callable[[str], str]) -> list[Stmt]:
+    """Nests that store first rows, then nests of steps, as the nests of a scan: the steps in one loop."""
+    count = len(op.states)
+    firsts = [
+        _each_stage(nest, lambda stage: replace(stage, name=name(f"{stage.name}_init")))
+        for nest in nests[:count]
+    ]
+    loops: list[For] = []
+    bodies: list[Stmt] = []
+    for before, nest in zip(nests, nests[count:]):
+        assert isinstance(before, For) and isinstance(nest, For)
+        loops.append(replace(nest, begin=before.end))
+        inside = substitute(nest.body, {nest.var: loops[0].var}).stmts
+        bodies += [_each_stage(stmt, partial(_in_order, loops[-1])) for stmt in inside]
+    return [*firsts, replace(loops[0], body=Block(tuple(bodies)))]
+
+
+def _in_order(loop: For, stage: Stage) -> Stage:
+    rows, *others = stage.axes
+    rows = replace(rows, kind=AxisKind.OPAQUE, begin=loop.begin, extent=expand(loop.end - loop.begin))
+    return replace(stage, axes=(rows, *others))
+
+
+def _each_stage(stmt: Stmt, change: Callable[[Stage], Stage]) -> Stmt:
+    (changed,) = rewritten(
+        Block((stmt,)), lambda each: (change(each),) if isinstance(each, Stage) else None
+    ).stmts
+    return changed
 
 
 def extern(
@@ -68,8 +158,8 @@ def extern(
     >>> double = te.create_prim_func([X, te.compute(X.shape, lambda i: X[i] * 2, name="Y")])
     >>> A = te.placeholder((8,), name="A")
     >>> B = te.extern((8,), [A], lambda ins, outs: double, name="B")
-    >>> print(te.create_prim_func([A, B]).script().split("# body")[-1].strip().splitlines()[-1].strip())
-    B[v_i0] = A[v_i0] * T.float32(2.0)
+    >>> print(te.create_prim_func([A, B]).script().strip().splitlines()[-1].strip())
+    B[v_i] = A[v_i] * T.float32(2.0)
 
     Raises:
         SmeltError: SM1103, the dtype is not known; SM1111, from `create_prim_func`: ``fcompute`` gives no
@@ -225,4 +315,13 @@ def _made(
     return op
 
 
-__all__ = ["ExternOp", "ScanOp", "call_packed", "extern", "extern_primfunc", "scan", "statements_of"]
+__all__ = [
+    "ExternOp",
+    "ScanOp",
+    "call_packed",
+    "extern",
+    "extern_primfunc",
+    "scan",
+    "statements_of",
+    "steps_of",
+]
