@@ -135,6 +135,13 @@ def test_a_block_of_symbolic_extent_is_one_at_size_nothing() -> None:
     round_trips(sch)
 
 
+def test_loops_of_no_turns_become_a_block() -> None:
+    sch = Schedule(total(0, 4))
+    sch.blockize(sch.get_loops("B")[0])
+    interpreted(sch.func, torch.empty(0, 4), torch.empty(0))
+    round_trips(sch)
+
+
 def test_loops_of_no_turns_are_fused() -> None:
     sch = Schedule(total(0, 3))
     sch.fuse(*sch.get_loops("B"))
