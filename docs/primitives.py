@@ -135,7 +135,8 @@ def changed(name: str) -> str:
     assert head is not None
     exec(f"{head[1]}\nsch = schedule()\n{EXAMPLES[name]}", known)
     sch = known["sch"]
-    lines = diff_text(sch._before.script(), sch.mod.script()).splitlines()
+    (_, before), (_, after) = sch._after[-2:]
+    lines = diff_text(before.script(), after.script()).splitlines()
     kept = [line.rstrip() for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
     return "\n".join(kept) or "  (its text stays)"
 
