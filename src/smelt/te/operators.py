@@ -21,11 +21,21 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.finish import begin_apart
+from smelt.nest.begins import begin_apart
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
-from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_blocks, with_variables
+from smelt.nest.tree import (
+    accesses,
+    loops,
+    map_exprs,
+    rewritten,
+    stages,
+    trip_count,
+    walk,
+    with_blocks,
+    with_variables,
+)
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
 from smelt.symbolic.affine import expand, replaced
@@ -385,7 +395,9 @@ def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mappin
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
-    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it."""
+    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it. Loops that then have no
+    turns are left out.
+    """
     if not sizes:
         return kernel
     left = {symbol for size in sizes.values() for symbol in size.free_symbols}
@@ -407,6 +419,9 @@ def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
 
     params = tuple(replace(p, shape=fitted(p.shape), strides=fitted(p.strides)) for p in kernel.params)
     body = map_exprs(with_variables(kernel.body, mapping), sized)
+    body = rewritten(
+        body, lambda stmt: [] if isinstance(stmt, For) and trip_count(stmt).is_nonpositive else None
+    )
     return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)), scalars=())
 
 
