@@ -477,11 +477,14 @@ class _Parser(Own):
             found = literal(node.args[0], self.source)
             self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
         elif word == "where" and self.stage is not None:
-            condition = self._known_truth(node.args[0])
-            if condition is None:
-                raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            parts = sympy.ordered(sympy.And.make_args(condition))
-            self.stage.where += [each for each in parts if each != sympy.true]
+            test = node.args[0]
+            both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+            for each in test.values if both else [test]:  # type: ignore[attr-defined]
+                condition = self._known_truth(each)
+                if condition is None:
+                    raise self.source.error("SM1204", "a condition over loops is wanted", each)
+                parts = sympy.ordered(sympy.And.make_args(condition))
+                self.stage.where += [part for part in parts if part != sympy.true]
         elif word in ("reads", "writes"):
             before = len(self.reader.stmts)
             for region in self.reader.spread(node.args):
