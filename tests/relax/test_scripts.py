@@ -201,7 +201,9 @@ def test_names_of_python_stand_for_annotations() -> None:
 
     assert [str(each) for each in (main.params[1].struct_info, main.ret_struct_info)] == [str(found)] * 2
     text = "def main(x: R.Object):\n    y = R.match_cast(x, kind)\n    return y"
-    assert str(read(text, values={"kind": R.Shape}).ret_struct_info) == str(R.Shape())
+    for kind in (R.Shape, R.Any, R.Callable, R.Tensor, R.Tuple):
+        function = read(text, values={"kind": kind})
+        assert str(function.ret_struct_info) == str(kind()) and "R.match_cast(x" in str(function)
     with pytest.raises(RelaxError, match="kind is no annotation"):
         read(text, values={"kind": print})
 
