@@ -57,6 +57,10 @@ EXAMPLES: dict[str, str] = {
     "annotate": "sch.annotate(loops(sch, 'relu')[0], 'why', 'rows are short')",
     "unannotate": "i, _ = loops(sch, 'relu')\nsch.annotate(i, 'why', 'short')\nsch.unannotate(i, 'why')",
     "decompose_reduction": "sch.decompose_reduction('matmul', loops(sch)[2])",
+    "decompose_padding": """A = te.placeholder((32,), name="A")
+inside = lambda i: te.if_then_else(te.all(i >= 4, i < 36), A[i - 4], 0.0)
+sch = tir.Schedule(te.create_prim_func([A, te.compute((40,), inside, name="P")]))
+sch.decompose_padding("P", sch.get_loops("P")[0])""",
     "rfactor": "k_0, k_1 = sch.split(loops(sch)[2], factors=[4, None])\nsch.rfactor(k_0, factor_axis=0)",
     "compute_at": "sch.compute_at(sch.get_block('matmul'), loops(sch, 'relu')[0])",
     "reverse_compute_at": "sch.reverse_compute_at(sch.get_block('relu'), loops(sch)[1])",
@@ -135,7 +139,8 @@ def changed(name: str) -> str:
     assert head is not None
     exec(f"{head[1]}\nsch = schedule()\n{EXAMPLES[name]}", known)
     sch = known["sch"]
-    lines = diff_text(sch._before.script(), sch.mod.script()).splitlines()
+    (_, before), (_, after) = sch._after[-2:]
+    lines = diff_text(before.script(), after.script()).splitlines()
     kept = [line.rstrip() for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
     return "\n".join(kept) or "  (its text stays)"
 

@@ -100,6 +100,8 @@ class TeProgram:
     params: list[Made]
     made: list[Made]
     sizes: list[dict[str, int]]
+    unread: list[Made]
+    """What torch reads and te does not, whose conditions never hold."""
     func: PrimFunc = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +119,11 @@ class TeProgram:
     def results(self, inputs: Sequence[Numbers], sizes: Mapping[str, int], wide: bool) -> list[Numbers]:
         """What the other parameters hold in the end, in order."""
         given = [each for each in self.params if each.numbers is None]
-        run = Run({id(each.tensor): value for each, value in zip(given, inputs)}, sizes, wide)
+        known = {id(each.tensor): value for each, value in zip(given, inputs)}
+        for each in self.unread:
+            kind = te.dtypes.kind_of(each.tensor.dtype)
+            known.setdefault(id(each.tensor), torch.zeros(self.shape(each, sizes), dtype=kind))
+        run = Run(known, sizes, wide)
         for each in self.made:
             assert each.numbers is not None
             run.known[id(each.tensor)] = each.numbers(run)
@@ -204,7 +210,8 @@ class _Writer:
         for dim in self.dims:
             if not isinstance(dim, int) and dim.name not in sized:
                 used.append(self.given((dim,)))
-        return TeProgram(self.seed, [*used, *wanted], self.made, self.sizes)
+        unread = [each for each in self.inputs if id(each.tensor) not in read]
+        return TeProgram(self.seed, [*used, *wanted], self.made, self.sizes, unread)
 
     # -- tensors ---------------------------------------------------------------------------------------------
 

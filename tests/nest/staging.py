@@ -9,7 +9,7 @@ import torch
 from sympy import Integer, Symbol
 
 from smelt.loops.ir import Buffer, Graph, Node, Origin, Pointwise, Reduction, StridedView
-from smelt.nest.finish import begin_apart
+from smelt.nest.begins import begin_apart
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, Kernel, Stage
 from smelt.nest.scopes import place_of_stage

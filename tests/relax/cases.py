@@ -280,6 +280,12 @@ REDUCTIONS = [
 
 G, H = floats(4), floats(4, seed=7)
 
+
+def _nearest(x: Any, size: tuple[int, int], rounding: str) -> Any:
+    coordinates = {"coordinate_transformation_mode": "asymmetric", "rounding_method": rounding}
+    return op.image.resize2d(x, size, method="nearest_neighbor", **coordinates)
+
+
 NETWORKS = [
     Case(
         "nn.conv1d",
@@ -398,6 +404,18 @@ NETWORKS = [
         (IMAGE,),
         lambda x: op.image.resize2d(x, (9, 4)),
         lambda x: F.interpolate(x, (9, 4), mode="bilinear"),
+    ),
+    Case(
+        "image.resize2d",
+        (IMAGE,),
+        lambda x: _nearest(x, (9, 4), "floor"),
+        lambda x: F.interpolate(x, (9, 4), mode="nearest"),
+    ),
+    Case(
+        "image.resize2d",
+        (IMAGE,),
+        lambda x: _nearest(x, (12, 6), "round"),
+        lambda x: x[:, :, [min(round(place / 2), 5) for place in range(12)]],
     ),
     Case(
         "nn.max_pool2d",

@@ -191,6 +191,23 @@ def test_annotations_that_mean_nothing_are_refused(annotation: str, what: str) -
     assert what in str(caught.value)
 
 
+def test_names_of_python_stand_for_annotations() -> None:
+    found = R.Tensor((2,), "float32")
+
+    @R.function
+    def main(x: R.Object, y: found):
+        z = R.match_cast(x, found)
+        return R.add(y, z)
+
+    assert [str(each) for each in (main.params[1].struct_info, main.ret_struct_info)] == [str(found)] * 2
+    text = "def main(x: R.Object):\n    y = R.match_cast(x, kind)\n    return y"
+    for kind in (R.Shape, R.Any, R.Callable, R.Tensor, R.Tuple):
+        function = read(text, values={"kind": kind})
+        assert str(function.ret_struct_info) == str(kind()) and "R.match_cast(x" in str(function)
+    with pytest.raises(RelaxError, match="kind is no annotation"):
+        read(text, values={"kind": print})
+
+
 def test_a_parameter_without_annotation_is_refused() -> None:
     with pytest.raises(RelaxError, match="SM1309: parameter x has no annotation"):
         read("def main(x):\n    return x")

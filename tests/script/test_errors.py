@@ -46,6 +46,16 @@ def test_errors(line, code, words):
     refused(line, code, *words)
 
 
+@pytest.mark.parametrize("line", ["x = x + B[i]", "x += B[i]", "y = x\n        if i < 2:\n            x = y"])
+def test_a_name_is_not_given_again_in_an_inner_block(line):
+    text = (
+        PROGRAM.format(line=line).replace("    for i in", "    x = B[0]\n    for i in", 1) + "\n    B[0] = x"
+    )
+    with pytest.raises(SmeltError, match="x is a name for another value outside of this block") as caught:
+        from_source(text)
+    assert caught.value.code == "SM1204" and "alloc_buffer" in str(caught.value)
+
+
 def test_what_is_compared_is_a_program():
     with pytest.raises(SmeltError, match="SM1208"):
         script.structural_equal(3, 4)

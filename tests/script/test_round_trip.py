@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from smelt import script, te
+from smelt import script, te, tir
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import For, LoopKind
 from smelt.nest.tree import rewritten, with_body
@@ -150,6 +150,16 @@ def main(var_A: T.handle, var_B: T.handle):
             B[vi, vj] = T.if_then_else(vi < 3 and 1 <= vj, A[vi, vj], 7)
 """)
     assert "T.where(" in again(func).script()
+
+
+def test_a_block_says_its_conditions_once_and_in_their_order():
+    sch = tir.Schedule(from_source(SUM))
+    block = sch.get_block("B")
+    for _ in range(2):
+        sch.split(sch.get_loops(block)[0], [None, 3])
+        sch.split(sch.get_loops(block)[-1], [None, 5])
+    assert sch.mod.script().count("T.where(") == 1
+    again(sch.mod["main"])
 
 
 def test_a_module_prints_its_functions_in_order():

@@ -188,3 +188,20 @@ def test_a_number_among_the_parameters() -> None:
         lib(a, "1", b)
     with pytest.raises(SmeltError, match="SM1106"):
         te.create_prim_func([A, first, first, B])
+
+
+def test_shapes_that_typical_sizes_leave_empty() -> None:
+    """An image and a kernel of open sizes: by typical ones the kernel may be the larger."""
+    n, h, k = (te.var(name) for name in "nhk")
+    image, weight = te.placeholder((n, h), name="image"), te.placeholder((k, 2 * k), name="weight")
+    axis = te.reduce_axis((0, 2 * k))
+    out = te.compute(
+        (n, h - 2 * k + 1, k), lambda a, i, o: te.sum(image[a, i + axis] * weight[o, axis], axis=axis)
+    )
+    lib = smelt.build(te.create_prim_func([image, weight, out]))
+    for sizes in ((2, 9, 3), (3, 40, 2)):
+        x, w = torch.randn(sizes[:2]), torch.randn(sizes[2], 2 * sizes[2])
+        found = torch.empty(sizes[0], sizes[1] - 2 * sizes[2] + 1, sizes[2])
+        lib(x, w, found)
+        wanted = torch.nn.functional.conv1d(x[:, None].double(), w[:, None].double()).transpose(1, 2)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,6 +69,55 @@ def test_a_reduction_over_nothing_begins() -> None:
         assert found.tolist() == built.tolist() == [0.0, 0.0, 0.0]
 
 
+def _beside(sch: Schedule) -> None:
+    sch.compute_at("P", sch.get_loops("C")[1])
+
+
+def _beside_and_outermost(sch: Schedule) -> None:
+    i, k = sch.get_loops("C")
+    sch.reorder(k, i)
+    sch.compute_at("P", k)
+
+
+def _beside_in_parts(sch: Schedule) -> None:
+    i, k = sch.get_loops("C")
+    outer, _ = sch.split(k, [None, 2])
+    sch.reorder(outer, i)
+    sch.compute_at("P", i)
+
+
+def _fused(sch: Schedule) -> None:
+    sch.fuse(*sch.get_loops("C"))
+
+
+def _fused_and_split(sch: Schedule) -> None:
+    sch.split(sch.fuse(*sch.get_loops("C")), [4, None])
+
+
+def _split_and_fused(sch: Schedule) -> None:
+    i, k = sch.get_loops("C")
+    sch.fuse(sch.split(i, [None, 2])[1], k)
+
+
+@pytest.mark.parametrize(
+    "steps", [_beside, _beside_and_outermost, _beside_in_parts, _fused, _fused_and_split, _split_and_fused]
+)
+def test_a_reduction_over_nothing_begins_in_any_nest(steps: Callable[[Schedule], None]) -> None:
+    n, m = te.var("n"), te.var("m")
+    A = te.placeholder((n, m), name="A")
+    k = te.reduce_axis((0, m), "k")
+    P = te.compute((n, m), lambda i, j: A[i, j] * 2.0, "P")
+    sch = Schedule(te.create_prim_func([A, te.compute((n,), lambda i: te.sum(P[i, k], axis=k), "C")]))
+    steps(sch)
+    built = smelt.build(sch)
+    for rows, columns in ((3, 0), (1, 0), (0, 0), (0, 5), (3, 5)):
+        given = torch.ones(rows, columns)
+        one, other = torch.full((rows,), 7.0), torch.full((rows,), 7.0)
+        interpreted(sch.func, given, one, n=rows, m=columns)
+        built(given, other)
+        assert one.tolist() == other.tolist() == [2.0 * columns] * rows
+
+
 def test_copies_of_a_stage_print_as_one_does() -> None:
     A = te.placeholder((6, 4), name="A")
     k = te.reduce_axis((0, 4), "k")
@@ -82,6 +132,13 @@ def test_a_block_of_symbolic_extent_is_one_at_size_nothing() -> None:
     sch = Schedule(total(te.var("n"), te.var("m")))
     sch.blockize(sch.get_loops("B")[0])
     assert [axis.extent for axis in sch.get(sch.get_block("B_o")).stmt.axes] == [1, 1]
+    round_trips(sch)
+
+
+def test_loops_of_no_turns_become_a_block() -> None:
+    sch = Schedule(total(0, 4))
+    sch.blockize(sch.get_loops("B")[0])
+    interpreted(sch.func, torch.empty(0, 4), torch.empty(0))
     round_trips(sch)
 
 

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from sympy import Expr, Symbol
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Min
 
+from smelt.nest.begins import begin_apart
 from smelt.nest.conditions import alike_in_lanes, bound_loops
 from smelt.nest.ir import (
     Accumulate,
     Advance,
-    Axis,
-    AxisKind,
     Block,
     Carry,
     For,
@@ -34,12 +33,9 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
-from smelt.nest.primitives.common import in_loops
 from smelt.nest.primitives.compact import compact
-from smelt.nest.primitives.reductions import first_values
-from smelt.nest.stages import KINDS, Fresh, dissolve, guarded, names_of
+from smelt.nest.stages import KINDS, dissolve, guarded
 from smelt.nest.tree import (
-    accesses,
     rewritten,
     trip_count,
     walk,
@@ -49,7 +45,7 @@ from smelt.nest.tree import (
 from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.symbolic import free_symbols
-from smelt.symbolic.affine import linear, replaced, symbols_in
+from smelt.symbolic.affine import symbols_in
 
 MOST_SUMS = 32
 """Sums that registers hold at once (vectors, where a loop is a vector's)."""
@@ -71,77 +67,6 @@ def compact_buffers(kernel: Kernel, lanes: int) -> Kernel:
     """Makes buffers of a nest as small as what lives in them at one time."""
     del lanes
     return compact(kernel)
-
-
-# -- what reductions begin with ------------------------------------------------------------------------------
-
-
-def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
-    """What a reduction begins with, stored by loops of its own in front of those that reduce.
-
-    for k: for i: if k == 0: C[i] = 0; C[i] += x   →   for i: C[i] = 0; for k: for i: C[i] += x
-
-    Elements of which nothing is added up begin too.
-    """
-    del lanes
-    return with_body(kernel, _begun_apart(kernel.body, Fresh(names_of(kernel))))
-
-
-def _begun_apart(block: Block, fresh: Fresh) -> Block:
-    stmts: list[Stmt] = []
-    for stmt in block.stmts:
-        found = _begin(stmt, fresh) if isinstance(stmt, For) else None
-        stmts += found or [with_blocks(stmt, lambda inner: _begun_apart(inner, fresh))]
-    return Block(tuple(stmts))
-
-
-def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
-    """A loop that reduces, with what that begins with in front; None where it is another, or cannot be."""
-    chain = [loop]
-    while (inside := inner_loop(chain[-1])) is not None:
-        chain.append(inside)
-    stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
-    if (
-        not isinstance(stage, Stage)
-        or stage.init is None
-        or any(axis.extent == 0 for axis in _spatial(stage))
-    ):
-        return None
-    reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-    others = [axis.value for axis in _spatial(stage)]
-    variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
-    reducing = {each.var: each.begin for each in chain if each.var in variables}
-    kept = [each for each in chain if each.var not in variables]
-    bounds = [bound for each in kept for bound in (each.begin, each.end)]
-    where = [each for each in stage.where if reducing.keys().isdisjoint(each.free_symbols)]
-    mixed = any(
-        not {each.var for each in kept}.isdisjoint(e.free_symbols) for e in stage.where if e not in where
-    )
-    if loop.var not in reducing or mixed or not reducing.keys().isdisjoint(free_symbols([*others, *bounds])):
-        return None
-    if not all(_rises(axis.value, var) for axis in reduce for var in reducing) or not _same_places(stage):
-        return None
-    firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
-    body = Block((first_values(stage, f"{stage.name}_init", chain, fresh),))
-    return [*guarded(firsts, body), in_loops(chain, replace(stage, init=None))]
-
-
-def _spatial(stage: Stage) -> list[Axis]:
-    return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
-
-
-def _rises(expr: Expr, var: Symbol) -> bool:
-    """Whether an index never falls as ``var`` grows, and is another for each of its values; or has none."""
-    step, rest = linear(expr, var)
-    return var not in symbols_in(rest) and bool(step == 0 or (step.is_Integer and step > 0))
-
-
-def _same_places(stage: Stage) -> bool:
-    """Whether a stage touches what it begins with only at the elements that it is at."""
-    assert stage.init is not None
-    places = {buffer: index for buffer, index, is_store in accesses(stage.init) if is_store}
-    touched = [*accesses(stage.init), *accesses(stage.body)]
-    return all(places.get(buffer, index) == index for buffer, index, _ in touched)
 
 
 # -- sums in registers ---------------------------------------------------------------------------------------

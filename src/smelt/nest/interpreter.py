@@ -14,6 +14,7 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
+from smelt.nest.begins import begin_nothing
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -35,7 +36,6 @@ from smelt.nest.ir import (
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
-from smelt.symbolic.affine import symbols_in
 from smelt.symbolic.expr import evaluate_on
 
 
@@ -82,7 +82,7 @@ class _Machine:
         self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
 
     def run(self) -> None:
-        self._block(self.kernel.body)
+        self._block(begin_nothing(self.kernel).body)
 
     def _block(self, block: Block) -> None:
         for stmt in block.stmts:
@@ -96,8 +96,6 @@ class _Machine:
             for turn in turns:
                 self.symbols[stmt.var] = turn
                 self._block(stmt.body)
-            if not turns:
-                self._nothing(stmt, {stmt.var})
         elif isinstance(stmt, Let):
             self.values[stmt.name] = self._let(stmt)
         elif isinstance(stmt, Guard):
@@ -131,25 +129,6 @@ class _Machine:
         elif isinstance(stmt, Alloc):
             self.memory[stmt.buffer] = torch.zeros(self._number(stmt.count), dtype=stmt.dtype)
             self.strides[stmt.buffer] = stmt.strides
-
-    def _nothing(self, stmt: Stmt, empty: set[Symbol]) -> None:
-        """What a reduction begins with, where the loops over the variables ``empty`` have no turns."""
-        if isinstance(stmt, For) and len(stmt.body.stmts) == 1:
-            turns = range(self._number(stmt.begin), self._number(stmt.end)) if stmt.var not in empty else ()
-            for turn in turns:
-                self.symbols[stmt.var] = turn
-                self._nothing(stmt.body.stmts[0], empty)
-            if not turns:
-                self._nothing(stmt.body.stmts[0], empty | {stmt.var})
-        elif isinstance(stmt, Stage) and stmt.init is not None:
-            others = [axis for axis in stmt.axes if axis.kind is not AxisKind.REDUCE]
-            where = (each for each in stmt.where if empty.isdisjoint(each.free_symbols))
-            known = all(
-                self._number(axis.extent) and empty.isdisjoint(symbols_in(axis.value)) for axis in others
-            )
-            if known and all(map(self._holds, where)):
-                self.symbols.update({axis.var: self._number(axis.value) for axis in others})
-                self._block(stmt.init)
 
     def _let(self, stmt: Let) -> torch.Tensor:
         args = stmt.args

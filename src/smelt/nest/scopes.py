@@ -6,7 +6,8 @@ other one of its stages are its members; producers and consumers are looked for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from sympy import Expr, Symbol
 
@@ -20,12 +21,22 @@ from smelt.nest.ir import (
     Masked,
     Nested,
     Param,
+    Prefetch,
     SortRow,
     Stage,
     Stmt,
     Store,
 )
-from smelt.nest.tree import accesses, blocks_of, local_buffers, stages, walk, with_blocks
+from smelt.nest.tree import (
+    accesses,
+    blocks_of,
+    local_buffers,
+    map_exprs,
+    rewritten,
+    stages,
+    walk,
+    with_blocks,
+)
 from smelt.records import dataclass, replace
 
 
@@ -262,6 +273,47 @@ def renamed_stage(kernel: Kernel, stage: Stage, new: Stage) -> Kernel:
         return block if all(a is b for a, b in zip(stmts, block.stmts)) else Block(stmts)
 
     return replace(kernel, body=visit(kernel.body))
+
+
+def with_names(
+    kernel: Kernel,
+    names: Mapping[str, str],
+    sizes: Mapping[Symbol, Expr],
+    stage_names: Mapping[str, str] | None = None,
+) -> Kernel:
+    """The kernel with other names of buffers, and of sizes. Stages are called as ``stage_names`` says, or as
+    ``names`` says of buffers.
+    """
+    of_stages = names if stage_names is None else stage_names
+
+    def other(name: str | None) -> Any:
+        return name if name is None else names.get(name, name)
+
+    def stmt(each: Stmt) -> list[Stmt] | None:
+        if isinstance(each, Let) and each.op == "load":
+            return [replace(each, args=(other(each.args[0]), *each.args[1:]))]
+        if isinstance(each, (Store, Alloc, Prefetch)):
+            return [replace(each, buffer=other(each.buffer))]
+        if isinstance(each, SortRow):
+            values, positions = other(each.values), other(each.positions)
+            return [replace(each, source=other(each.source), values=values, positions=positions)]
+        if isinstance(each, Stage) and each.name in of_stages:
+            inner = with_blocks(each, lambda block: rewritten(block, stmt))
+            return [replace(inner, name=of_stages[each.name])]
+        return None
+
+    def size(expr: Any) -> Any:
+        return expr.xreplace(dict(sizes)) if sizes else expr
+
+    def param(each: Param) -> Param:
+        shape, strides = tuple(map(size, each.shape)), tuple(map(size, each.strides))
+        return replace(each, name=other(each.name), shape=shape, strides=strides)
+
+    body = rewritten(kernel.body, stmt)
+    if sizes:
+        body = map_exprs(body, size)
+    found = tuple(sorted((size(each) for each in kernel.sizes), key=str))
+    return replace(kernel, params=tuple(map(param, kernel.params)), body=body, sizes=found)
 
 
 def unique_name(name: str, used: Iterable[str]) -> str:

@@ -16,11 +16,12 @@ from smelt.contract.facts import is_view
 from smelt.errors import SmeltError, Unsupported
 from smelt.loops.ir import Extern, Graph, StridedView
 from smelt.lowering import lower
+from smelt.nest.scopes import with_names
 from smelt.nest.stages import Names, staged
 from smelt.nest.tree import accesses
 from smelt.records import replace
 from smelt.relax.infer import is_scalar, known, leaves_of
-from smelt.relax.primfuncs import renamed, unbound_sizes
+from smelt.relax.primfuncs import unbound_sizes
 from smelt.relax.program import no_primfuncs, traced
 from smelt.relax.types import (
     ShapeStructInfo,
@@ -179,7 +180,7 @@ def primfunc(call: Call, args: list[Var], info: StructInfo) -> tuple[PrimFunc, l
     taken = set(names.values())
     for number, out in enumerate(outputs):
         names[str(out)] = _free(f"T_{call.op.legal}" + (f"_{number}" if number else ""), taken)
-    kernel = renamed(kernel, names, found.names)
+    kernel = with_names(kernel, names, found.names)
     return PrimFunc(kernel, {"tir.noalias": True}, True), used
 
 

@@ -18,15 +18,10 @@ import torch
 from sympy import Expr as Size
 from sympy import Symbol
 
-from smelt.relax.builder import BlockBuilder
 from smelt.relax.infer import infer
 from smelt.relax.operators import COMPOSED, OPERATORS, AtenOperator, Operator, op, overload_of
-from smelt.relax.types import (
-    PrimStructInfo,
-    RelaxError,
-    StructInfo,
-    size_of,
-)
+from smelt.relax.parse_calls import CALLS, ScriptError, arguments, keywords
+from smelt.relax.types import PrimStructInfo, RelaxError, StructInfo, size_of
 from smelt.relax.values import (
     BindingBlock,
     Call,
@@ -34,24 +29,21 @@ from smelt.relax.values import (
     DataflowBlock,
     DataflowVar,
     Expr,
-    ExternFunc,
     Function,
     If,
     MatchCast,
     PrimValue,
     SeqExpr,
-    ShapeExpr,
     StringImm,
     Tuple,
     TupleGetItem,
     Var,
     VarBinding,
-    call_tir,
     const,
 )
 from smelt.relax.words import INFOS
 from smelt.script import parse
-from smelt.script.module import GlobalVar, IRModule
+from smelt.script.module import GlobalVar
 from smelt.te.index import Idx
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
@@ -89,7 +81,7 @@ def function_of(
     >>> print(function_of(ast.parse(text).body[0]).ret_struct_info)
     R.Tensor((2, 3), dtype="float32")
     """
-    return _Parser(module, {} if functions is None else functions, constants, values or {}).function(node)
+    return Parser(module, {} if functions is None else functions, constants, values or {}).function(node)
 
 
 _constants: ContextVar[Sequence[Any]] = ContextVar("constants", default=())
@@ -116,7 +108,7 @@ def _of_script(node: ast.FunctionDef, source: parse.Source, known: dict[str, Any
 parse.FUNCTIONS["function"] = _of_script
 
 
-class _Parser:
+class Parser:
     def __init__(
         self, module: str, functions: dict[str, Any], constants: Sequence[Any], values: Mapping[str, Any]
     ) -> None:
@@ -136,12 +128,12 @@ class _Parser:
         private, pure = False, True
         for mark in node.decorator_list:
             for keyword in getattr(mark, "keywords", ()):
-                private |= keyword.arg == "private" and self._literal(keyword.value) is True
-                pure &= not (keyword.arg == "pure" and self._literal(keyword.value) is False)
+                private |= keyword.arg == "private" and self.literal(keyword.value) is True
+                pure &= not (keyword.arg == "pure" and self.literal(keyword.value) is False)
         params = []
         for each in node.args.args:
             if each.annotation is None:
-                raise self._error(
+                raise self.error(
                     each, f"parameter {each.arg} has no annotation", f"write {each.arg}: R.Tensor(…)"
                 )
             params.append(Var(each.arg, self.info(each.annotation)))
@@ -151,11 +143,11 @@ class _Parser:
         result = None
         for stmt in node.body:
             if result is not None:
-                raise self._error(stmt, "a statement after return", "return once, at the end")
+                raise self.error(stmt, "a statement after return", "return once, at the end")
             result = self._statement(stmt)
         if result is None:
-            raise self._error(node, f"function {node.name} returns nothing", "end it with return")
-        value = self._leaf(result, node)
+            raise self.error(node, f"function {node.name} returns nothing", "end it with return")
+        value = self.leaf(result, node)
         body = SeqExpr([block for block in self.blocks if block.bindings], value)
         returns = None if node.returns is None else self.info(node.returns)
         inferred = body.body.struct_info
@@ -167,41 +159,41 @@ class _Parser:
         """Handles a statement; gives what a return returns."""
         if isinstance(stmt, ast.Return):
             if stmt.value is None:
-                raise self._error(stmt, "a return of nothing", "return a variable")
+                raise self.error(stmt, "a return of nothing", "return a variable")
             return self.value(stmt.value)
         if isinstance(stmt, ast.With):
             self._dataflow(stmt)
         elif isinstance(stmt, ast.AnnAssign):
             if stmt.value is None:
-                raise self._error(stmt, "a variable without value", "bind it")
+                raise self.error(stmt, "a variable without value", "bind it")
             self._assign(stmt.target, stmt.value, self.info(stmt.annotation))
         elif isinstance(stmt, ast.Assign):
             if len(stmt.targets) != 1:
-                raise self._error(stmt, "two variables for one value", "bind one after the other")
+                raise self.error(stmt, "two variables for one value", "bind one after the other")
             self._assign(stmt.targets[0], stmt.value, None)
         elif isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
             pass  # a docstring
         elif isinstance(stmt, ast.Expr) and self._name(stmt.value) == "R.func_attr":
-            self.attrs.update(self._literal(stmt.value.args[0]))  # type: ignore[attr-defined]
+            self.attrs.update(self.literal(stmt.value.args[0]))  # type: ignore[attr-defined]
         elif isinstance(stmt, ast.Expr) and self._name(stmt.value) == "R.func_ret_struct_info":
             pass
         elif isinstance(stmt, ast.If):
             self._if(stmt)
         elif not isinstance(stmt, (ast.Pass, ast.Nonlocal, ast.Global)):
             what = f"a {type(stmt).__name__.lower()} statement"
-            raise self._error(stmt, f"{what} in a relax function", "bind variables, and return one")
+            raise self.error(stmt, f"{what} in a relax function", "bind variables, and return one")
         return None
 
     def _if(self, stmt: ast.If) -> None:
         """``if x: … else: …``, each of which ends by binding the same variable."""
         if isinstance(self._block, DataflowBlock):
-            raise self._error(stmt, "an if in a dataflow block", "put it after the block")
-        condition = self._leaf(self.value(stmt.test), stmt.test)
+            raise self.error(stmt, "an if in a dataflow block", "put it after the block")
+        condition = self.leaf(self.value(stmt.test), stmt.test)
         branches = [self._branch(stmts, stmt) for stmts in (stmt.body, stmt.orelse)]
         (name, then), (other, otherwise) = branches
         if name != other:
             what = f"one branch ends with {name}, the other with {other}"
-            raise self._error(stmt, what, "bind one variable at the end of both")
+            raise self.error(stmt, what, "bind one variable at the end of both")
         value = If(condition, then, otherwise)
         self._bind(name, VarBinding(Var(name, self._inferred(value, stmt)), value))
 
@@ -210,18 +202,18 @@ class _Parser:
         blocks, known, self.blocks = self.blocks, dict(self.vars), []
         for stmt in stmts:
             if isinstance(stmt, ast.Return):
-                raise self._error(stmt, "a return in a branch", "bind a variable, and return after the if")
+                raise self.error(stmt, "a return in a branch", "bind a variable, and return after the if")
             self._statement(stmt)
         found = [block for block in self.blocks if block.bindings]
         self.blocks, self.vars = blocks, known
         if not found:
-            raise self._error(node, "a branch that binds nothing", "write both, ended by the same variable")
+            raise self.error(node, "a branch that binds nothing", "write both, ended by the same variable")
         last = found[-1].bindings[-1].var
         return last.name_hint, SeqExpr(found, last)
 
     def _dataflow(self, stmt: ast.With) -> None:
         if self._name(stmt.items[0].context_expr) != "R.dataflow":
-            raise self._error(stmt, "a with that is no R.dataflow()", "write: with R.dataflow():")
+            raise self.error(stmt, "a with that is no R.dataflow()", "write: with R.dataflow():")
         outputs: set[str] = set()
         for each in stmt.body:
             if isinstance(each, ast.Expr) and self._name(each.value) == "R.output":
@@ -233,11 +225,11 @@ class _Parser:
             if isinstance(each, ast.Expr) and self._name(each.value) == "R.output":
                 continue
             if isinstance(each, ast.Return):
-                raise self._error(each, "a return in a dataflow block", "return after it")
+                raise self.error(each, "a return in a dataflow block", "return after it")
             self._statement(each)
         missing = outputs - {binding.var.name_hint for binding in block.bindings}
         if missing:
-            raise self._error(
+            raise self.error(
                 stmt, f"R.output of {sorted(missing)[0]}, which the block does not bind", "bind it"
             )
         self.blocks.append(BindingBlock())
@@ -252,17 +244,17 @@ class _Parser:
 
     def _assign(self, target: ast.expr, node: ast.expr, info: StructInfo | None) -> None:
         if not isinstance(target, ast.Name):
-            raise self._error(target, "only variables can be bound", "take elements by x[0]")
+            raise self.error(target, "only variables can be bound", "take elements by x[0]")
         name = target.id
         if isinstance(node, ast.Name) and self._is_module(node.id, name):
             self.modules.add(name)
             return
-        if self._name(node) in ("T.int64", "T.var", "T.int32") and not _arguments(node):
+        if self._name(node) in ("T.int64", "T.var", "T.int32") and not arguments(node):
             self.sizes.setdefault(name, _variable(name))
             return
         if self._name(node) == "R.match_cast":
             assert isinstance(node, ast.Call)
-            value, cast = self._leaf(self.value(node.args[0]), node), self.info(node.args[1])
+            value, cast = self.leaf(self.value(node.args[0]), node), self.info(node.args[1])
             self._bind(name, MatchCast(self._var(name, cast), value, cast))
             return
         value = self.value(node)
@@ -271,7 +263,7 @@ class _Parser:
         value = self._normal(value, node)
         found = self._inferred(value, node)
         if info is not None and not found.is_base_of(info) and not info.is_base_of(found):
-            raise self._error(node, f"{name} is {found}, not {info}", "mend the annotation")
+            raise self.error(node, f"{name} is {found}, not {info}", "mend the annotation")
         if info is not None and found.is_base_of(info):
             found = info
         self._bind(name, VarBinding(self._var(name, found), value))
@@ -299,18 +291,18 @@ class _Parser:
         except RelaxError as error:
             if error.code == "SM1309":
                 raise
-            raise self._error(node, str(error.what), error.why or error.remedy) from error
+            raise self.error(node, str(error.what), error.why or error.remedy) from error
 
     def _normal(self, value: Any, node: ast.AST) -> Any:
         """The value with calls inside of it bound to variables of their own."""
         if isinstance(value, Call):
-            args = [self._leaf(each, node) for each in value.args]
+            args = [self.leaf(each, node) for each in value.args]
             return Call(value.op, args, value.attrs, value.sinfo_args)
         if isinstance(value, Tuple):
-            return Tuple([self._leaf(each, node) for each in value.fields])
+            return Tuple([self.leaf(each, node) for each in value.fields])
         return value
 
-    def _leaf(self, value: Any, node: ast.AST) -> Any:
+    def leaf(self, value: Any, node: ast.AST) -> Any:
         value = self._normal(value, node)
         if not isinstance(value, Call) and not (isinstance(value, TupleGetItem)):
             return value
@@ -334,7 +326,7 @@ class _Parser:
                 return Tuple([PrimValue(each) if isinstance(each, Size) else each for each in found])
             return found
         if isinstance(node, ast.Dict):
-            return self._literal(node)
+            return self.literal(node)
         if isinstance(node, ast.JoinedStr):
             parts = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
             return "".join(str(self.value(each)) for each in parts)
@@ -350,7 +342,7 @@ class _Parser:
             return self._attribute(node)
         if isinstance(node, ast.Call):
             return self._call(node)
-        raise self._error(
+        raise self.error(
             node, f"a {type(node).__name__.lower()} in a relax function", "write calls and variables"
         )
 
@@ -363,30 +355,30 @@ class _Parser:
             return _plain(self.values[node.id])
         if node.id in self.functions:
             return GlobalVar(node.id)
-        raise self._error(node, f"{node.id} is not bound here", _near(node.id, [*self.vars, *self.sizes]))
+        raise self.error(node, f"{node.id} is not bound here", _near(node.id, [*self.vars, *self.sizes]))
 
     def _binary(self, node: ast.expr, sign: Any, left: ast.expr, right: ast.expr) -> Any:
         if type(sign) not in _ARITHMETIC:
-            raise self._error(node, f"{type(sign).__name__} is no operator of relax", "call R.… by its name")
+            raise self.error(node, f"{type(sign).__name__} is no operator of relax", "call R.… by its name")
         found = _ARITHMETIC[type(sign)](self.value(left), self.value(right))
         return size_of(found) if isinstance(found, Size) else found
 
     def _subscript(self, node: ast.Subscript) -> Any:
         inner = node.value
         if isinstance(inner, ast.Subscript) and self._name(inner.value) == "metadata":
-            number = self._literal(node.slice)
+            number = self.literal(node.slice)
             if not number < len(self.constants):
-                raise self._error(
+                raise self.error(
                     node, f"constant {number} is not in the text", "relax.from_source(text, constants=[…])"
                 )
             if number not in self.known:
                 self.known[number] = const(self.constants[number])
             return self.known[number]
         value = self.value(inner)
-        index = self._literal(node.slice)
+        index = self.literal(node.slice)
         if isinstance(value, (list, tuple)):
             return value[index]
-        return TupleGetItem(self._leaf(value, node), index)
+        return TupleGetItem(self.leaf(value, node), index)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         path = self._name(node)
@@ -401,7 +393,7 @@ class _Parser:
             found = getattr(found, part, None)
         if _usable(found):
             return _plain(found)
-        raise self._error(node, f"{path} is not known", "write R.…, cls.… or a variable")
+        raise self.error(node, f"{path} is not known", "write R.…, cls.… or a variable")
 
     def _operator(self, short: str, node: ast.AST) -> Any:
         if short in OPERATORS:
@@ -416,11 +408,11 @@ class _Parser:
                 found = getattr(found, part)
             return found
         except RelaxError as error:
-            raise self._error(node, error.what, error.remedy) from error
+            raise self.error(node, error.what, error.remedy) from error
 
     def _call(self, node: ast.Call) -> Any:
         name = self._name(node.func)
-        make = _CALLS.get(name)
+        make = CALLS.get(name)
         if make is not None:
             return make(self, node)
         if name.startswith("T."):
@@ -434,7 +426,7 @@ class _Parser:
                 return Call(called, args, attrs, infos if isinstance(infos, (list, tuple)) else [infos])
             return called(*args, **attrs)
         except (RelaxError, TypeError) as error:
-            raise self._error(
+            raise self.error(
                 node, getattr(error, "what", str(error)), getattr(error, "remedy", None)
             ) from error
 
@@ -446,17 +438,15 @@ class _Parser:
             return (Max if name == "T.max" else Min)(*args)
         if len(args) == 1 and isinstance(getattr(torch, name.removeprefix("T."), None), torch.dtype):
             return args[0]
-        raise self._error(
+        raise self.error(
             node, f"{name} of {len(args)} arguments in a relax function", "write numbers and variables"
         )
 
-    def _literal(self, node: ast.expr) -> Any:
+    def literal(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Dict):
-            return {
-                self._literal(k): self._literal(v) for k, v in zip(node.keys, node.values) if k is not None
-            }
+            return {self.literal(k): self.literal(v) for k, v in zip(node.keys, node.values) if k is not None}
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [self._literal(each) for each in node.elts]
+            return [self.literal(each) for each in node.elts]
         value = self.value(node)
         return value.value if isinstance(value, (PrimValue, StringImm)) else value
 
@@ -467,17 +457,22 @@ class _Parser:
         name = self._name(node)
         if name.startswith("T.") and isinstance(getattr(torch, name[2:], None), torch.dtype):
             return PrimStructInfo(name[2:])
-        make = INFOS.get(name.removeprefix("R.")) if name.startswith("R.") else None
+        found = self.values.get(name)
+        if isinstance(found, StructInfo):
+            return found
+        # a name of Python's may stand for a word: Kind = R.Tensor
+        known = name.startswith("R.")
+        make = INFOS.get(name[2:]) if known else next((e for e in INFOS.values() if e == found), None)
         if make is None:
-            raise self._error(node, f"{name or 'this'} is no annotation", "write R.Tensor(shape, dtype)")
-        named = {key: self._part(each, key == "value") for key, each in _keywords(node).items()}
-        args = [self._part(each) for each in _arguments(node)]
+            raise self.error(node, f"{name or 'this'} is no annotation", "write R.Tensor(shape, dtype)")
+        named = {key: self._part(each, key == "value") for key, each in keywords(node).items()}
+        args = [self._part(each) for each in arguments(node)]
         try:
             inspect.signature(make).bind(*args, **named)
             return make(*args, **named)
         except (TypeError, RelaxError) as error:
             what = getattr(error, "what", f"{name}: {error}")
-            raise self._error(node, what, getattr(error, "remedy", None)) from error
+            raise self.error(node, what, getattr(error, "remedy", None)) from error
 
     def _part(self, node: ast.expr, is_size: bool = False) -> Any:
         """A part of an annotation: annotations, lists of them or of sizes, plain values."""
@@ -486,20 +481,20 @@ class _Parser:
             return self.info(node)
         if isinstance(node, (ast.Tuple, ast.List)):
             return [self._part(each, True) for each in node.elts]
-        return self._size(node) if is_size else self._literal(node)
+        return self.size(node) if is_size else self.literal(node)
 
-    def _sizes(self, node: ast.expr) -> list[Any]:
+    def shape(self, node: ast.expr) -> list[Any]:
         if not isinstance(node, (ast.Tuple, ast.List)):
-            raise self._error(node, "a shape is a tuple or a list", "write (2, 3)")
-        return [self._size(each) for each in node.elts]
+            raise self.error(node, "a shape is a tuple or a list", "write (2, 3)")
+        return [self.size(each) for each in node.elts]
 
-    def _size(self, node: ast.expr) -> Any:
+    def size(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
                 inner = ast.parse(node.value, mode="eval").body
             except SyntaxError as error:
                 what = f"{node.value!r} is no size"
-                raise self._error(node, what, 'write "n", or an expression of such') from error
+                raise self.error(node, what, 'write "n", or an expression of such') from error
             for each in ast.walk(inner):
                 if isinstance(each, ast.Name) and each.id != "T":
                     self.sizes.setdefault(each.id, _variable(each.id))
@@ -522,25 +517,11 @@ class _Parser:
             return re.sub(r"^(relax|rx)\.(op\.)?", "R.", path)
         return ""
 
-    def _error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
+    def error(self, node: ast.AST, what: str, remedy: str | None = None) -> ScriptError:
         line, column = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
         error = ScriptError("SM1309", what, where=f"line {line}, column {column + 1}", remedy=remedy)
         error.node = node
         return error
-
-
-class ScriptError(RelaxError):
-    """A script of relax that says nothing that can be meant. ``node``: where."""
-
-    node: ast.AST | None = None
-
-
-def _arguments(node: ast.expr) -> list[ast.expr]:
-    return list(node.args) if isinstance(node, ast.Call) else []
-
-
-def _keywords(node: ast.expr) -> dict[str, ast.expr]:
-    return {each.arg: each.value for each in node.keywords if each.arg} if isinstance(node, ast.Call) else {}
 
 
 def _usable(value: Any) -> bool:
@@ -562,7 +543,7 @@ def _plain(value: Any) -> Any:
 
 def size_in(text: str) -> Size:
     """The size that a text says: ``"n * 2"``."""
-    found: Size = size_of(_Parser("", {}, (), {})._size(ast.Constant(text)))
+    found: Size = size_of(Parser("", {}, (), {}).size(ast.Constant(text)))
     return found
 
 
@@ -575,85 +556,6 @@ def _near(name: str, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else "bind it first"
-
-
-def _call_tir(parser: _Parser, node: ast.Call) -> Any:
-    named = _keywords(node)
-    args = list(node.args)
-    func = parser.value(args[0])
-    if not isinstance(func, GlobalVar):
-        raise parser._error(args[0], "call_tir calls a function of the module", "write cls.name")
-    out = named.get("out_sinfo", named.get("out_ty", args[2] if len(args) > 2 else None))
-    if out is None:
-        raise parser._error(
-            node, "call_tir without out_sinfo", 'add out_sinfo=R.Tensor((2, 3), dtype="float32")'
-        )
-    infos = (
-        [parser.info(each) for each in out.elts]
-        if isinstance(out, (ast.List, ast.Tuple))
-        else parser.info(out)
-    )
-    more = parser.value(named["tir_vars"]) if "tir_vars" in named else None
-    values = parser.value(args[1])
-    return call_tir(func, parser._leaf(values, node), infos, more)
-
-
-def _emit_te(parser: _Parser, node: ast.Call) -> Any:
-    """A te function from outside of the script is called; its PrimFunc joins the module."""
-    named = {str(each.arg): parser._literal(each.value) for each in node.keywords}
-    made = parser.value(node.args[0])
-    if not callable(made):
-        raise parser._error(node, "emit_te of no function", "name a te function")
-    builder = BlockBuilder(IRModule(parser.functions))
-    call = builder.call_te(made, *[parser.value(each) for each in node.args[1:]], **named)
-    parser.functions.update({str(var): each for var, each in builder.get().items()})
-    return call
-
-
-def _const(parser: _Parser, node: ast.Call) -> Any:
-    args = [parser._literal(each) for each in node.args]
-    dtype = _keywords(node).get("dtype")
-    return const(args[0], args[1] if len(args) > 1 else None if dtype is None else parser._literal(dtype))
-
-
-def _dtype(parser: _Parser, node: ast.Call) -> Any:
-    return getattr(torch, parser._literal(node.args[0]))
-
-
-_TORCH = {str(each): each for each in (torch.strided, torch.contiguous_format, torch.preserve_format)}
-
-
-def _text(parser: _Parser, node: ast.Call) -> Any:
-    value = parser._literal(node.args[0])
-    if value in _TORCH:
-        return _TORCH[value]
-    return torch.device("cpu") if value == "cpu" else StringImm(value)
-
-
-_CALLS: dict[str, Callable[[_Parser, ast.Call], Any]] = {
-    "R.call_tir": _call_tir,
-    "R.const": _const,
-    "R.emit_te": lambda parser, node: _emit_te(parser, node),
-    "R.shape": lambda parser, node: ShapeExpr(parser._sizes(node.args[0])),
-    "R.prim_value": lambda parser, node: PrimValue(parser._literal(node.args[0])),
-    "R.str": _text,
-    "R.dtype": _dtype,
-    "R.tuple": lambda parser, node: Tuple([parser.value(each) for each in node.args]),
-    "R.ExternFunc": lambda parser, node: ExternFunc(parser._literal(node.args[0])),
-    "R.call_packed": lambda parser, node: _packed(parser, node),
-    "R.call_pure_packed": lambda parser, node: _packed(parser, node),
-    "R.call_dps_packed": lambda parser, node: _packed(parser, node),
-    "float": lambda parser, node: float(parser._literal(node.args[0])),
-}
-
-
-def _packed(parser: _Parser, node: ast.Call) -> Any:
-    name, *args = node.args
-    named = _keywords(node)
-    infos = named.get("sinfo_args", named.get("ty_args"))
-    listed = infos.elts if isinstance(infos, (ast.Tuple, ast.List)) else [infos] if infos is not None else []
-    function = ExternFunc(parser._literal(name))
-    return Call(function, [parser.value(each) for each in args], {}, [parser.info(each) for each in listed])
 
 
 __all__ = ["Constant", "Expr", "ScriptError", "function_of"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sympy import Expr as Size
 from sympy import Integer, Symbol
 
-from smelt.nest.ir import Alloc, Block, Kernel, Let, Param, Stage, Stmt, Store
-from smelt.nest.tree import map_exprs, rewritten, with_blocks
+from smelt.nest.ir import Kernel, Param
 from smelt.records import replace
 from smelt.relax.evaluate import Evaluator
 from smelt.relax.types import RelaxError, StructInfo
@@ -76,32 +74,3 @@ def unbound_sizes(kernel: Kernel) -> list[Symbol]:
     """The sizes that no dimension of a tensor that is read tells."""
     alone = {size for each in kernel.params if not each.written for size in each.shape}
     return [size for size in kernel.sizes if size not in alone]
-
-
-def renamed(kernel: Kernel, names: Mapping[str, str], sizes: Mapping[Any, Any]) -> Kernel:
-    """The kernel with other names of buffers, and of sizes."""
-
-    def stmt(each: Stmt) -> list[Stmt] | None:
-        if isinstance(each, Let) and each.op == "load" and each.args[0] in names:
-            return [replace(each, args=(names[each.args[0]], *each.args[1:]))]
-        if isinstance(each, Store) and each.buffer in names:
-            return [replace(each, buffer=names[each.buffer])]
-        if isinstance(each, Alloc) and each.buffer in names:
-            return [replace(each, buffer=names[each.buffer])]
-        if isinstance(each, Stage) and each.name in names:
-            inner = with_blocks(each, lambda block: rewritten(block, stmt))
-            return [replace(inner, name=names[each.name])]
-        return None
-
-    def size(expr: Size) -> Size:
-        return expr.xreplace(dict(sizes)) if sizes else expr
-
-    def param(each: Param) -> Param:
-        shape, strides = tuple(map(size, each.shape)), tuple(map(size, each.strides))
-        return replace(each, name=names.get(each.name, each.name), shape=shape, strides=strides)
-
-    body: Block = rewritten(kernel.body, stmt)
-    if sizes:
-        body = map_exprs(body, size)
-    found = tuple(sorted((size(each) for each in kernel.sizes), key=str))
-    return replace(kernel, params=tuple(map(param, kernel.params)), body=body, sizes=found)  # type: ignore[arg-type]

@@ -295,7 +295,9 @@ def _literal_dict(values: Mapping[str, Any]) -> str:
 
 
 def expression(value: Any) -> str:
-    """One expression on its own."""
+    """One expression, or one function, on its own."""
+    if isinstance(value, Function):
+        return "\n".join(Printer().function(value, value.attrs.get("global_symbol", "main")))
     return Printer().value(value)
 
 

@@ -273,7 +273,9 @@ class _Printer:
         inner = _Scope(scope)
         outer = self.made, self.uses, self.bound
         lines = self.axes(stage.axes, scope, inner)
-        lines += [f"T.where({self.expr(each, scope)})" for each in stage.where]
+        where = [self.expr(each, scope) for each in stage.where]
+        if where:  # a block says it once
+            lines.append(f"T.where({where[0] if len(where) == 1 else ' and '.join(f'({e})' for e in where)})")
         init = None
         if stage.init is not None:
             self.look_at(stage.init)

@@ -8,26 +8,20 @@ from typing import Any
 
 import sympy
 import torch
-from sympy import Expr, Integer
+from sympy import Integer
 from sympy.logic.boolalg import Boolean
 
 from smelt.loops.elementwise import ASSERTIONS
 from smelt.nest.ir import (
-    Accumulate,
-    Advance,
     Alloc,
     Block,
-    Carry,
     For,
     Guard,
     Kernel,
     LoopKind,
-    Prefetch,
-    SortRow,
     Stage,
     Stmt,
     Store,
-    Update,
 )
 from smelt.nest.scopes import writes
 from smelt.nest.tree import rewritten
@@ -38,8 +32,9 @@ from smelt.script.inert import Word
 from smelt.script.module import PrimFunc
 from smelt.script.outside import Macro
 from smelt.script.parse import FUNCTIONS, Source, is_private, literal, near, word_of
-from smelt.script.parse_blocks import AXES, Blocks, Stated, symbols
+from smelt.script.parse_blocks import AXES, Stated, symbols
 from smelt.script.parse_buffers import is_empty
+from smelt.script.parse_own import Own
 from smelt.script.words import NAMED_DTYPES
 
 _LOOPS = {
@@ -61,16 +56,18 @@ _ONCE = ("reads", "writes", "where")
 _MACROS = ("inline", "macro")
 
 
-class _Parser(Blocks):
+class _Parser(Own):
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         super().__init__(function, source)
         self.reader.inline = self._inline
         self.attrs: dict[str, Any] = {}
-        self.written: set[str] = set()
         self.root = Stated()
         self.aligned: dict[str, list[tuple[int, ...]]] = {}
         self.explicit = False
         """Whether a block that is called root is read."""
+        self.bound: dict[str, Any] = {}
+        """What was named in this block, and in each of those around it."""
+        self.outer: list[dict[str, Any]] = []
 
     def run(self) -> PrimFunc:
         for arg in self.function.args.args:
@@ -102,13 +99,16 @@ class _Parser(Blocks):
 
     def _block(self, body: Sequence[ast.stmt], root: bool = False) -> Block:
         around, declared = self.reader.stmts, self.declared
-        names = dict(self.reader.names)
+        names, bound = dict(self.reader.names), self.bound
         self.reader.stmts, self.declared = [], set()
+        if not root:
+            self.outer.append(bound)
+            self.bound = {}
         self._statements(body, root)
         found, self.reader.stmts = Block(tuple(self.reader.stmts)), around
         self.declared = declared
         if not root:
-            self.reader.names = names
+            self.reader.names, self.bound = names, self.outer.pop()
         return found
 
     def _statements(self, body: Sequence[ast.stmt], root: bool = False) -> None:
@@ -130,9 +130,6 @@ class _Parser(Blocks):
         if isinstance(stmt, ast.Expr) and word_of(call.func) == "attr":
             return ast.copy_location(ast.With([ast.withitem(call)], body), stmt)
         return None
-
-    def _add(self, *stmts: Stmt) -> None:
-        self.reader.stmts += stmts
 
     def _statement(self, stmt: ast.stmt, root: bool) -> None:
         vector = None
@@ -197,7 +194,7 @@ class _Parser(Blocks):
         for part, body in ((condition, stmt.body), (sympy.Not(condition), stmt.orelse)):
             if body and part != sympy.false:
                 inner_block = self._block(body)
-                self._add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
+                self.add(*(inner_block.stmts if part == sympy.true else (Guard(part, inner_block),)))
 
     def _return(self, node: ast.expr) -> None:
         """``return x``: a number, which is stored to one more buffer, without dimensions."""
@@ -211,7 +208,7 @@ class _Parser(Blocks):
             name += "_"
         self.variable(name, value.dtype, number=False)
         self.written.add(name)
-        self._add(Store(name, (), value.name))
+        self.add(Store(name, (), value.name))
 
     def _assert(self, stmt: ast.Assert) -> None:
         """``assert c, ("ValueError", ["n is ", "odd"])``."""
@@ -287,7 +284,7 @@ class _Parser(Blocks):
         self.reader.names = names
         for loop in reversed(made):
             body = Block((replace(loop, body=body),))
-        self._add(*body.stmts)
+        self.add(*body.stmts)
 
     def _labels(self, target: ast.expr, count: int) -> list[str]:
         """What the loops of a statement are called: ``i, j``, ``ij`` for both of them, ``*i, k``."""
@@ -351,7 +348,7 @@ class _Parser(Blocks):
             stored = writes(stage)
             for number, *aligned in own.notes.pop("buffer_dim_align"):
                 self.aligned.setdefault(stored[number], []).append(tuple(aligned))
-        self._add(self.closed(replace(stage, notes=tuple(own.notes.items()))))
+        self.add(self.closed(replace(stage, notes=tuple(own.notes.items()))))
 
     def _aligned(self, stmt: Stmt) -> list[Stmt] | None:
         if not isinstance(stmt, Alloc) or stmt.buffer not in self.aligned:
@@ -415,24 +412,27 @@ class _Parser(Blocks):
             self.handles[names[0]] = ""
         elif call is not None and (word == "var" or (word in NAMED_DTYPES and not call.args)):
             self.variable(names[0], NAMED_DTYPES.get(word, torch.int32))
-        elif call is not None and word == "smelt_accumulator":
-            kind, dtype = (literal(arg, self.source) for arg in call.args)
-            self._add(Accumulate(names[0], kind, NAMED_DTYPES[dtype]))
-        elif call is not None and word == "smelt_carry":
-            initial, dtype = (literal(arg, self.source) for arg in call.args)
-            self._add(Carry(names[0], NAMED_DTYPES[dtype], initial))
-        else:
+        elif call is None or not self.own_name(names[0], call, word):
             note = node.annotation if isinstance(node, ast.AnnAssign) else None
             if isinstance(note, ast.Subscript) and word_of(note.value) == "let":
                 note = note.slice
             self._name(names[0], value, None if note is None else self.reader.dtype(note))
 
     def _name(self, name: str, value: ast.expr, dtype: torch.dtype | None) -> None:
-        """``x = value``: a name for it, from here on in this block."""
+        """``x = value``: a name for it, from here on in this block.
+
+        A name is no variable: the next iteration, or what follows a block, would not read the new value, so
+        a name from around a block is not given again in it.
+        """
+        around = self.reader.names.get(name)
+        if around is not None and any(bound.get(name) is around for bound in self.outer):
+            what = f"{name} is a name for another value outside of this block"
+            remedy = f'a buffer, which keeps what is stored: {name} = T.alloc_buffer((1,), "int32")'
+            raise self.source.error("SM1204", what, value, remedy=remedy)
         found = self.reader.read(value, dtype)
         if not isinstance(found, Index) or dtype not in (None, torch.int32, torch.int64):
             found = self.reader.value(found, dtype, value)
-        self.reader.names[name] = found
+        self.reader.names[name] = self.bound[name] = found
 
     def _store(self, target: ast.Subscript, value: ast.expr) -> None:
         dtype = self.reader.buffer(target.value).dtype
@@ -444,7 +444,7 @@ class _Parser(Blocks):
         found = self.reader.value(self.reader.read(value, dtype), dtype, value)
         if found.dtype != dtype:
             found = self.reader.cast(found, dtype)
-        self._add(Store(name, index, found.name, mode))
+        self.add(Store(name, index, found.name, mode))
 
     def _call(self, node: ast.expr) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -477,11 +477,14 @@ class _Parser(Blocks):
             found = literal(node.args[0], self.source)
             self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
         elif word == "where" and self.stage is not None:
-            condition = self._known_truth(node.args[0])
-            if condition is None:
-                raise self.source.error("SM1204", "a condition over loops is wanted", node.args[0])
-            parts = sympy.ordered(sympy.And.make_args(condition))
-            self.stage.where += [each for each in parts if each != sympy.true]
+            test = node.args[0]
+            both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+            for each in test.values if both else [test]:  # type: ignore[attr-defined]
+                condition = self._known_truth(each)
+                if condition is None:
+                    raise self.source.error("SM1204", "a condition over loops is wanted", each)
+                parts = sympy.ordered(sympy.And.make_args(condition))
+                self.stage.where += [part for part in parts if part != sympy.true]
         elif word in ("reads", "writes"):
             before = len(self.reader.stmts)
             for region in self.reader.spread(node.args):
@@ -499,26 +502,7 @@ class _Parser(Blocks):
         elif word == "bind" and any(each.arg == "var" for each in node.keywords):
             (name,) = (word_of(each.value) for each in node.keywords if each.arg == "var")
             self._name(name, node.args[0], None)
-        elif word == "smelt_update":
-            self._update(node)
-        elif word == "smelt_advance":
-            value = self.reader.value(self.reader.read(node.args[1]), None, node.args[1])
-            self._add(Advance(word_of(node.args[0]), value.name))
-        elif word == "smelt_prefetch":
-            place = node.args[0]
-            assert isinstance(place, ast.Subscript)
-            self._add(Prefetch(*self.reader.place(place)))
-        elif word == "smelt_sort_row":
-            self._sort(node)
-        elif word == "smelt_store":
-            place = node.args[0]
-            assert isinstance(place, ast.Subscript)
-            dtype = self.reader.buffer(place.value).dtype
-            value = self.reader.value(self.reader.read(node.args[1], dtype), dtype, node.args[1])
-            name, index = self.reader.place(place)
-            self.written.add(name)
-            self._add(Store(name, index, value.name, str(literal(node.args[2], self.source))))
-        else:
+        elif not self.own(word, node):
             self._evaluate(node)
 
     def _evaluate(self, node: ast.expr) -> None:
@@ -537,29 +521,6 @@ class _Parser(Blocks):
             raise self.source.error("SM1204", str(error), call) from None
         self._statements(body)
         return result  # type: ignore[no-any-return]
-
-    def _update(self, node: ast.Call) -> None:
-        given = {each.arg: each.value for each in node.keywords}
-        if "merge" in given:
-            self._add(Update(word_of(node.args[0]), word_of(node.args[1]), None, merge=True))
-            return
-        value = self.reader.value(self.reader.read(node.args[1]), None, node.args[1])
-        position = self.reader.index(given["position"]) if "position" in given else None
-        self._add(Update(word_of(node.args[0]), value.name, position))
-
-    def _sort(self, node: ast.Call) -> None:
-        def place(part: ast.AST) -> tuple[str, tuple[Expr, ...]]:
-            assert isinstance(part, ast.Subscript)
-            return self.reader.place(part)
-
-        source, start = place(node.args[0])
-        results = {str(each.arg): place(each.value) for each in node.keywords}
-        into = next(iter(results.values()))[1]
-        self.written |= {name for name, _ in results.values()}
-        length, limit = (self.reader.index(arg) for arg in node.args[1:3])
-        descending = bool(literal(node.args[3], self.source))
-        values, positions = (results.get(key, (None, ()))[0] for key in ("values", "positions"))
-        self._add(SortRow(source, start, length, limit, descending, values, positions, into))
 
 
 def _is_macro(node: ast.AST) -> bool:

@@ -12,11 +12,6 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from smelt.te import tag as tag
-from smelt.te.absent import ExternOp as ExternOp
-from smelt.te.absent import ScanOp as ScanOp
-from smelt.te.absent import extern as extern
-from smelt.te.absent import extern_primfunc as extern_primfunc
-from smelt.te.absent import scan as scan
 from smelt.te.create import create_prim_func as create_prim_func
 from smelt.te.functions import *  # noqa: F403
 from smelt.te.index import IterVar as IterVar
@@ -34,6 +29,11 @@ from smelt.te.reductions import max as max
 from smelt.te.reductions import min as min
 from smelt.te.reductions import prod as prod
 from smelt.te.reductions import sum as sum
+from smelt.te.statements import ExternOp as ExternOp
+from smelt.te.statements import ScanOp as ScanOp
+from smelt.te.statements import extern as extern
+from smelt.te.statements import extern_primfunc as extern_primfunc
+from smelt.te.statements import scan as scan
 from smelt.te.tag import tag_scope as tag_scope
 from smelt.te.tensor import ComputeOp as ComputeOp
 from smelt.te.tensor import PlaceholderOp as PlaceholderOp

@@ -22,7 +22,9 @@ from smelt.pipeline import Compiled, compile_program
 from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at, solved
 
 _SEEN = (64, 48, 96, 80, 112, 56, 72, 88, 104, 120)
-"""What unknown sizes are while compiling: typical ones, all different."""
+"""What unknown sizes are while compiling: typical ones, all different. Where a shape has no elements by them
+(an image, and a kernel that is larger), they are those of the first call.
+"""
 
 MOST_SEEN = 256
 
@@ -86,7 +88,7 @@ class Built:
         known = {symbol: size for symbol, size in sizes.items() if size < 2}
         key = tuple(known.items())
         if key not in self.made:
-            self.made[key] = compile_program(program_of(self.operator, known), Config(strict=True))
+            self.made[key] = compile_program(program_of(self.operator, known, sizes), Config(strict=True))
         return self.made[key]
 
 
@@ -121,10 +123,12 @@ def _tensor(arg: Any, param: Param) -> torch.Tensor:
     raise SmeltError("SM1044", f"{param.name} wants a tensor or an array, not {type(arg).__name__}")
 
 
-def program_of(operator: Operator, known: Mapping[Symbol, int]) -> Program:
-    """One call of the operator, its results stored in the buffers that are given for them."""
+def program_of(operator: Operator, known: Mapping[Symbol, int], first: Mapping[Symbol, int]) -> Program:
+    """One call of the operator, its results stored in the buffers that are given for them. ``known``: sizes
+    that are always the same; ``first``: all sizes of the first call.
+    """
     kernel, sign = operator.kernel, operator.signature
-    examples, sizes = _examples(kernel, known)
+    examples, sizes = _examples(kernel, known, first)
     graph = Graph()
     places = []
     for position, example in enumerate(examples):
@@ -161,11 +165,16 @@ def _item(graph: Graph, call: Node, number: int) -> Node:
     return node
 
 
-def _examples(kernel: Kernel, known: Mapping[Symbol, int]) -> tuple[list[Any], dict[Symbol, Any]]:
+def _examples(
+    kernel: Kernel, known: Mapping[Symbol, int], first: Mapping[Symbol, int]
+) -> tuple[list[Any], dict[Symbol, Any]]:
     """A FakeTensor for each parameter; a size that is not known is one symbol wherever it is. And these."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     unknown = [symbol for symbol in kernel.sizes if symbol not in known]
     seen = [_SEEN[number % len(_SEEN)] + number // len(_SEEN) for number in range(len(unknown))]
+    typical = {**known, **dict(zip(unknown, seen))}
+    if any(size_at(each, typical) < 1 for param in kernel.params for each in param.shape):
+        seen = [first[symbol] for symbol in unknown]
     context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(unknown))
     of_sizes = mode.from_tensor(torch.empty(seen, device="meta"), symbolic_context=context)
     sizes: dict[Symbol, Any] = {**known, **dict(zip(unknown, of_sizes.shape))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,13 +34,22 @@ def computed(op: ComputeOp) -> tuple[tuple[Tensor, ...], SmeltError | None]:
         SmeltError: SM1101, SM1105.
     """
     extents: dict[Symbol, Expr] = {axis.symbol: axis.extent for axis in op.axis}
-    checker = _Checker(op.name, extents)
-    for body in op.body:
-        if isinstance(body, Reduced):
-            checker.reduced(body)
-        else:
-            checker.value(body, ())
+    checker = _Checker(op.name, extents, op.axis[0].symbol if op.axis else None)
+    checker.bodies(op.body)
     return tuple(checker.tensors.values()), checker.open
+
+
+def stepped(op: ComputeOp, states: Collection[int], first: Expr) -> SmeltError | None:
+    """Why the rows of an operation, from ``first`` on, are no steps: an index may be outside of its tensor,
+    or a row of ``states`` (ids of tensors) is not one before.
+    """
+    rows = op.axis[0].symbol
+    checker = _Checker(op.name, {axis.symbol: axis.extent for axis in op.axis}, rows, first, states)
+    try:
+        checker.bodies(op.body)
+    except SmeltError as error:
+        return error
+    return checker.open
 
 
 def one_reduction(name: str, bodies: Sequence[Value]) -> None:
@@ -52,23 +61,41 @@ def one_reduction(name: str, bodies: Sequence[Value]) -> None:
 
 
 class _Checker:
-    def __init__(self, name: str, extents: dict[Symbol, Expr]) -> None:
-        self.name, self.extents = name, extents
+    """``rows``: the first axis, which begins at ``first``; rows of ``states`` are read before that one."""
+
+    def __init__(
+        self,
+        name: str,
+        extents: dict[Symbol, Expr],
+        rows: Symbol | None,
+        first: Expr | None = None,
+        states: Collection[int] = (),
+    ) -> None:
+        self.name, self.extents, self.rows, self.states = name, extents, rows, states
+        self.is_step = first is not None
+        self.facts: Facts = () if first is None or rows is None else (rows - first,)
         self.tensors: dict[int, Tensor] = {}
         self.seen: set[tuple[int, Facts]] = set()
         self.open: SmeltError | None = None
+
+    def bodies(self, bodies: Sequence[Value]) -> None:
+        for body in bodies:
+            if isinstance(body, Reduced):
+                self.reduced(body)
+            else:
+                self.value(body, self.facts)
 
     def reduced(self, body: Reduced) -> None:
         axes = body.of.axes
         if len({axis.symbol for axis in axes}) != len(axes):
             refuse("SM1105", f"{self.name}: an axis is reduced over twice")
         for value in body.of.initial:
-            self.value(value, ())
+            self.value(value, self.facts)
         self.extents.update({axis.symbol: axis.extent for axis in axes})
-        facts: Facts = ()
+        facts = self.facts
         if body.of.where is not None:
-            self.value(body.of.where, ())
-            facts = known_of(body.of.where, True, self.extents)
+            self.value(body.of.where, facts)
+            facts = (*facts, *known_of(body.of.where, True, self.extents))
         for value in (*body.of.values, *(body.of.combiner[2] if body.of.combiner else ())):
             self.value(value, facts)
 
@@ -109,6 +136,9 @@ class _Checker:
             if any(extent == 0 for extent in self.extents.values()):
                 continue
             self.inside(load, dim, at, size, facts)
+        if id(load.tensor) in self.states and not self._is_before(load.index[0], facts):
+            what = f"{self.name}: {load}: nothing shows that the row is one before"
+            refuse("SM1111", what, remedy="a step reads S[t - 1, i], S[t - 2, i] …")
 
     def inside(self, load: Load, dim: int, at: Expr, size: Expr, facts: Facts) -> None:
         """Refuses an index that is not in ``[0, size)``; keeps a refusal where sizes decide that."""
@@ -129,10 +159,24 @@ class _Checker:
         where = f" (dimension {dim})" if len(load.index) > 1 else ""
         remedy = "te.if_then_else(condition, value, other) where only some indices are inside"
         found = refusal("SM1101", f"{self.name}: {load}: {what}{where}", remedy=remedy)
+        if not self.is_step and above and self._may_be_before(load, dim, at):
+            self.open = self.open or found
+            return
         past = high is not None and not above and is_nonnegative(expand(high - size), {})
         if known or past or not any(isinstance(s, Unknown) and s.is_size for s in symbols_in(size - at)):
             raise found
         self.open = self.open or found
+
+    def _is_before(self, at: Expr, facts: Facts) -> bool:
+        assert self.rows is not None
+        return shown(expand(self.rows - 1 - at), self.extents, facts)
+
+    def _may_be_before(self, load: Load, dim: int, at: Expr) -> bool:
+        """Whether an index is a row before that which is computed, of what a scan's state may be."""
+        if self.rows is None or dim > 0 or not load.tensor.op.is_given:
+            return False
+        back = expand(self.rows - at)
+        return bool(back.is_Integer and back > 0)
 
 
 # -- what conditions say -------------------------------------------------------------------------------------

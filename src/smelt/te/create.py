@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from sympy import Expr, Symbol
+from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
 from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
@@ -22,6 +23,7 @@ from smelt.te.errors import refuse
 from smelt.te.explicit import Explicit, nest_of
 from smelt.te.index import Unknown, Var
 from smelt.te.reductions import Combined, Reduced
+from smelt.te.statements import ExternOp, ScanOp, statements_of, steps_of
 from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 from smelt.te.value import Place, Value
 
@@ -42,7 +44,8 @@ def create_prim_func(
 
     Raises:
         SmeltError: SM1106, an argument is no tensor or te.var, or given twice; a placeholder is read and not
-            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, a scan or an extern.
+            given; SM1101, nothing shows that an index is inside of its tensor; SM1111, an extern or a scan
+            of what is no function, or no step, of its tensors.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
     scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
@@ -100,6 +103,8 @@ class _Maker:
         self.pool = _Pool()
         self.symbols: dict[Symbol, Expr] = {}
         self.special: dict[str, Explicit] = {}
+        self.called: dict[int, int] = {}
+        """How many statements an operation has that is a call."""
         self.graph = Graph()
         self.labels: dict[str, Names] = {}
 
@@ -110,13 +115,17 @@ class _Maker:
                 self._buffer(tensor)
             if isinstance(op, ComputeOp):
                 self._compute(op)
+            elif isinstance(op, ScanOp):
+                self._scan(op)
+            elif isinstance(op, ExternOp):
+                self.called[id(op)] = 0
         params = [self.names[id(tensor)] for tensor in self.tensors]
-        outputs = [tensor for tensor in self.tensors if isinstance(tensor.op, ComputeOp)]
+        outputs = [tensor for tensor in self.tensors if not isinstance(tensor.op, PlaceholderOp)]
         for tensor in outputs:
             buffer = self.graph.buffers[self.names[id(tensor)]]
             self.graph.outputs.append(StridedView(buffer.name, buffer.shape, buffer.strides, Expr()))
         kernel = staged(self.graph, name, params, self.labels)
-        if self.special:
+        if self.special or self.called:
             kernel = self._with_special(kernel)
         if self.scalars:
             scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
@@ -192,6 +201,28 @@ class _Maker:
             )
             self.graph.nodes.append(Node((out,), loop, Origin(f"te.{op.name}")))
 
+    def _scan(self, op: ScanOp) -> None:
+        """The first rows of each state, then what a step says of all of its rows."""
+        for out, first, step, state in zip(op.outputs, op.init, op.update, op.states):
+            name = self.names[id(out)]
+            self.names.update({id(step): name, id(state): name})
+            rows, *others = self.graph.buffers[name].shape
+            shape = (Min(self.graph.buffers[self.names[id(first)]].shape[0], rows), *others)
+            load = partial(ops.load, self.names[id(first)])
+            self.graph.nodes.append(Node((name,), Pointwise(shape, out.kind, load), Origin(f"te.{op.name}")))
+        for step in op.update:
+            assert isinstance(step.op, ComputeOp)
+            self._compute(step.op)
+
+    def _nests_of(self, op: Operation) -> list[tuple[str, int]]:
+        """The nests of an operation: what is written first, and how many there are."""
+        if isinstance(op, ComputeOp):
+            out = self.names[id(op.outputs[0])]
+            return [(out, 1 if out in self.special else len(op.outputs))]
+        if isinstance(op, ScanOp):
+            return [("", len(op.states)), *((self.names[id(step)], 1) for step in op.update)]
+        return [("", self.called.get(id(op), 0))]
+
     def _pointwise(self, op: ComputeOp, body: Value, shape: tuple[Expr, ...]) -> Pointwise:
         axes = [axis.symbol for axis in op.axis]
         return Pointwise(shape, body.kind, lambda index: body.run(self._place(dict(zip(axes, index)))))
@@ -218,12 +249,14 @@ class _Maker:
         nests = iter([stmt for stmt in stmts if not isinstance(stmt, Alloc)])
         given = {id(tensor) for tensor in self.tensors}
         for op in self.order:
-            if isinstance(op, ComputeOp):
-                alone = self.names[id(op.outputs[0])] in self.special
-                own = [next(nests) for _ in (op.outputs[:1] if alone else op.outputs)]
-                notes = {key: self._note(value, given) for key, value in op.attrs.items()}
-                notes = {key: value for key, value in notes.items() if value is not None and value != ()}
-                yield from _noted(Block(tuple(_together(own))), tuple(notes.items())).stmts
+            own: Sequence[Stmt] = [next(nests) for _, count in self._nests_of(op) for _ in range(count)]
+            if isinstance(op, ScanOp):
+                own = steps_of(op, own, self.pool)
+            elif isinstance(op, ComputeOp):
+                own = _together(own)
+            notes = {key: self._note(value, given) for key, value in op.attrs.items()}
+            notes = {key: value for key, value in notes.items() if value is not None and value != ()}
+            yield from _noted(Block(tuple(own)), tuple(notes.items())).stmts
 
     def _note(self, value: Any, given: set[int]) -> Any:
         """What a person wrote: tensors by their names, but for those that are given."""
@@ -234,8 +267,9 @@ class _Maker:
         return value
 
     def _with_special(self, kernel: Kernel) -> Kernel:
-        """The kernel with the stages that no loop function says, in their places."""
+        """The kernel with the statements that no loop function says, in their places."""
         written = {out for each in self.special.values() for out in each.outs}
+        written |= {self.names[id(out)] for op in self.order if id(op) in self.called for out in op.outputs}
         params = tuple(replace(p, written=True) if p.name in written else p for p in kernel.params)
         given = {p.name for p in params}
         stmts = list(kernel.body.stmts)
@@ -248,15 +282,20 @@ class _Maker:
         found = []
         kernel = replace(kernel, params=params)
         for op in self.order:
-            if not isinstance(op, ComputeOp):
+            if isinstance(op, ExternOp):
+                more, own = statements_of(op, kernel, self.names, self.symbols, self.pool)
+                self.called[id(op)] = len(own)
+                kernel = with_body(kernel, Block((*kernel.body.stmts, *own)))
+                allocs += more
+                found += own
                 continue
-            out = self.names[id(op.outputs[0])]
-            if out in self.special:
-                nest = nest_of(self.special[out], kernel, self.graph)
-                kernel = with_body(kernel, replace(kernel.body, stmts=(*kernel.body.stmts, nest)))
-                found.append(nest)
-            else:
-                found += [next(nests) for _ in op.outputs]
+            for out, count in self._nests_of(op):
+                if out in self.special:
+                    nest = nest_of(self.special[out], kernel, self.graph)
+                    kernel = with_body(kernel, Block((*kernel.body.stmts, nest)))
+                    found.append(nest)
+                else:
+                    found += [next(nests) for _ in range(count)]
         return with_body(kernel, replace(kernel.body, stmts=(*allocs, *found)))
 
 
@@ -282,6 +321,8 @@ def _noted(block: Block, notes: tuple[tuple[str, Any], ...]) -> Block:
 
 def _sizes_of(op: Operation) -> set[Unknown]:
     """The sizes that an operation needs."""
+    if isinstance(op, ScanOp):
+        return {size for step in op.update for size in _sizes_of(step.op)}
     exprs = [size for tensor in op.outputs for size in tensor.sizes]
     exprs += [axis.extent for axis in op.reduce_axis] + [axis.begin for axis in op.reduce_axis]
     found = {s for s in free_symbols(exprs) if isinstance(s, Unknown)}

@@ -21,14 +21,24 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.finish import begin_apart
+from smelt.nest.begins import begin_apart
 from smelt.nest.interpreter import run_kernel
-from smelt.nest.ir import Block, For, Kernel, Let, Param, Stage, Store
+from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
-from smelt.nest.tree import accesses, loops, map_exprs, stages, walk, with_blocks, with_variables
+from smelt.nest.tree import (
+    accesses,
+    loops,
+    map_exprs,
+    rewritten,
+    stages,
+    trip_count,
+    walk,
+    with_blocks,
+    with_variables,
+)
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
-from smelt.symbolic.affine import replaced
+from smelt.symbolic.affine import expand, replaced
 from smelt.symbolic.expr import evaluate_on
 from smelt.symbolic.solving import solve_sizes
 from smelt.te.gradients import gradient_of, refusal
@@ -72,27 +82,54 @@ def fills(kernel: Kernel, param: Param) -> bool:
     """Whether a kernel stores all of a parameter before it reads any of it, as far as that is plain.
 
     A stage fills what it stores at its own spatial axes that span the buffer, and it runs everywhere: loops
-    and conditions around a stage are there to go through its axes, each once.
+    and conditions around a stage are there to go through its axes, each once. Stages one after the other
+    fill rows: the next ones may read those before.
     """
     if not next((is_store for name, _, is_store in accesses(kernel.body) if name == param.name), False):
         return False
+    row: Expr = sympy.Integer(0)
+    ahead: set[Expr] = set()
+    """The loops over rows in which others read rows before, ahead of the stage that fills them."""
     for stage in stages(kernel.body):
-        stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
-        touched = [b for b, _, _ in accesses(Block((stage,)))]
-        if param.name not in touched:
+        touched = [(index, is_store) for b, index, is_store in accesses(Block((stage,))) if b == param.name]
+        if not touched:
             continue
-        plain = [s for s in stores if s.buffer == param.name and s.mode is None]
-        extents = {axis.var: axis.extent for axis in stage.axes}
-        begins = {axis.var: axis.begin for axis in stage.axes}
-        return any(
-            len(set(store.index)) == len(store.index)
-            and all(
-                isinstance(e, Symbol) and extents.get(e) == size and begins[e] == 0
-                for e, size in zip(store.index, param.shape)
-            )
-            for store in plain
-        )
+        first = stage.axes[0] if stage.axes else None
+        if not any(is_store for _, is_store in touched) and first and first.kind is AxisKind.OPAQUE:
+            if row == 0 or first.begin != row or not all(_before(i, (first.var,)) for i, _ in touched):
+                return False
+            ahead.add(first.value)
+            continue
+        stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
+        plain = [s.index for s in stores if s.buffer == param.name and s.mode is None]
+        ends = [_end_of_rows(stage, index, row, param.shape) for index in plain]
+        end = next((each for each in ends if each is not None), None)
+        if end is None or not (
+            row == 0 or all(_before(i, plain[0]) for i, is_store in touched if not is_store)
+        ):
+            return False
+        if not param.shape or end == param.shape[0]:
+            return True
+        row = end
     return False
+
+
+def _end_of_rows(stage: Stage, index: Sequence[Expr], row: Expr, shape: Sequence[Expr]) -> Expr | None:
+    """The row up to which a stage fills a buffer, from a row on; None, if it may not."""
+    axes = {axis.var: axis for axis in stage.axes}
+    found = [axes.get(e) for e in index if isinstance(e, Symbol)]
+    if len(set(index)) != len(index) or len(found) != len(index) or None in found:
+        return None
+    if any(a is None or a.begin != 0 or a.extent != size for a, size in zip(found[1:], shape[1:])):
+        return None
+    if not found or found[0] is None:
+        return row
+    return expand(row + found[0].extent) if found[0].begin == row else None
+
+
+def _before(index: Sequence[Expr], of: Sequence[Expr]) -> bool:
+    back = expand(of[0] - index[0])
+    return bool(back.is_Integer and back > 0)
 
 
 def digest_of_kernel(kernel: Kernel) -> str:
@@ -358,7 +395,9 @@ def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mappin
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
-    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it."""
+    """The kernel at sizes: numbers, or expressions of the sizes of a graph around it. Loops that then have no
+    turns are left out.
+    """
     if not sizes:
         return kernel
     left = {symbol for size in sizes.values() for symbol in size.free_symbols}
@@ -380,6 +419,9 @@ def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
 
     params = tuple(replace(p, shape=fitted(p.shape), strides=fitted(p.strides)) for p in kernel.params)
     body = map_exprs(with_variables(kernel.body, mapping), sized)
+    body = rewritten(
+        body, lambda stmt: [] if isinstance(stmt, For) and trip_count(stmt).is_nonpositive else None
+    )
     return replace(kernel, params=params, body=body, sizes=tuple(sorted(left, key=str)), scalars=())
 
 

@@ -32,6 +32,7 @@ class Operation:
     body: tuple[Value, ...] = ()
     outputs: tuple[Tensor, ...]
     open: SmeltError | None = None
+    is_given = False
 
     @property
     def num_outputs(self) -> int:
@@ -46,6 +47,8 @@ class Operation:
 
 class PlaceholderOp(Operation):
     """Memory that is given."""
+
+    is_given = True
 
     def __init__(self, name: str, sizes: tuple[Expr, ...], kind: torch.dtype, index: torch.dtype) -> None:
         self.name, self.attrs = name, {}

@@ -1,6 +1,7 @@
 """Functions of loops and their schedules: `PrimFunc`, `IRModule`, `Schedule`, as TVM's ``tir`` has them."""
 
 from smelt.script.module import GlobalVar, IRModule, PrimFunc
+from smelt.te.statements import call_packed
 from smelt.tir.errors import ScheduleError
 from smelt.tir.intrinsics import CppText, TensorIntrin
 from smelt.tir.references import BlockRV, ExprRV, LoopRV, SBlockRV
@@ -21,4 +22,5 @@ __all__ = [
     "ScheduleError",
     "TensorIntrin",
     "Trace",
+    "call_packed",
 ]

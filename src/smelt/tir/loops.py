@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.nest.primitives import kinds, orders, reductions
+from smelt.nest.primitives import kinds, orders, padding, reductions
 from smelt.nest.primitives.common import ScheduleError
 from smelt.nest.primitives.loops import add_unit_loop, fuse, partition, split
 from smelt.tir.core import Core
@@ -127,6 +127,11 @@ class LoopMoves(Core):
         given = {"block": block, "loop": loop}
         made = self._step(kernel, "decompose_reduction", given, [begun], renamed={name: rest})
         return self._one(made)
+
+    def decompose_padding(self, block: BlockRV | str, loop: LoopRV) -> BlockRV:
+        """Store what pads in loops of its own (`smelt.nest.primitives.padding.decompose_padding`)."""
+        kernel, made = padding.decompose_padding(self._kernel, self._stage_name(block), self._loop_var(loop))
+        return self._one(self._step(kernel, "decompose_padding", {"block": block, "loop": loop}, [made]))
 
     def rfactor(self, loop: LoopRV, factor_axis: int) -> BlockRV:
         """Part a reduction by a loop (`smelt.nest.primitives.reductions.rfactor`)."""

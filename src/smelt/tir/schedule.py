@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from smelt.nest.primitives.common import ScheduleError
+from smelt.nest.primitives.padding import decompose_padding
 from smelt.script.diff import diff_text
 from smelt.script.html import html
 from smelt.script.module import IRModule, PrimFunc
 from smelt.tir.arguments import checked
 from smelt.tir.loops import LoopMoves
 from smelt.tir.places import PlaceMoves
+from smelt.tir.references import BlockRV, LoopRV
 
 
 @checked
@@ -43,6 +46,14 @@ class Schedule(LoopMoves, PlaceMoves):  # type: ignore[override]
         del debug_mask, error_render_level, enable_check
         wanted = os.environ.get("SMELT_VERIFY") == "1" if check is None else check
         super().__init__(mod, wanted, None if seed == -1 else seed)
+
+    def can_decompose_padding(self, block: BlockRV | str, loop: LoopRV) -> bool:
+        """Whether `decompose_padding` can be done: this changes nothing."""
+        try:
+            decompose_padding(self._kernel, self._stage_name(block), self._loop_var(loop))
+        except ScheduleError:
+            return False
+        return True
 
     def show(self, *, diff: bool = False, **options: Any) -> None:
         """Print the module and the trace; ``diff``: what the last step changed in the module."""

@@ -149,6 +149,8 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
             if step != size:
                 raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
             size = expand(size * end)
+    if size == 0:  # nothing runs, and nothing is divided by 0
+        return expand(rest), expand(low), size
     high = divided(expand(rest), size)
     if expand(high * size - rest) != 0 or (size.is_Integer and remainder(expand(rest), size) != 0):
         why = f"{axis.label or axis.var} does not begin at a multiple of {size} inside"

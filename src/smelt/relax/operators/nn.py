@@ -461,15 +461,34 @@ def resize2d(
     mode = {"nearest_neighbor": "nearest", "linear": "bilinear", "cubic": "bicubic"}[method]
     aligned = coordinate_transformation_mode == "align_corners"
     if mode == "nearest":
-        if coordinate_transformation_mode == "half_pixel":
-            mode = "nearest-exact"
-        found = F.interpolate(x, sizes, mode=mode)
+        found = x
+        for dim, wanted in zip((2, 3), sizes):
+            at = _nearest(wanted, x.shape[dim], coordinate_transformation_mode, rounding_method)
+            found = found.index_select(dim, at)
     else:
         if coordinate_transformation_mode not in ("half_pixel", "align_corners", "pytorch_half_pixel"):
             raise NotImplementedError(f"coordinates {coordinate_transformation_mode}")
         found = F.interpolate(x, sizes, mode=mode, align_corners=aligned)
     found = found.to(torch_dtype(out_dtype)) if out_dtype else found
     return _arranged(found, "NCHW", layout)
+
+
+def _nearest(wanted: Any, size: Any, coordinates: str, rounding: str) -> Tensor:
+    """For each of the ``wanted`` positions the nearest of ``size`` ones; halves go to the even one."""
+    at = torch.arange(wanted, dtype=torch.float32)
+    scale = size / wanted
+    if coordinates == "half_pixel":
+        at = (at + 0.5) * scale - 0.5
+    elif coordinates == "asymmetric":
+        at = at * scale
+    elif coordinates == "align_corners":
+        at = at * ((size - 1) / max(wanted - 1, 1))
+    else:
+        raise NotImplementedError(f"coordinates {coordinates}")
+    ways = {"": torch.round, "round": torch.round, "floor": torch.floor, "ceil": torch.ceil}
+    if rounding not in ways:
+        raise NotImplementedError(f"rounding {rounding}")
+    return ways[rounding](at).long().clamp(0, size - 1)
 
 
 @operator("image.grid_sample")

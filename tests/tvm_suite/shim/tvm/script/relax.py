@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import typing  # R.Any is relax's
 
 from smelt.script import relax as _words
 from tvm.script import program as function
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     return getattr(_words, name)
 
 

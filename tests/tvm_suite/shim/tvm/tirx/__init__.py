@@ -10,7 +10,7 @@ from smelt.te import *
 from smelt.te import IterVar, Value, all, any, cast, const, if_then_else, max, max_value, min, min_value, sum
 from smelt.te import Var as _Var
 from smelt.te.functions import select as Select
-from smelt.tir import ScheduleError
+from smelt.tir import ScheduleError, call_packed
 from tvm.ir import IRModule
 from tvm.tirx.function import TensorIntrin
 
@@ -62,6 +62,18 @@ __all__ = [
     *("BufferRegion", "BufferStore", "Evaluate", "For", "IfThenElse", "SBlock"),
     *("SBlockRealize", "SeqStmt", "is_buffer_var", "stmt"),
     *("Cast", "Expr", "FloatImm", "IRModule", "IntImm", "IterVar", "PrimExpr", "PrimFunc", "ScheduleError"),
-    *("Select", "SizeVar", "TensorIntrin", "Var", "all", "any", "cast", "const", "expr", "function"),
-    *("if_then_else", "max", "max_value", "min", "min_value", "sum"),
+    *(
+        "Select",
+        "SizeVar",
+        "TensorIntrin",
+        "Var",
+        "all",
+        "any",
+        "call_packed",
+        "cast",
+        "const",
+        "expr",
+        "function",
+    ),
+    *("expr", "function", "if_then_else", "max", "max_value", "min", "min_value", "sum"),
 ]

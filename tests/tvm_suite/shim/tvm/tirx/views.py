@@ -23,7 +23,9 @@ def _param(param: Param) -> Any:
     dtype = DataType(DTYPES[param.dtype])
     shape = tuple(map(_size, param.shape))
     about = {"name": param.name, "dtype": dtype, "shape": shape}
-    return SimpleNamespace(**about, ty=SimpleNamespace(dtype=dtype, shape=shape))
+    found = SimpleNamespace(**about, ty=SimpleNamespace(dtype=dtype, shape=shape))
+    found.same_as = lambda other: found is other
+    return found
 
 
 def _params(func: PrimFunc) -> list[Any]:
