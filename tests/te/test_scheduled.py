@@ -243,3 +243,19 @@ def test_what_is_loaded_and_not_used_is_not_among_what_a_block_reads() -> None:
     T = te.compute((4,), first, name="T")
     sch = Schedule(te.create_prim_func([A, B, T]))
     round_trips(sch)
+
+
+def test_what_a_block_adds_to_is_not_read_from_a_copy() -> None:
+    """A pair's running values, copied before the block, would never have what the block has found."""
+    x = te.placeholder((6, 4), "float32", "X")
+    k = te.reduce_axis((0, 4), "k")
+    larger = te.comm_reducer(
+        lambda a, b: (te.if_then_else(a[1] >= b[1], a[0], b[0]), te.if_then_else(a[1] >= b[1], a[1], b[1])),
+        lambda at, value: (te.const(-1, at), te.min_value(value)),
+        name="larger",
+    )
+    best = te.compute((6,), lambda i: larger((k, x[i, k]), axis=k), name="best")
+    sch = Schedule(te.create_prim_func([x, *best]))
+    sch.blockize(sch.get_loops("best")[1])
+    with pytest.raises(ScheduleError, match="SM1033"):
+        sch.cache_read("best", "best_v0", "local", ["best"])

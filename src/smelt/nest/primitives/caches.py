@@ -61,6 +61,11 @@ def cache_read(
     name = chosen(buffer, reads(target), "reads", what)
     check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
+    for user in users:
+        if name in writes(user) and _adds_up(user):
+            raise refusal(
+                "SM1033", what, f"{user.name} adds to {name}: its copy would not have what is added"
+            )
     writer = _writer_before(kernel, place, name, users, what)
     copy = _Copy.of(kernel, place, name, scope, writer, users)
     changed = copy.inserted(copy.stage(into_cache=True))
@@ -416,6 +421,12 @@ def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what
             raise refusal("SM1031", what, f"{name} does not read {buffer}")
         found.append(user)
     return found
+
+
+def _adds_up(stage: Stage) -> bool:
+    """Whether a block, or one inside it, comes to an element several times."""
+    inner = (each for each in walk(stage.body) if isinstance(each, Stage))
+    return any(axis.kind is not AxisKind.SPATIAL for each in (stage, *inner) for axis in each.axes)
 
 
 def _writer_before(
