@@ -14,9 +14,9 @@ from smelt.pipeline.passes import FORMS, PASSES
 from smelt.records import replace
 from smelt.schedule import PASSES as SCHEDULE
 from smelt.schedule import Context, Target, schedule
-from smelt.schedule.assembly import Grouped
-from smelt.schedule.items import Work
-from smelt.schedule.printer import print_groups, print_work, verify_groups, verify_work
+from smelt.schedule.grouping.items import Work
+from smelt.schedule.grouping.printer import print_groups, print_work, verify_groups, verify_work
+from smelt.schedule.memory.assembly import Grouped
 from tests.lowering.harness import lowered
 
 

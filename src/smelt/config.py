@@ -31,7 +31,7 @@ class Config:
 
     winograd: bool = True
     """Whether 3x3 convolutions with frozen weights take fewer multiplications where that pays
-    (`smelt.schedule.winograd`). A result that is not finite has the graph compiled without."""
+    (`smelt.schedule.graph.winograd`). A result that is not finite has the graph compiled without."""
 
     vectorize: bool = True
     parallel: bool = True

@@ -39,11 +39,11 @@ from smelt.runtime.library import CompileJob, Library
 from smelt.runtime.plan import Plan
 from smelt.runtime.toolchain import Toolchain
 from smelt.schedule import Choose, Scheduled, Target, schedule
-from smelt.schedule.apart import product_of
-from smelt.schedule.choice import contractions, described
-from smelt.schedule.constants import frozen_buffers
-from smelt.schedule.contractions import has_nest, is_matrix_product, worth_it
-from smelt.schedule.operands import Product, strides_in_order
+from smelt.schedule.graph.choice import contractions, described
+from smelt.schedule.graph.constants import frozen_buffers
+from smelt.schedule.graph.contractions import has_nest, is_matrix_product, worth_it
+from smelt.schedule.products.operands import Product, strides_in_order
+from smelt.schedule.products.split_dimensions import product_of
 from smelt.symbolic import free_symbols, numel, size_hint
 
 SECONDS_EACH = 0.02

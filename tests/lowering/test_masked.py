@@ -10,7 +10,7 @@ import torch
 from smelt.loops.interpreter import run_graph
 from smelt.loops.ir import Buffer, Check, Graph
 from smelt.lowering.builder import Builder
-from smelt.lowering.positions import positions_of
+from smelt.lowering.indexing.positions import positions_of
 from smelt.lowering.tensor import Tensor
 from smelt.symbolic import as_expr, contiguous_strides
 from tests.lowering.harness import DTYPES, check, lowered

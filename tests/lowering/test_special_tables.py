@@ -8,7 +8,7 @@ from typing import Any
 import mpmath
 import pytest
 
-from smelt.lowering import bessel_tables, special_tables
+from smelt.lowering.special import bessel_tables, special_tables
 
 
 def coefficients(function: Callable[[Any], Any], count: int) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from smelt.loops.dependencies import analyze
-from smelt.lowering import structural
+from smelt.lowering.shapes import structural
 from tests.lowering.harness import DTYPES, check
 
 aten, prims = torch.ops.aten, torch.ops.prims

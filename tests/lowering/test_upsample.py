@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from smelt.lowering.upsample import nearest_source
+from smelt.lowering.shapes.upsample import nearest_source
 from smelt.symbolic import FloorDiv, as_expr, loop_var
 from tests.lowering.harness import FLOATS, check
 

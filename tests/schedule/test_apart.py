@@ -12,8 +12,8 @@ from smelt.config import Config
 from smelt.loops.ir import Contraction, Graph
 from smelt.nest.printer import print_run
 from smelt.schedule import Target, schedule
-from smelt.schedule.apart import product_of
-from smelt.schedule.operands import Product
+from smelt.schedule.products.operands import Product
+from smelt.schedule.products.split_dimensions import product_of
 from tests.lowering.harness import lowered
 from tests.schedule.test_convolutions import compiled, pooled
 from tests.schedule.test_products import assert_close, assert_gradients, draw

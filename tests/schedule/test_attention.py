@@ -15,7 +15,9 @@ from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import Attention
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify
-from smelt.schedule import Target, attention_nest, schedule, tiles
+from smelt.schedule import Target, schedule
+from smelt.schedule.attention import nest as attention_nest
+from smelt.schedule.products import tiles
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
 

@@ -15,7 +15,8 @@ from smelt.loops.interpreter import evaluate_body
 from smelt.loops.ir import AttentionGradients
 from smelt.loops.printer import print_graph
 from smelt.loops.verify import verify
-from smelt.schedule import Target, attention_gradients, schedule
+from smelt.schedule import Target, schedule
+from smelt.schedule.attention import gradients as attention_gradients
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
 from tests.schedule.test_attention import NAN_WITH_BITS, assert_close, attend, heads, operands, wide

@@ -19,9 +19,9 @@ from smelt.loops.straightline import MaskedInstruction
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Block, Kernel, Let, Param, Store
 from smelt.schedule import Context
-from smelt.schedule.contractions import choose_kernels
+from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
-from smelt.schedule.operands import Dtypes
+from smelt.schedule.products.operands import Dtypes
 from tests.lowering.harness import lowered
 from tests.schedule.test_convolutions import compiled
 from tests.schedule.test_products import assert_gradients, draw

@@ -14,8 +14,8 @@ from smelt.config import Config
 from smelt.loops.ir import Contraction, Extern, Graph, Pointwise
 from smelt.lowering import lower
 from smelt.schedule import Context, Target, schedule
-from smelt.schedule.constants import frozen_buffers, split_constants
-from smelt.schedule.scales import fold_scales
+from smelt.schedule.graph.constants import frozen_buffers, split_constants
+from smelt.schedule.graph.scales import fold_scales
 
 TARGET = Target(32)
 

@@ -14,9 +14,9 @@ import smelt
 from smelt.config import Config
 from smelt.loops.ir import Contraction
 from smelt.schedule import Context
-from smelt.schedule.contractions import choose_kernels
+from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
-from smelt.schedule.operands import as_product, box
+from smelt.schedule.products.operands import as_product, box
 from tests.lowering.harness import lowered
 from tests.schedule.test_products import assert_close, assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated

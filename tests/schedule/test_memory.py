@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv
 
-from smelt.schedule.memory import Lifetime, plan_arena
+from smelt.schedule.memory.arena import Lifetime, plan_arena
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
 SIZES = [

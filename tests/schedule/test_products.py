@@ -19,8 +19,11 @@ from smelt.nest.ir import Alloc, For, LoopKind, Prefetch, Run
 from smelt.nest.printer import print_run
 from smelt.nest.tree import trip_count, walk
 from smelt.runtime import toolchain
-from smelt.schedule import Target, contractions, product_tiles, products, schedule
-from smelt.schedule.products import ProductBuilder
+from smelt.schedule import Target, schedule
+from smelt.schedule.graph import contractions
+from smelt.schedule.products import nests as products
+from smelt.schedule.products import product_tiles
+from smelt.schedule.products.nests import ProductBuilder
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
 from tests.schedule.test_schedule import check as simulated

@@ -24,7 +24,7 @@ Step = Callable[[Tensor, tuple[Expr, ...]], object]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smelt.schedule.inline._worth_inlining", lambda *_: False)
+    monkeypatch.setattr("smelt.schedule.grouping.inline._worth_inlining", lambda *_: False)
 
 
 def chain(

@@ -100,7 +100,7 @@ def test_scatter_out_of_range_raises() -> None:
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("size", [32768, 32771])
 def test_long_reductions_are_split(kind: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smelt.schedule.rewrites.SPLIT_ELEMENTS", 64)
+    monkeypatch.setattr("smelt.schedule.graph.rewrites.SPLIT_ELEMENTS", 64)
     small = size // 256
     check(graphs.long_sum(Integer(small), kind), [torch.rand(small) + 0.5])
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import smelt
-from smelt.schedule import homes
+from smelt.schedule.memory import homes
 from tests.semantics.sameness import same
 
 

@@ -12,7 +12,8 @@ import smelt
 from smelt.config import Config
 from smelt.nest.ir import Alloc
 from smelt.nest.tree import walk
-from smelt.schedule import Target, contractions, schedule
+from smelt.schedule import Target, schedule
+from smelt.schedule.graph import contractions
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
 from tests.schedule.test_products import assert_close, compiled, draw

@@ -3,10 +3,11 @@
     q = addmm(a, x, A);  k = addmm(b, x, B);  v = addmm(c, x, C)
         →  y = addmm(cat(a, b, c), x, cat(A, B, C));  q, k, v = slices of y's columns
 
-The joined weights depend on frozen inputs alone, so they are computed ahead (`smelt.schedule.constants`); a
-slice is an index map, so an attention reads q, k and v where the product left them. Only products whose
-results reach the same attention are joined. Those of a gated MLP are not: their activations are computed
-on the tiles of each product, and would need a pass over memory of their own.
+The joined weights depend on frozen inputs alone, so they are computed ahead
+(`smelt.schedule.graph.constants`); a slice is an index map, so an attention reads q, k and v where the
+product left them. Only products whose results reach the same attention are joined. Those of a gated MLP are
+not: their activations are computed on the tiles of each product, and would need a pass over memory of their
+own.
 """
 
 from __future__ import annotations

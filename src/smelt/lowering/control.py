@@ -17,7 +17,7 @@ from smelt.contract.higher_order import BODIES, FUNCTIONALIZED, higher_order_nam
 from smelt.errors import Unsupported
 from smelt.loops.ir import Graph, StridedView
 from smelt.lowering.builder import Builder, is_dense, shape_of, strides_of
-from smelt.lowering.flex import lower_flex_attention
+from smelt.lowering.products.flex import lower_flex_attention
 from smelt.lowering.tensor import Complex, Tensor
 from smelt.records import replace
 from smelt.symbolic import as_expr, contiguous_strides

@@ -22,10 +22,10 @@ from smelt.loops.ir import Extern, Graph, Mutation, Node, Origin, StridedView
 from smelt.lowering.alike import Alike, Way
 from smelt.lowering.builder import Builder, buffer_of, is_dense, shape_of, strides_of
 from smelt.lowering.chosen import chosen, touches_complex, touches_foreign
-from smelt.lowering.complexes import copied
-from smelt.lowering.contractions import keep_meaning, meaning_of
+from smelt.lowering.complex.elementwise import copied
 from smelt.lowering.control import HigherOrder, is_custom
 from smelt.lowering.dtypes import supported
+from smelt.lowering.products.contractions import keep_meaning, meaning_of
 from smelt.lowering.registry import TABLE, Row, complex_row_of, row_of
 from smelt.lowering.tensor import Complex, HeldNumber, Tensor
 from smelt.records import replace

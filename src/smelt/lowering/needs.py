@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from smelt.loops import ir
 from smelt.lowering.builder import Builder
 from smelt.lowering.chosen import chosen
-from smelt.lowering.contractions import MEANINGS, NAMED_MEANINGS, meaning_of
+from smelt.lowering.products.contractions import MEANINGS, NAMED_MEANINGS, meaning_of
 from smelt.lowering.registry import NAMED, TABLE, row_of
 from smelt.ops.handler import Handler
 from smelt.ops.table import TABLE as ELEMENTWISE

@@ -13,8 +13,8 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.lowering.chosen import chosen
-from smelt.lowering.contractions import MEANINGS
 from smelt.lowering.needs import Needs, needs_of
+from smelt.lowering.products.contractions import MEANINGS
 from smelt.lowering.registry import NAMED, TABLE, row_of
 from smelt.mlir import bindings
 from smelt.mlir.capabilities import Capabilities

@@ -17,8 +17,8 @@ from smelt.reporting import Choice, CompileReport
 from smelt.runtime import library
 from smelt.runtime.plan import Plan
 from smelt.schedule import AHEAD, Scheduled, Target
-from smelt.schedule.choice import by_aten, contractions, described, rule
-from smelt.schedule.constants import frozen_buffers
+from smelt.schedule.graph.choice import by_aten, contractions, described, rule
+from smelt.schedule.graph.constants import frozen_buffers
 from smelt.symbolic import size_hint
 from smelt.tuning import Tuning
 

@@ -30,11 +30,17 @@ from smelt.reporting import LOG, CompileReport
 from smelt.schedule import PASSES as SCHEDULE
 from smelt.schedule import Target
 from smelt.schedule import loops as schedule_loops
-from smelt.schedule.assembly import Assembly, Grouped
-from smelt.schedule.items import Work
-from smelt.schedule.printer import print_assembly, print_groups, print_work, verify_groups, verify_work
-from smelt.schedule.scales import fold_scales
-from smelt.schedule.winograd import with_winograd
+from smelt.schedule.graph.scales import fold_scales
+from smelt.schedule.graph.winograd import with_winograd
+from smelt.schedule.grouping.items import Work
+from smelt.schedule.grouping.printer import (
+    print_assembly,
+    print_groups,
+    print_work,
+    verify_groups,
+    verify_work,
+)
+from smelt.schedule.memory.assembly import Assembly, Grouped
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,17 @@ from smelt.nest.ir import Kernel
 from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule import assemble, prepare
-from smelt.schedule.assembly import Grouped, Scheduled
-from smelt.schedule.constants import split_constants
+from smelt.schedule import assemble
 from smelt.schedule.context import Choose, Context
-from smelt.schedule.contractions import choose_kernels
-from smelt.schedule.fusion import fuse
-from smelt.schedule.items import Work
+from smelt.schedule.graph.constants import split_constants
+from smelt.schedule.graph.contractions import choose_kernels
+from smelt.schedule.grouping import prepare
+from smelt.schedule.grouping.fusion import fuse
+from smelt.schedule.grouping.items import Work
+from smelt.schedule.grouping.merging import merge
 from smelt.schedule.loops import Target
-from smelt.schedule.merging import merge
-from smelt.schedule.product_groups import ProductKernels, attach
+from smelt.schedule.memory.assembly import Grouped, Scheduled
+from smelt.schedule.products.groups import ProductKernels, attach
 
 AHEAD = "ahead"
 """Runs whose names begin so (after the prefix) compute constants; they are not part of a call."""
@@ -37,8 +38,8 @@ def schedule(
 ) -> Scheduled:
     """Schedule a loop graph: the native runs, and the plan that calls them and ATen.
 
-    Every contraction gets its kernel (what scales it is in its weight already, `smelt.schedule.scales`); what
-    depends on frozen inputs alone leaves the graph and runs ahead (`Plan.folded`). The bodies of control
+    Every contraction gets its kernel (its scale is in its weight, `smelt.schedule.graph.scales`). Nodes that
+    depend on frozen inputs alone leave the graph and run ahead (`Plan.folded`). The bodies of control
     flow are scheduled by themselves; their runs follow the graph's own. ``prefix`` begins the names of the
     runs; ``choose`` says which products run in kernels of our own (None: a rule). Each of those in ``alone``
     gets a run of its own besides (`Scheduled.alone`); of bodies' products none does. ``ready`` is called with

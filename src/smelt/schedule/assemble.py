@@ -8,12 +8,13 @@ from smelt.loops.ir import Attentions, Native, Sort
 from smelt.nest.ir import Kernel
 from smelt.passes import run
 from smelt.records import replace
-from smelt.schedule.assembly import Assembly, Grouped, Scheduled, assembly_of
-from smelt.schedule.attention import AttentionKernels
-from smelt.schedule.borders import with_zeros
+from smelt.schedule.attention.kernels import AttentionKernels
 from smelt.schedule.context import Context
-from smelt.schedule.fusion import Group
-from smelt.schedule.homes import (
+from smelt.schedule.graph.zero_padding import with_zeros
+from smelt.schedule.grouping.fusion import Group
+from smelt.schedule.loops import NestContext, arrange
+from smelt.schedule.memory.assembly import Assembly, Grouped, Scheduled, assembly_of
+from smelt.schedule.memory.homes import (
     fill_borders,
     find_homes,
     place_buffers,
@@ -21,11 +22,10 @@ from smelt.schedule.homes import (
     share_overwritten,
     stream_results,
 )
-from smelt.schedule.loops import NestContext, arrange
+from smelt.schedule.memory.steps import write_plan
 from smelt.schedule.native import native_kernel
 from smelt.schedule.nests import BuiltKernel, spilled
 from smelt.schedule.sorts import sort_kernel
-from smelt.schedule.steps import write_plan
 
 
 def assemble(grouped: Grouped, bodies: Mapping[int, Scheduled], context: Context) -> Scheduled:

@@ -10,7 +10,7 @@ from smelt.nest.ir import Kernel
 from smelt.passes import Watch
 from smelt.records import dataclass
 from smelt.schedule.loops import Target
-from smelt.schedule.operands import Product
+from smelt.schedule.products.operands import Product
 
 Choose = Callable[[Product | Attentions, Graph, Target], bool]
 """Whether a product or an attention of a graph runs in a kernel of our own, where there is one."""

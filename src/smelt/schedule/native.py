@@ -5,7 +5,7 @@ from __future__ import annotations
 from smelt.loops.ir import Native
 from smelt.nest.finish import finish
 from smelt.records import replace
-from smelt.schedule.items import Item
+from smelt.schedule.grouping.items import Item
 from smelt.schedule.loops import Target
 from smelt.schedule.names import sources
 from smelt.schedule.nests import BuiltKernel, size_symbols

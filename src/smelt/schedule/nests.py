@@ -35,8 +35,8 @@ from smelt.nest.ir import (
 )
 from smelt.nest.tree import walk
 from smelt.records import dataclass, field, replace
-from smelt.schedule.fusion import Group, Segment, loops_outside, writer_outer_space
-from smelt.schedule.items import ZERO, Item, Work, extents_of, in_space, record_values
+from smelt.schedule.grouping.fusion import Group, Segment, loops_outside, writer_outer_space
+from smelt.schedule.grouping.items import ZERO, Item, Work, extents_of, in_space, record_values
 from smelt.schedule.names import kernel_name, sources
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 

@@ -6,7 +6,7 @@ from sympy import Integer
 
 from smelt.loops.ir import Sort
 from smelt.nest.ir import Block, For, Kernel, Param, SortRow
-from smelt.schedule.items import Item, Work
+from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.names import kernel_name, sources
 from smelt.schedule.nests import BuiltKernel, size_symbols
 from smelt.symbolic import loop_var

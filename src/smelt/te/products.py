@@ -9,7 +9,7 @@ from sympy import Symbol
 
 from smelt.loops.ir import Contraction, Extern
 from smelt.lowering.builder import Builder
-from smelt.lowering.contractions import factor
+from smelt.lowering.products.contractions import factor
 from smelt.lowering.tensor import Tensor
 from smelt.nest.ir import Alloc, AxisKind, Kernel, Let, Stage, Store
 from smelt.nest.tree import stages, walk

@@ -24,7 +24,7 @@ from smelt.loops.ir import Contraction, Graph, Origin
 from smelt.lowering import tensor as loops
 from smelt.lowering.alike import Decided
 from smelt.lowering.builder import Builder, buffer_of
-from smelt.lowering.contractions import keep_meaning, meaning_of
+from smelt.lowering.products.contractions import keep_meaning, meaning_of
 from smelt.lowering.registry import row_of
 from smelt.records import dataclass
 from smelt.symbolic import contiguous_strides, free_symbols

@@ -4,8 +4,8 @@
 
 Compilers load an operand right in front of its use, and rely on the processor to run ahead. It does so less
 where another thread shares its core, as on most rented machines: products of 512 and 1024 had 0.75 to 0.87 of
-the speed of MKL's there, and have 0.89 to 0.96 with this (and `smelt.schedule.tiles.DEPTH`); alone on its
-core it gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
+the speed of MKL's there, and have 0.89 to 0.96 with this (and `products.tiles.DEPTH`); alone on its core it
+gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
 lhs on their way. Terms may be in several loops (a window's lines, and what is in one); in lhs they may lie
 side by side, or its rows do.
 """

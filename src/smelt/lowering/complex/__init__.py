@@ -1,0 +1,1 @@
+"""Complex numbers as two real values."""

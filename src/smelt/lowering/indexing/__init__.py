@@ -1,0 +1,1 @@
+"""Positions that tensors hold, and sizes that depend on data."""

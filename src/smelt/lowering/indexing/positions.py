@@ -1,0 +1,66 @@
+"""Where the nonzero elements of a mask go when they are put side by side: counts and positions by a scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import convert
+from smelt.lowering.reductions.reductions import is_nonzero
+from smelt.lowering.shapes.views import reshape
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import numel
+from smelt.symbolic.affine import expand
+
+
+def flattened(x: Tensor) -> Tensor:
+    """``x`` as a view of one dimension, its elements in row-major order."""
+    return reshape(x, [numel(x.shape)])
+
+
+def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """How many elements of ``mask`` are nonzero, and how many of them come before each element.
+
+    Returns:
+        (count, positions): int64 tensors, ``count`` 0-d, ``positions`` of the shape of ``mask``. Where the
+        mask is nonzero, its position is the row that `torch.nonzero` (or the element that `masked_select`)
+        puts the element in; elements go in row-major order. Compact with a scatter to ``positions`` where the
+        mask holds, or gather a source at ``positions``.
+
+    mask = [0, 1, 1, 0, 1]  →  count = 3, positions = [0, 0, 1, 2, 2]
+    """
+    flat = flattened(mask)
+
+    def turn(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
+        (before,) = state
+        return [ops.add(before, convert(is_nonzero(flat, index), torch.bool, torch.int64))], [before]
+
+    (positions,) = ctx.scan(turn, shape=flat.shape, dim=0, state=[(torch.int64, 0)], dtypes=[torch.int64])
+    (count,) = ctx.reduction(
+        "sum",
+        lambda index, rindex: convert(is_nonzero(flat, rindex), torch.bool, torch.int64),
+        shape=(),
+        reduce_shape=flat.shape,
+        dtype=torch.int64,
+    )
+    return count, reshape(positions, mask.shape)
+
+
+def compacted_place(
+    mask: Tensor, positions: Tensor, index: Index, size: Expr, limit: Expr | None = None
+) -> Expr:
+    """Where a scatter into ``size + 1`` elements puts the element ``index`` of a masked tensor.
+
+    Its position where the mask holds (and the position is less than ``limit``, if there is one), else the
+    last place, which nobody reads.
+    """
+    place = positions.load(index)
+    keeps = is_nonzero(mask, index)
+    if limit is not None:
+        keeps = ops.logical_and(keeps, ops.lt(place, ops.index_expr(limit, torch.int64)))
+    chosen = ops.where(keeps, place, ops.index_expr(size, torch.int64))
+    return ops.indirect_index(chosen, expand(size + 1), wrap=False, check=False)

@@ -1,0 +1,301 @@
+"""Writing at positions that other tensors hold: index_put, scatter, index_copy, put, max_unpool.
+
+Elements are stored in row-major order of the indices, so that the last of duplicates wins. What combines
+them is in `smelt.lowering.indexing.scatter_reduce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sympy import Symbol
+
+from smelt.errors import Unsupported
+from smelt.lowering.builder import Builder, constant, dense_order, strides_of
+from smelt.lowering.dims import (
+    broadcast_index,
+    canonical_dim,
+    compute_dtype,
+    convert,
+    expanded,
+    fill,
+    load_as,
+)
+from smelt.lowering.indexing.data_sizes import count_of, flat, mask_among, put_by_mask, without_mask
+from smelt.lowering.indexing.indexing import AdvancedIndex, Indices, along, position, require_int64
+from smelt.lowering.indexing.scatter_reduce import combined, computed, rows, rows_of, source_at
+from smelt.lowering.promotion import Operand, loader
+from smelt.lowering.registry import lowers
+from smelt.lowering.shapes.views import reshape
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import Expr, as_expr, flatten, is_one, numel, unflatten
+
+aten = torch.ops.aten
+
+
+# -- index_put -----------------------------------------------------------------------------------------------
+
+
+@lowers(aten.index_put.default)
+def index_put(ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False) -> Tensor:
+    mask = _only_mask(indices)
+    if mask is not None and not accumulate and all(is_one(size) for size in values.shape):
+        return _fill_where(ctx, x, *mask, values)
+    place = mask_among(ctx, indices, x)
+    if place is not None:
+        chosen = indices[place]
+        assert chosen is not None
+        if all(entry is None for entry in (*indices[:place], *indices[place + 1 :])):
+            return put_by_mask(ctx, x, place, chosen, values, accumulate)
+        indices = without_mask(ctx, indices, place, count_of(ctx, flat(ctx, chosen)))
+    advanced = AdvancedIndex(x.shape, indices)
+    return _put(ctx, x, advanced, values, accumulate)
+
+
+@lowers(aten._unsafe_index_put.default)
+def unsafe_index_put(
+    ctx: Builder, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
+) -> Tensor:
+    return _put(ctx, x, AdvancedIndex(x.shape, indices, check=False), values, accumulate)
+
+
+def _put(ctx: Builder, x: Tensor, advanced: AdvancedIndex, values: Tensor, accumulate: bool) -> Tensor:
+    wide = expanded(values, advanced.shape)
+
+    def load(index: Index) -> Any:
+        return load_as(wide, index, x.dtype)
+
+    if accumulate:
+        return combined(ctx, x, "sum", computed(load, x.dtype), advanced.place, advanced.shape)
+    return ctx.scatter(x, load, advanced.place, shape=advanced.shape)
+
+
+@lowers(aten._unsafe_masked_index_put_accumulate.default)
+def unsafe_masked_index_put_accumulate(
+    ctx: Builder, x: Tensor, mask: Tensor, indices: Indices, values: Tensor
+) -> Tensor:
+    """Adds ``values`` where ``mask``; elsewhere 0 is added to element 0 (the index there may be anything)."""
+    compute = compute_dtype(x.dtype)
+    clamped = AdvancedIndex(x.shape, indices, check=False)
+    block, start = clamped.block, clamped.start
+    wide = expanded(values, clamped.shape)
+
+    def chosen(index: Index) -> Any:
+        return mask.load(broadcast_index(index, mask.shape))
+
+    def value(index: Index) -> Any:
+        given = convert(load_as(wide, index, x.dtype), x.dtype, compute)
+        return ops.where(chosen(index), given, constant(0, compute))
+
+    def place(index: Index) -> list[Expr]:
+        kept = dict(zip(clamped.kept, [*index[:start], *index[start + len(block) :]], strict=True))
+        result = []
+        for dim, size in enumerate(x.shape):
+            if dim in kept:
+                result.append(kept[dim])
+                continue
+            entry = clamped.tensors[dim]
+            at = broadcast_index(index[start : start + len(block)], entry.shape)
+            number = convert(entry.load(at), entry.dtype, torch.int64)
+            number = ops.where(chosen(index), number, ops.constant(0, torch.int64))
+            result.append(ops.indirect_index(number, size, wrap=True, check=False))
+        return result
+
+    return combined(ctx, x, "sum", value, place, clamped.shape)
+
+
+def _only_mask(indices: Indices) -> tuple[int, Tensor] | None:
+    """(first dimension, mask) where the indices are one boolean mask and else None."""
+    given = [(dim, entry) for dim, entry in enumerate(indices) if entry is not None]
+    return given[0] if len(given) == 1 and given[0][1].dtype is torch.bool else None
+
+
+def _fill_where(ctx: Builder, x: Tensor, first: int, mask: Tensor, value: Tensor) -> Tensor:
+    """``x[:, mask] = number``: elementwise, although its number of places is not known."""
+    rank = len(mask.shape)
+    origin = [as_expr(0)] * len(value.shape)
+
+    def inner_fn(index: Index) -> Any:
+        return ops.where(
+            mask.load(index[first : first + rank]), load_as(value, origin, x.dtype), x.load(index)
+        )
+
+    return ctx.pointwise(inner_fn, shape=x.shape, dtype=x.dtype)
+
+
+# -- scatter -------------------------------------------------------------------------------------------------
+
+
+def _scatter(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Callable[[Index], Any]) -> Tensor:
+    if any(size == 0 for size in index.shape):  # of any rank
+        return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+    return ctx.scatter(x, value, along(x.shape, canonical_dim(dim, len(x.shape)), index), shape=index.shape)
+
+
+@lowers(aten.scatter.src)
+def scatter_source(ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scatter(ctx, x, dim, index, source_at(src, index))
+
+
+@lowers(aten.scatter.value)
+def scatter_value(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    return _scatter(ctx, x, dim, index, loader(value, x.dtype, x.dtype))
+
+
+# -- along one dimension -------------------------------------------------------------------------------------
+
+
+@lowers(aten.index_copy.default)
+def index_copy(ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    require_int64(index)
+    place, shape = rows(x.shape, dim, index)
+    return ctx.scatter(x, rows_of(source, len(x.shape)), place, shape=shape)
+
+
+@lowers(aten.index_fill.int_Scalar)
+def index_fill(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    require_int64(index)
+    place, shape = rows(x.shape, dim, index, wrap=True)
+    return ctx.scatter(x, loader(value, x.dtype, x.dtype), place, shape=shape)
+
+
+@lowers(aten.index_fill.int_Tensor)
+def index_fill_tensor(ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    require_int64(index)
+    place, shape = rows(x.shape, dim, index, wrap=True)
+    return ctx.scatter(x, lambda at: load_as(value, (), x.dtype), place, shape=shape)
+
+
+# -- at places in memory -------------------------------------------------------------------------------------
+
+
+@lowers(aten.put.default)
+def put(ctx: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Element k of ``source`` goes to (or is added to) the row-major position ``index[k]`` of ``x``."""
+    require_int64(index)
+    if any(size == 0 for size in (*index.shape, *x.shape)):
+        return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+    values, total = reshape(source, index.shape), numel(x.shape)
+
+    def place(at: Index) -> list[Expr]:
+        flat = position(index, at, total, wrap=True)
+        return unflatten(flat, x.shape, {flat: total})
+
+    if accumulate:
+        return combined(ctx, x, "sum", computed(values.load, x.dtype), place, index.shape)
+    return ctx.scatter(x, values.load, place, shape=index.shape)
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    ctx: Builder,
+    x: Tensor,
+    src: Tensor,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    storage_offset: Any = None,
+) -> Tensor:
+    """``x`` with ``src`` at the places in its memory, as eager has it, that strides and offset reach."""
+    own, shape = strides_of(ctx.operand), [as_expr(extent) for extent in size]
+    order = dense_order(x.shape, own)
+    if order is None:
+        raise Unsupported("as_strided_scatter into a tensor whose memory has holes")
+    start = as_expr(0)
+    if storage_offset is not None:
+        start = as_expr(storage_offset) - as_expr(ctx.operand.storage_offset())
+    strides = [as_expr(step) for step in stride]
+
+    def place(index: Index) -> list[Expr]:
+        extents = {i: n for i, n in zip(index, shape) if isinstance(i, Symbol)}
+        flat = flatten(index, strides, start)
+        at = dict(zip(order, unflatten(flat, [x.shape[dim] for dim in order], extents)))
+        return [at.get(dim, as_expr(0)) for dim in range(len(x.shape))]
+
+    return ctx.scatter(x, src.load, place, shape=shape)
+
+
+@lowers(aten.max_unpool2d.default)
+def max_unpool2d(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Tensor:
+    return _max_unpool(ctx, x, indices, output_size)
+
+
+@lowers(aten.max_unpool3d.default)
+def max_unpool3d(
+    ctx: Builder,
+    x: Tensor,
+    indices: Tensor,
+    output_size: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+) -> Tensor:
+    return _max_unpool(ctx, x, indices, output_size)
+
+
+def _max_unpool(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Tensor:
+    """Zeros, and each element where its index says: a row-major position in its plane.
+
+    Out of range RuntimeError is raised. Of several elements at one place the last one stays.
+    """
+    plane = tuple(as_expr(size) for size in output_size)
+    outer, total = len(x.shape) - len(plane), numel(plane)
+
+    def place(at: Index) -> list[Expr]:
+        flat = position(indices, at, total, wrap=False, check="RuntimeError")
+        return [*at[:outer], *unflatten(flat, plane, {flat: total})]
+
+    return ctx.scatter(fill(ctx, ctx.shape, x.dtype, 0), x.load, place, shape=x.shape)
+
+
+# -- gradients of views -----------------------------------------------------------------------------------
+
+
+def _place_gradient(
+    ctx: Builder, grad: Tensor, sizes: Sequence[Any], place: Callable[[Index], list[Expr]]
+) -> Tensor:
+    """A gradient written into zeros; the places are distinct."""
+    base = fill(ctx, [as_expr(size) for size in sizes], grad.dtype, 0)
+    return ctx.scatter(base, grad.load, place, shape=grad.shape)
+
+
+@lowers(aten.diagonal_backward.default)
+def diagonal_backward(
+    ctx: Builder, grad: Tensor, input_sizes: Sequence[Any], offset: int, dim1: int, dim2: int
+) -> Tensor:
+    rank = len(input_sizes)
+    first, second = canonical_dim(dim1, rank), canonical_dim(dim2, rank)
+
+    def place(index: Index) -> list[Expr]:
+        others = iter(index[:-1])
+        along_diagonal = index[-1]
+        result = []
+        for dim in range(rank):
+            if dim == first:
+                result.append(along_diagonal + max(-offset, 0))
+            elif dim == second:
+                result.append(along_diagonal + max(offset, 0))
+            else:
+                result.append(next(others))
+        return result
+
+    return _place_gradient(ctx, grad, input_sizes, place)
+
+
+@lowers(aten.unfold_backward.default)
+def unfold_backward(
+    ctx: Builder, grad: Tensor, input_sizes: Sequence[Any], dim: int, size: Any, step: Any
+) -> Tensor:
+    """Windows overlap where ``step < size``: their gradients add up."""
+    at, stride = canonical_dim(dim, len(input_sizes)), as_expr(step)
+    base = fill(ctx, [as_expr(extent) for extent in input_sizes], grad.dtype, 0)
+
+    def place(index: Index) -> list[Expr]:
+        result = list(index[:-1])
+        if not result:
+            return []
+        result[at] = index[at] * stride + index[-1]
+        return result[: len(input_sizes)]
+
+    return combined(ctx, base, "sum", computed(grad.load, grad.dtype), place, grad.shape)

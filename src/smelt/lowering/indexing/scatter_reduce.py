@@ -1,0 +1,222 @@
+"""Combining elements at positions that tensors hold: scatter_add, scatter_reduce, index_add, index_reduce.
+
+One meaning for all of them: `combined`. Elements are combined in row-major order of the indices, so that
+every result has one value, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sympy import Expr
+
+from smelt.lowering.builder import Builder, constant
+from smelt.lowering.dims import canonical_dim, cast, compute_dtype, convert, fill
+from smelt.lowering.indexing.indexing import along, selected
+from smelt.lowering.promotion import Operand, loader
+from smelt.lowering.registry import lowers
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.symbolic import as_expr
+
+aten = torch.ops.aten
+
+Load = Callable[[Index], Any]
+Place = Callable[[Index], Index]
+
+MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
+"""What ATen calls a reduction → the elementwise operator that combines."""
+
+_OF_TRUTH = {"add": "maximum", "mul": "minimum"}
+
+
+def mode_of(reduce: str, dtype: torch.dtype) -> str:
+    """The scatter's mode for a reduction; on booleans a sum is "or", a product is "and".
+
+    >>> mode_of("sum", torch.float32), mode_of("sum", torch.bool), mode_of("amin", torch.bool)
+    ('add', 'maximum', 'minimum')
+    """
+    mode = MODES[reduce]
+    return _OF_TRUTH.get(mode, mode) if dtype is torch.bool else mode
+
+
+def identity(reduce: str, dtype: torch.dtype) -> float | int | bool:
+    """The number that leaves every element as it is.
+
+    >>> identity("prod", torch.float32), identity("amax", torch.int8), identity("amin", torch.bool)
+    (1, -128, True)
+    """
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    if dtype is torch.bool:
+        return reduce == "amin"
+    if dtype.is_floating_point:
+        return -math.inf if reduce == "amax" else math.inf
+    info = torch.iinfo(dtype)
+    return info.min if reduce == "amax" else info.max
+
+
+def combined(
+    ctx: Builder,
+    x: Tensor,
+    reduce: str,
+    value: Load,
+    place: Place,
+    shape: Sequence[Expr],
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """``x`` with ``value(index)`` combined into ``place(index)`` for every index of ``shape``.
+
+    float16 and bfloat16 are combined in float32 and rounded once. A mean divides by the number of elements
+    that were combined, of integers rounded down (``aten::scatter_reduce``, ``aten::index_reduce``).
+
+    Args:
+        value: gives elements of the dtype in which is computed, `compute_dtype`.
+        include_self: whether what ``x`` has at a place that is written to counts.
+    """
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    base = cast(ctx, x, compute)
+    if not include_self:
+        first = identity(reduce, compute)
+        base = ctx.scatter(base, lambda index: constant(first, compute), place, shape=shape)
+    result = ctx.scatter(base, value, place, shape=shape, mode=mode_of(reduce, compute))
+    if reduce == "mean":
+        result = _divided(ctx, result, _count(ctx, x.shape, place, shape, include_self))
+    return cast(ctx, result, dtype)
+
+
+def _count(
+    ctx: Builder, shape: Sequence[Expr], place: Place, source: Sequence[Expr], include_self: bool
+) -> Tensor:
+    """How many elements are combined at each place, at least one."""
+    base = fill(ctx, shape, torch.int64, int(include_self))
+    return ctx.scatter(base, lambda index: constant(1, torch.int64), place, shape=source, mode="add")
+
+
+def _divided(ctx: Builder, total: Tensor, count: Tensor) -> Tensor:
+    dtype = total.dtype
+
+    def inner_fn(index: Index) -> Any:
+        number = ops.maximum(count.load(index), constant(1, torch.int64))
+        if dtype.is_floating_point:
+            return ops.truediv(total.load(index), convert(number, torch.int64, dtype))
+        whole = convert(total.load(index), dtype, torch.int64)  # the number may not fit the dtype
+        return convert(ops.floordiv(whole, number), torch.int64, dtype)
+
+    return ctx.pointwise(inner_fn, shape=total.shape, dtype=dtype)
+
+
+# -- scatter -------------------------------------------------------------------------------------------------
+
+
+def source_at(source: Tensor, index: Tensor) -> Load:
+    """Loads ``source`` at an index of ``index``; 0-d and one-element 1-d tensors stand for each other."""
+    if not source.shape:
+        return lambda at: source.load(())
+    if not index.shape:
+        return lambda at: source.load([as_expr(0)] * len(source.shape))
+    return source.load
+
+
+def computed(load: Load, dtype: torch.dtype) -> Load:
+    """What ``load`` gives, in the dtype in which ``dtype`` is computed."""
+    return lambda at: convert(load(at), dtype, compute_dtype(dtype))
+
+
+def _scatter(
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, load: Load, reduce: str, include_self: bool = True
+) -> Tensor:
+    if any(size == 0 for size in index.shape):  # of any rank
+        return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
+    place = along(x.shape, canonical_dim(dim, len(x.shape)), index)
+    value = computed(load, x.dtype)
+    return combined(ctx, x, reduce, value, place, index.shape, include_self=include_self)
+
+
+_NAMES = {"add": "sum", "multiply": "prod"}
+"""What ``scatter`` calls reductions."""
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scatter(ctx, x, dim, index, source_at(src, index), "sum")
+
+
+@lowers(aten.scatter.reduce)
+def scatter_source_reduce(
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
+) -> Tensor:
+    return _scatter(ctx, x, dim, index, source_at(src, index), _NAMES[reduce])
+
+
+@lowers(aten.scatter.value_reduce)
+def scatter_value_reduce(
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, value: Operand, *, reduce: str
+) -> Tensor:
+    return _scatter(ctx, x, dim, index, loader(value, x.dtype, x.dtype), _NAMES[reduce])
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    return _scatter(ctx, x, dim, index, source_at(src, index), reduce, include_self)
+
+
+# -- along one dimension -------------------------------------------------------------------------------------
+
+
+def rows_of(source: Tensor, rank: int) -> Load:
+    """Loads the source of index_add and its like, which may be 0-d where ``x`` is 1-d and vice versa."""
+    own = len(source.shape)
+    if own == 0:
+        return lambda at: source.load(())
+    if rank == 0:
+        return lambda at: source.load(list(at)[:own])
+    return source.load
+
+
+def rows(
+    shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False, check: bool | str = True
+) -> tuple[Place, list[Expr]]:
+    """The places that index_add and its like write to, and the shape of what they write."""
+    at = canonical_dim(dim, len(shape))
+    count = index.shape[0] if index.shape else as_expr(1)
+    written = [*shape[:at], count, *shape[at + 1 :]] if shape else [count]
+    return selected(shape, at, index, wrap=wrap and bool(shape), check=check), written
+
+
+@lowers(aten.index_add.default)
+def index_add(
+    ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Operand = 1
+) -> Tensor:
+    """ATen raises RuntimeError out of range where ``x`` has several dimensions, else IndexError."""
+    load, compute = computed(rows_of(source, len(x.shape)), x.dtype), compute_dtype(x.dtype)
+    factor = loader(alpha, compute, compute)
+
+    def value(at: Index) -> Any:
+        times = getattr(ops, mode_of("prod", compute))
+        return load(at) if alpha == 1 else times(load(at), factor(at))
+
+    place, shape = rows(x.shape, dim, index, check="RuntimeError" if len(x.shape) > 1 else True)
+    return combined(ctx, x, "sum", value, place, shape)
+
+
+@lowers(aten.index_reduce.default)
+def index_reduce(
+    ctx: Builder,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    place, shape = rows(x.shape, dim, index)
+    load = computed(rows_of(source, len(x.shape)), x.dtype)
+    return combined(ctx, x, reduce, load, place, shape, include_self=include_self)

@@ -1,0 +1,182 @@
+"""Attention: what ATen's kernels for it and its gradients compute, as loop functions of their operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.errors import Unsupported
+from smelt.loops.ir import Attention, AttentionGradients, Attentions, Extern, accumulator
+from smelt.lowering.builder import Builder
+from smelt.lowering.dims import convert
+from smelt.lowering.numbers import symbolic_number
+from smelt.lowering.random.draw import Draw, scattered_chance
+from smelt.lowering.tensor import Index, Tensor
+from smelt.ops import ops
+from smelt.records import replace
+from smelt.symbolic import FloorDiv, same
+
+ZERO = sympy.Integer(0)
+
+
+def keep_attention(
+    ctx: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+    scale: Any = None,
+    seed: Tensor | None = None,
+) -> None:
+    """Let the last node, a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, or of
+    ``smelt.attention_with_dropout``, which has a seed, be what it computes.
+
+    query (N, H, L, E); key, value (N, H, S, E), or with fewer heads, each for a group of queries' heads;
+    attn_mask is added to the scores where it is no boolean, and broadcasts to (N, H, L, S).
+
+    Raises:
+        Unsupported: dropout without a seed, or a scale for which there is no rule: the call stays as it is.
+    """
+    kept = _kept(query, seed, dropout_p)
+    _keep(ctx, _attention(query, key, value, is_causal, attn_mask, _factor(query, scale), _call(ctx), kept))
+
+
+def keep_gradients(
+    ctx: Builder,
+    upstream: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    result: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Tensor | None = None,
+    scale: Any = None,
+    seed: Tensor | None = None,
+) -> None:
+    """The same for a call of ``aten._scaled_dot_product_flash_attention_for_cpu_backward``, or of
+    ``smelt.attention_with_dropout_backward``.
+
+    upstream (the gradient) and result (N, H, L, E), logsumexp (N, H, L).
+
+    Raises:
+        Unsupported: as `keep_attention`.
+    """
+    factor, kept = _factor(query, scale), _kept(query, seed, dropout_p)
+    attention = _attention(query, key, value, is_causal, attn_mask, factor, _call(ctx), kept)
+    values = values_of(upstream), values_of(result), values_of(logsumexp)
+    _keep(ctx, AttentionGradients(attention, *values, lambda index: factor(), key.shape[1], attention.call))
+
+
+def _kept(query: Tensor, seed: Tensor | None, dropout_p: float) -> Callable[[Index], Any] | None:
+    """What dropout leaves of a share, as `smelt.contract.dropout` has it; None where there is none."""
+    if dropout_p == 0.0:
+        return None
+    if seed is None:
+        raise Unsupported("attention with dropout")  # ATen's kernel refuses it as well
+    within = accumulator(query.dtype)
+    rows = Draw(seed, query.shape[:-1])
+
+    def kept(index: Index) -> Any:
+        *row, column = index
+        whole, none = (ops.constant(each, within) for each in (1.0 / (1.0 - dropout_p), 0.0))
+        return ops.where(scattered_chance(rows.bits(row), column, 1.0 - dropout_p), whole, none)
+
+    return kept
+
+
+def _call(ctx: Builder) -> Extern:
+    body = ctx.graph.nodes[-1].body
+    assert isinstance(body, Extern)
+    return body
+
+
+def _keep(ctx: Builder, body: Attentions) -> None:
+    ctx.graph.nodes[-1] = replace(ctx.graph.nodes[-1], body=body)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    attn_mask: Tensor | None,
+    factor: Callable[[], Any],
+    call: Extern,
+    kept: Callable[[Index], Any] | None = None,
+) -> Attention:
+    dtype, within = query.dtype, accumulator(query.dtype)
+    group = FloorDiv(query.shape[1], key.shape[1])
+    queries, keys, values = values_of(query), values_of(key), values_of(value)
+
+    def of_group(index: Index) -> Index:
+        n, head, *rest = index
+        return (n, head if same(query.shape[1], key.shape[1]) else FloorDiv(head, group), *rest)
+
+    def score(index: Index, product: Any) -> Any:
+        scaled = ops.mul(product, factor())
+        if attn_mask is None:
+            return scaled
+        mask = attn_mask.load(_broadcast(attn_mask, index))
+        if attn_mask.dtype is torch.bool:
+            return ops.where(mask, scaled, ops.constant(-math.inf, within))
+        return ops.add(scaled, convert(mask, attn_mask.dtype, within))
+
+    def visible(index: Index) -> Any:
+        assert attn_mask is not None
+        mask = attn_mask.load(_broadcast(attn_mask, index))
+        if attn_mask.dtype is torch.bool:
+            return mask
+        return ops.ne(convert(mask, attn_mask.dtype, within), ops.constant(-math.inf, within))
+
+    return Attention(
+        (*query.shape[:-1], value.shape[-1]),
+        (key.shape[-2], query.shape[-1]),
+        dtype,
+        lambda index, depth: queries((*index, *depth)),
+        lambda index, depth: keys(of_group((*index, *depth))),
+        score,
+        lambda index: values(of_group(index)),
+        (lambda index: index[-1] + 1) if is_causal else None,
+        call,
+        kept,
+        None if attn_mask is None else visible,
+    )
+
+
+def values_of(x: Tensor) -> Callable[[Index], Any]:
+    """A tensor's elements, as they are computed with."""
+    return lambda index: convert(x.load(index), x.dtype, accumulator(x.dtype))
+
+
+def _factor(query: Tensor, scale: Any) -> Callable[[], Any]:
+    """What scores are multiplied with: ``scale``, or one over the root of the depth."""
+    dtype = accumulator(query.dtype)
+    if isinstance(scale, Expr):
+        number = symbolic_number(scale, dtype)
+        return lambda: number(())
+    depth = query.shape[-1]
+    if scale is None and not depth.is_Integer:
+        f64 = torch.float64
+
+        def one_over_root() -> Any:
+            root = ops.sqrt(ops.index_expr(depth, f64))
+            return ops.to_dtype(ops.truediv(ops.constant(1.0, f64), root), dtype)
+
+        return one_over_root
+    factor = 1.0 / math.sqrt(int(depth)) if scale is None else float(scale)
+    return lambda: ops.constant(factor, dtype)
+
+
+def _broadcast(mask: Tensor, index: Index) -> tuple[Expr, ...]:
+    """Where in the mask, whose dimensions are the last ones of the scores, element ``index`` is."""
+    tail = index[len(index) - len(mask.shape) :]
+    return tuple(ZERO if size == 1 else at for at, size in zip(tail, mask.shape, strict=True))

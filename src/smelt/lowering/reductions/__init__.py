@@ -1,0 +1,1 @@
+"""Reductions, scans, orders and what is made of them."""

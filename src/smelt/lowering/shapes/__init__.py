@@ -1,0 +1,1 @@
+"""Views, and tensors put together anew."""

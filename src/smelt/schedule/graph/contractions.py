@@ -1,0 +1,412 @@
+"""Which kernel computes a contraction, and what is packed for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
+
+import sympy
+from sympy import Expr
+
+from smelt.config import Config
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import (
+    Attentions,
+    Buffer,
+    Contraction,
+    Extern,
+    Graph,
+    Index,
+    Node,
+    Pointwise,
+    Value,
+    accumulator,
+)
+from smelt.lowering.dims import convert
+from smelt.ops import ops
+from smelt.records import dataclass, replace
+from smelt.schedule.attention.kernels import attention_pays, has_attention_nest
+from smelt.schedule.context import Choose, Context
+from smelt.schedule.graph.constants import frozen_buffers
+from smelt.schedule.graph.layouts import Layouts, fixed_buffers
+from smelt.schedule.graph.winograd import Results
+from smelt.schedule.graph.zero_padding import Borders, Sides
+from smelt.schedule.loops import Target
+from smelt.schedule.products.operands import (
+    Boxed,
+    Place,
+    Product,
+    box,
+    is_plain,
+    is_windowed,
+    lhs_place,
+    lies_well,
+    memory_order,
+    operand_code,
+    strides_in_order,
+    symbols_of,
+    turned,
+)
+from smelt.schedule.products.panels import Panels
+from smelt.schedule.products.split_dimensions import product_of
+from smelt.schedule.products.tiles import panel_width, turned_panels
+from smelt.symbolic import contiguous_strides, size_hint
+
+FEWEST_ROWS, FEW_ROWS = 32, 8
+"""Matrix products with fewer rows are ATen's where packing would take longer than ATen's call: where more
+than `MOST_PACKED` has to be packed, for one matrix or, of fewer than `FEW_ROWS`, for all of them.
+"""
+MOST_PACKED = 2**14
+"""Elements whose packing takes as long as calling ATen does, some microseconds."""
+FEWEST_COLUMNS, MOST_PADDED = 4, 2**16
+"""A panel is mostly padding with fewer columns: these are ATen's if lhs has more elements than that."""
+FEWEST_DOTTED = 64
+"""The least columns and terms of a 16-bit product that the processor multiplies itself, to be ours."""
+FEWEST_PANELS = 8
+"""Panels from which on every thread has enough of its own, and packs them."""
+FEWEST_PIXELS, FEWEST_CHANNELS, FEWEST_TAPS = 32, 4, 3
+"""Convolutions with fewer rows and terms are ATen's, or with fewer of any of rows, columns and terms;
+depthwise ones with less of what is fewer, rows or terms.
+"""
+MOST_TURNED, MORE_COLUMNS = 144, 2
+"""Rows that a product has at most whose operands change places, and columns for each row at least: six linear
+layers of 256 rows took a sixth longer so."""
+FEWEST_TURNED_TERMS, FEWEST_TURNED_WEIGHTS = 64, 2**16
+"""Terms of such a product, and numbers of its weight, at least: packing its rows is one more step."""
+SAVED_ROWS = 11
+"""What that saves, in rows for every 8 lanes: packing a column takes as long as multiplying it with some 15
+rows does, and the result has to be turned."""
+MOST_ROWS = 4
+"""Of a 16-bit dtype that the processor multiplies itself, products with more rows are ATen's: ours are in
+float32.
+"""
+FEWEST_TO_TURN, MOST_TO_TURN = 48, 2**20
+"""Terms from which on a product pays whose result has to be laid out anew; with at most so many
+multiplications it does anyway, as calling ATen takes longer.
+"""
+
+
+def choose_kernels(graph: Graph, context: Context) -> Graph:
+    """Gives every contraction its kernel, or ATen's call; so in the bodies of control flow.
+
+    A product that pays (``Context.choose``, `worth_it` where it is None) becomes its sums, in a buffer of the
+    accumulator's dtype, and a pointwise node that adds the start and rounds; all others become ATen's call.
+    What is packed for a product is a pointwise node of its own. What is computed from a convolution lies as
+    that does, channels side by side; what a convolution pads has its zeros around it in memory.
+    """
+    chosen = replace(graph, buffers=dict(graph.buffers), nodes=[])
+    frozen = frozen_buffers(graph)
+    config, target, choose = context.config, context.target, context.choose
+    products, fixed = _products(graph, config, target, choose or worth_it, frozen)
+    layouts = Layouts(fixed, chosen)
+    borders = Borders(chosen, layouts, frozen, graph.nodes)
+    for node in graph.nodes:
+        product = products.get(id(node))
+        if product is None:
+            made: Iterable[Node] = [_without_kernel(node, graph, context)]
+        else:
+            if _turning_pays(product, chosen, target.lanes):
+                product = turned(product)
+            made = _Native(node, product, chosen, layouts, borders, target).nodes()
+        for each in made:
+            if _is_joined(chosen.nodes, each):
+                continue
+            chosen.nodes.append(each)
+            if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results):
+                _place(str(each.outputs[0]), each.body, layouts)
+            layouts.follow(each)
+            borders.note(each)
+    chosen.outputs = layouts.outputs()
+    return chosen
+
+
+def _place(name: str, body: Pointwise, layouts: Layouts) -> None:
+    """Lay a convolution's results out as its products lie, unless somebody wants them otherwise."""
+    if name not in layouts.fixed:
+        layouts.place(name, strides_in_order(body.shape, Results.channels_last))
+
+
+def _products(
+    graph: Graph, config: Config, target: Target, choose: Choose, frozen: frozenset[str]
+) -> tuple[dict[int, Product], set[str]]:
+    """The products that get a kernel, by their node's id; and the buffers that lie as the graph says.
+
+    A convolution leaves its channels side by side. Where its result has to lie otherwise, for ATen to read
+    it, say, and has few terms, it is ATen's.
+    """
+    contractions = [node for node in graph.nodes if isinstance(node.body, Contraction)]
+    products: dict[int, Product] = {}
+    for node in contractions if config.contractions else ():
+        assert isinstance(node.body, Contraction)
+        product = product_of(node.body, graph, frozen)
+        if product is not None and choose(product, graph, target):
+            products[id(node)] = product
+    while True:
+        fixed = fixed_buffers(graph, [node for node in contractions if id(node) not in products])
+        lost = [
+            node
+            for node in contractions
+            if id(node) in products
+            and node.outputs[0] in fixed
+            and _is_dear_to_turn(products[id(node)], graph)
+            and not _lies_so(products[id(node)], graph.buffers[node.outputs[0]])
+        ]
+        if not lost:
+            return products, fixed
+        for node in lost:
+            del products[id(node)]
+
+
+def _is_dear_to_turn(product: Product, graph: Graph) -> bool:
+    sizes = [size_hint(size, graph.hints) for size in (*product.extents, product.depth)]
+    return sizes[-1] < FEWEST_TO_TURN and math.prod(sizes) > MOST_TO_TURN
+
+
+def _lies_so(product: Product, result: Buffer) -> bool:
+    """Whether the columns of a product's result lie side by side in the buffer that it shall go to."""
+    dims = [d for d, size in enumerate(result.shape) if size != 1]
+    strides = product.whole_strides
+    wanted = sorted(dims, key=lambda d: size_hint(strides[d], {}))
+    found = sorted(dims, key=lambda d: size_hint(result.strides[d], {}))
+    return wanted == found
+
+
+def _without_kernel(node: Node, graph: Graph, context: Context) -> Node:
+    """The node; a contraction as ATen's call, and attention where that pays."""
+    body = node.body
+    if isinstance(body, Attentions):
+        only_ours = body.call.target.startswith("higher_order.")
+        pays = context.choose or worth_it
+        native = only_ours or (context.config.contractions and pays(body, graph, context.target))
+        return node if native else replace(node, body=body.call)
+    if isinstance(body, Extern) and body.bodies:
+        inner = tuple(choose_kernels(each, context) for each in body.bodies)
+        return replace(node, body=replace(body, bodies=inner))
+    if isinstance(body, Contraction):
+        outputs: list[str | None] = [None] * body.results
+        outputs[body.result] = node.outputs[0]
+        return replace(node, outputs=tuple(outputs), body=body.call)
+    return node
+
+
+def _is_joined(nodes: list[Node], node: Node) -> bool:
+    """Whether an earlier node is the same call of ATen; it gives what this one does, too, from now on."""
+    if not isinstance(node.body, Extern) or len(node.outputs) == 1:
+        return False
+    for place, each in enumerate(nodes):
+        if each.body is node.body:
+            outputs = tuple(own if other is None else other for own, other in zip(each.outputs, node.outputs))
+            nodes[place] = replace(each, outputs=outputs)
+            return True
+    return False
+
+
+def has_nest(product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether `smelt.schedule.products.nests` has a nest for a product, or there is one for an attention."""
+    if not isinstance(product, Product):
+        return has_attention_nest(product, graph)
+    if any(size == 0 for size in (*product.extents, product.depth)):
+        return False
+    if not _is_plain_rhs(product.body, graph) and box(product, graph, "rhs") is None:
+        return False
+    if is_matrix_product(product):
+        return True
+    if (product.batch and product.apart is None) or box(product, graph) is None:
+        return False
+    if product.shared:
+        width, lanes = product.extents[-1], target.lanes
+        return bool(width.is_Integer) and int(width) % lanes == 0  # lanes beyond would read on
+    return True
+
+
+def worth_it(product: Product | Attentions, graph: Graph, target: Target) -> bool:
+    """Whether there is a nest for a product or an attention, and it is so large that this pays: a rule."""
+    if not isinstance(product, Product):
+        return attention_pays(product, graph)
+    if not has_nest(product, graph, target):
+        return False
+    *batch, rows, columns, depth = (size_hint(s, graph.hints) for s in (*product.extents, product.depth))
+    if product.body.dtype in target.dot_products:
+        return (
+            is_matrix_product(product)
+            and product.frozen
+            and rows <= MOST_ROWS
+            and min(columns, depth) >= FEWEST_DOTTED
+        )
+    if is_matrix_product(product):
+        packed = columns * depth * (math.prod(batch) if rows < FEW_ROWS else 1)
+        packs = product.frozen or rows >= FEWEST_ROWS or packed <= MOST_PACKED
+        pays = packs or _turning_pays(product, graph, target.lanes)
+        return pays and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
+    if product.shared:
+        return max(rows, depth) >= FEWEST_PIXELS and min(rows, depth) >= FEWEST_TAPS
+    if product.frozen and rows < FEWEST_CHANNELS:  # as a matrix product: calling ATen takes longer
+        return depth >= FEWEST_PIXELS and (columns >= FEWEST_COLUMNS or rows * depth <= MOST_PADDED)
+    return max(rows, depth) >= FEWEST_PIXELS and min(rows, columns, depth) >= FEWEST_CHANNELS
+
+
+def _is_plain_rhs(body: Contraction, graph: Graph) -> bool:
+    return is_plain(operand_code(body.rhs, body, graph))
+
+
+def is_matrix_product(product: Product) -> bool:
+    """Whether rows, columns and terms are one dimension each, rows and columns the last two of the result."""
+    rank = len(product.body.shape)
+    last = (product.rows, product.columns) == ((rank - 2,), (rank - 1,))
+    return last and len(product.body.reduce_shape) == 1
+
+
+def _turning_pays(product: Product, graph: Graph, lanes: int) -> bool:
+    """Whether to pack lhs, and to read rhs, a weight that may be another at the next call, where it lies: few
+    rows use it, so that packing it would take longer, but not so few that most of a vector has none, and each
+    column's terms lie side by side. Rows whose number is not known may be one, or thousands.
+    """
+    plain = not (product.frozen or product.shared or product.batch or product.apart)
+    sizes = (*product.extents, product.depth)
+    if not plain or not all(size.is_Integer for size in sizes):
+        return False
+    rows, columns, depth = map(int, sizes)
+    if rows > min(MOST_TURNED, columns // MORE_COLUMNS):
+        return False
+    if depth < FEWEST_TURNED_TERMS or columns * depth < FEWEST_TURNED_WEIGHTS:
+        return False
+    cost, _ = turned_panels(rows, lanes)
+    if cost * lanes > rows + SAVED_ROWS * lanes / 8:
+        return False
+    other = turned(product)
+    packs = _is_plain_rhs(other.body, graph) or box(other, graph, "rhs") is not None
+    return packs and lies_well(other, graph)
+
+
+class _Native:
+    """The nodes of a contraction that runs in a kernel of our own."""
+
+    def __init__(
+        self,
+        node: Node,
+        product: Product,
+        graph: Graph,
+        layouts: Layouts,
+        borders: Borders,
+        target: Target,
+    ) -> None:
+        self.node, self.product, self.graph = node, product, graph
+        self.layouts, self.borders = layouts, borders
+        self.target, self.lanes = target, target.lanes
+        self.within = accumulator(product.body.dtype)
+
+    def nodes(self) -> Iterator[Node]:
+        """lhs laid out anew where it does not lie along terms and can't be read where it is, rhs packed; the
+        sums; the result.
+        """
+        body = self.product.body
+        sums = self._buffer("sums", body.shape)
+        self.layouts.place(sums, self.product.strides)
+        ahead = self._packs_ahead()
+        beyond = self.borders.read_beyond(self.product)
+        if beyond is not None:
+            body = beyond
+        elif not lies_well(self.product, self.graph):
+            body = yield from self._laid_out(body)
+        if ahead:
+            body = yield from self._packed(body)
+        elif not _is_plain_rhs(body, self.graph):
+            found = box(self.product, self.graph, "rhs")
+            assert found is not None
+            name = yield from self._boxed("rhs", found)
+            body = replace(body, rhs=found.load(name))
+        yield replace(self.node, outputs=(sums,), body=replace(body, dtype=self.within, start=None))
+        whole = self.product.whole
+        result = str(self.node.outputs[0])
+        if self.product.apart is not None and result not in self.layouts.fixed:
+            self.layouts.place(result, self.product.whole_strides)
+        yield replace(self.node, body=Pointwise(whole.shape, whole.dtype, _Ending(self.product, sums)))
+
+    def _packs_ahead(self) -> bool:
+        """Whether all of rhs is packed before the product begins: what is the same at every call, and what
+        every thread needs; the kernel packs a panel at a time where it has more columns than rows.
+        """
+        if self.product.frozen or self.product.turned or self.product.apart is not None:
+            return True
+        *batch, rows, columns = (size_hint(size, self.graph.hints) for size in self.product.extents)
+        if is_matrix_product(self.product):
+            panels = math.prod(batch) * -(-columns // self._panel_width())
+            depth = size_hint(self.product.depth, self.graph.hints)
+            return panels < FEWEST_PANELS <= rows // self.lanes or rows >= 2 * depth
+        beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
+        few = beside < self.lanes or rows >= columns
+        return few or self.product.shared or is_windowed(self.product, self.graph)
+
+    def _panel_width(self) -> int:
+        product = self.product
+        large = self.target.large_tiles
+        *_, rows, columns = product.extents
+        if product.turned:
+            return self.lanes * turned_panels(int(columns), self.lanes)[1]
+        often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
+        return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
+
+    def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:
+        name = f"{self.node.outputs[0]}_{purpose}"
+        while name in self.graph.buffers:
+            name += "_"
+        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), border=border)
+        self.graph.buffers[name] = replace(made, strides=contiguous_strides(made.whole_shape))
+        self.layouts.fixed.add(name)  # it lies as the kernel reads it
+        return name
+
+    def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
+        found = box(self.product, self.graph)
+        if found is not None:
+            found, border = self.borders.around_copy(found)
+            name = yield from self._boxed("lhs", found, border)
+            return replace(body, lhs=found.load(name))
+        shape = (*body.shape[:-1], *body.reduce_shape)
+        name = self._buffer("lhs", shape)
+        yield Node((name,), Pointwise(shape, self.within, _Rows(body)), self.node.origin)
+        outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+        return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
+
+    def _boxed(self, operand: str, found: Boxed, border: Sides = ()) -> Generator[Node, None, str]:
+        """The node that lays an operand out in its box; the buffer that has it."""
+        name = self._buffer(operand, found.shape, border)
+        yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
+        return name
+
+    def _packed(self, body: Contraction) -> Generator[Node, None, Contraction]:
+        place = lhs_place(body, self.graph)
+        assert place is not None
+        order = memory_order(place[1], variables("r", len(body.reduce_shape)), body.reduce_shape)
+        assert order is not None
+        short = [t for t in range(len(body.reduce_shape)) if t not in order]
+        outer, seen = variables("i", len(body.shape)), symbols_of(operand_code(body.rhs, body, self.graph))
+        batch = tuple(dim for dim in self.product.batch if outer[dim] in seen)
+        panels = Panels("", self.product, batch, (*short, *order), self._panel_width())
+        name = self._buffer("rhs", panels.shape)
+        yield Node((name,), Pointwise(panels.shape, self.within, panels.fill), self.node.origin)
+        return replace(body, rhs=replace(panels, buffer=name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A loop function: the sum, the start added, rounded."""
+
+    product: Product
+    sums: str
+
+    def __call__(self, index: Index) -> Value:
+        body, apart = self.product.whole, self.product.apart
+        total = ops.load(self.sums, tuple(index) if apart is None else apart.index(index))
+        if body.start is not None:
+            total = ops.add(total, body.start(index))
+        return convert(total, accumulator(body.dtype), body.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A loop function: lhs of a matrix product at (batch, row, term)."""
+
+    body: Contraction
+
+    def __call__(self, index: Index) -> Value:
+        return self.body.lhs((*index[:-1], sympy.Integer(0)), (index[-1],))

@@ -1,0 +1,405 @@
+"""Rewrites of the loop graph before scheduling. Each says before → after; each is a function of one node.
+
+They run over the graph once, in the order of `REWRITES`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr
+
+from smelt.loops.dependencies import analyze, variables
+from smelt.loops.ir import (
+    Buffer,
+    Extern,
+    Graph,
+    Native,
+    Node,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scatter,
+    StridedView,
+)
+from smelt.lowering.dtypes import supported
+from smelt.ops import ops
+from smelt.records import replace
+from smelt.schedule.products.tiles import ceiling
+from smelt.symbolic import contiguous_strides, flatten, numel, size_hint
+from smelt.symbolic.affine import affine
+
+RESIDENT_ELEMENTS = 131072
+"""A reduced row of at most this many elements stays in the second-level cache, so reading it twice is
+cheap.
+"""
+
+SPLIT_ELEMENTS = 32768
+"""A reduction of at least this many elements with few results is split, for threads and for accuracy."""
+
+FEW_RESULTS = 8
+COLUMN_CHUNK = 256
+"""Terms of a chunk where lanes are results side by side: without partial sums in the lanes, rounding errors
+would pile up sooner.
+"""
+SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
+_IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
+
+
+class Rewriter:
+    """Applies the rewrites to every node of a copy of ``graph`` (nodes and buffers are shared,
+    containers are not).
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = replace(graph, buffers=dict(graph.buffers), nodes=[])
+        self.source = graph
+
+    def run(self) -> Graph:
+        for node in self.source.nodes:
+            self._rewrite(node, 0)
+        return self.graph
+
+    def _rewrite(self, node: Node, start: int) -> None:
+        for number in range(start, len(REWRITES)):
+            nodes = REWRITES[number](node, self)
+            if nodes is not None:
+                for new in nodes:
+                    self._rewrite(new, number + 1)
+                return
+        self.graph.nodes.append(node)
+
+    def hint(self, sizes: Sequence[Expr]) -> int:
+        return size_hint(numel(sizes), self.source.hints)
+
+    def new_buffer(self, dtype: torch.dtype, shape: Sequence[Expr]) -> str:
+        name = f"t{len(self.graph.buffers)}"
+        self.graph.buffers[name] = Buffer(name, dtype, tuple(shape), contiguous_strides(shape))
+        return name
+
+
+def two_pass_statistics(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Welford over a cache-resident row → sum, then sum of squared deviations from the mean.
+
+    (mean, m2, n) = welford(x)  →  m = x0 + sum(x - x0) / n;  m2 = sum((x - m)**2);
+                                   mean = m + sum(x - m) / n;  n = n
+
+    x0, the row's first element, makes the mean of equal elements that element, and their deviation exactly 0,
+    as Welford's recurrence has it. ``m`` is rounded as x0 is, which may be much larger than the mean; what is
+    left is added: an error in the mean would be one of every element that it is taken from.
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind != "welford" or not _rereadable(node, rewriter):
+        return None
+    count = numel(body.reduce_shape)
+    total = rewriter.new_buffer(body.dtype, body.shape)
+    near = rewriter.new_buffer(body.dtype, body.shape)
+    value, dtype = body.inner_fn, body.dtype
+
+    first = rewriter.new_buffer(dtype, body.shape)
+    zeros = [sympy.Integer(0)] * len(body.reduce_shape)
+
+    def start(index: Sequence[Expr]) -> Any:
+        return value(index, zeros) if count.is_positive else ops.constant(0.0, dtype)
+
+    def from_start(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.sub(value(index, rindex), ops.load(first, index))
+
+    def moved(start: str, sum_of_rest: str) -> Pointwise:
+        def mean_of(index: Sequence[Expr]) -> Any:
+            share = ops.truediv(ops.load(sum_of_rest, index), ops.index_expr(count, dtype))
+            return ops.add(ops.load(start, index), share)
+
+        return Pointwise(body.shape, dtype, mean_of)
+
+    def deviation(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        delta = left(index, rindex)
+        return ops.mul(delta, delta)
+
+    def left(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.sub(value(index, rindex), ops.load(near, index))
+
+    nodes = [
+        Node((first,), Pointwise(body.shape, dtype, start), node.origin),
+        Node((total,), replace(body, kind="sum", inner_fn=from_start), node.origin),
+        Node((near,), moved(first, total), node.origin),
+    ]
+    if node.outputs[1] is not None:
+        nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=deviation), node.origin))
+    if node.outputs[0] is not None:
+        rest = rewriter.new_buffer(body.dtype, body.shape)
+        nodes.append(Node((rest,), replace(body, kind="sum", inner_fn=left), node.origin))
+        nodes.append(Node((node.outputs[0],), moved(near, rest), node.origin))
+    if node.outputs[2] is not None:
+        constant = Pointwise(body.shape, dtype, lambda index: ops.index_expr(count, dtype))
+        nodes.append(Node((node.outputs[2],), constant, node.origin))
+    return nodes
+
+
+def two_pass_softmax(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """Online softmax over a cache-resident row → maximum, then sum of exponentials.
+
+    (m, s) = online_softmax(x)  →  m = max(x);  s = sum(exp(x - m))
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind != "online_softmax" or not _rereadable(node, rewriter):
+        return None
+    largest = node.outputs[0] or rewriter.new_buffer(body.dtype, body.shape)
+    value = body.inner_fn
+
+    def exponential(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        return ops.exp(ops.sub(value(index, rindex), ops.load(largest, index)))
+
+    nodes = [Node((largest,), replace(body, kind="max"), node.origin)]
+    if node.outputs[1] is not None:
+        nodes.append(Node((node.outputs[1],), replace(body, kind="sum", inner_fn=exponential), node.origin))
+    return nodes
+
+
+def _rereadable(node: Node, rewriter: Rewriter) -> bool:
+    body = node.body
+    assert isinstance(body, Reduction)
+    few = rewriter.hint(body.reduce_shape) <= RESIDENT_ELEMENTS or rewriter.hint(body.shape) < FEW_RESULTS
+    return few or _walks_columns(node, rewriter)
+
+
+def single_term(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A reduction over one element → that element.
+
+    out[i] = sum over r in 1 of f(i, r)  →  out[i] = f(i, 0);     argmax → 0
+    """
+    del rewriter
+    body = node.body
+    if not isinstance(body, Reduction) or any(size != 1 for size in body.reduce_shape):
+        return None
+    if body.kind in ("argmax", "argmin"):
+        position = Pointwise(body.shape, torch.int64, lambda index: ops.constant(0, torch.int64))
+        return [Node(node.outputs, position, node.origin)]
+    if body.kind not in SPLITTABLE:
+        return None
+    zeros = [sympy.Integer(0)] * len(body.reduce_shape)
+    return [
+        Node(node.outputs, Pointwise(body.shape, body.dtype, lambda i: body.inner_fn(i, zeros)), node.origin)
+    ]
+
+
+def split_reduction(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A long reduction with few results → chunks (in parallel), then the chunks' results.
+
+    out[i] = sum_r f(i, r)  →  part[k, i] = sum_b f(i, k*B + b);  out[i] = sum_k part[k, i]
+    """
+    body = node.body
+    if not isinstance(body, Reduction) or body.kind not in SPLITTABLE:
+        return None
+    body = _without_ones(body)
+    total, results = rewriter.hint(body.reduce_shape), rewriter.hint(body.shape)
+    columns = total >= 2 * COLUMN_CHUNK and _walks_columns(node, rewriter)
+    if not columns:
+        if results >= FEW_RESULTS * 128 or total < SPLIT_ELEMENTS:
+            return None
+        if results >= FEW_RESULTS and total < SPLIT_ELEMENTS * 4:
+            return None
+    split = _leading_dims(body.reduce_shape, rewriter, COLUMN_CHUNK if columns else None)
+    if split is not None:
+        chunks, rest = body.reduce_shape[:split], body.reduce_shape[split:]
+
+        def part_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+            return body.inner_fn(index[split:], [*index[:split], *rindex])
+
+        part_fn: Callable[..., Any] = part_of
+    else:
+        found = _chunk(body, rewriter, columns)
+        if found is None:
+            return None
+        count, length, whole = found
+        chunks, rest = (count,), (length, *body.reduce_shape[1:])
+        limit = body.reduce_shape[0]
+
+        def chunk_of(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+            position = index[0] * length + rindex[0]
+            if whole:
+                return body.inner_fn(index[1:], [position, *rindex[1:]])
+            inside = ops.lt(ops.index_expr(position, torch.int64), ops.index_expr(limit, torch.int64))
+            return ops.masked(
+                inside,
+                lambda: body.inner_fn(index[1:], [position, *rindex[1:]]),
+                identity(body.kind, body.dtype),
+            )
+
+        part_fn = chunk_of
+    partial = rewriter.new_buffer(body.dtype, (*chunks, *body.shape))
+    first = replace(body, shape=(*chunks, *body.shape), reduce_shape=tuple(rest), inner_fn=part_fn)
+    second = replace(
+        body, reduce_shape=tuple(chunks), inner_fn=lambda index, rindex: ops.load(partial, [*rindex, *index])
+    )
+    return [Node((partial,), first, node.origin), Node(node.outputs, second, node.origin)]
+
+
+def _without_ones(body: Reduction) -> Reduction:
+    """The reduction over those dimensions that have more than one element."""
+    places = [d for d, size in enumerate(body.reduce_shape) if size != 1]
+    if len(places) == len(body.reduce_shape):
+        return body
+
+    def value(index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+        terms = [sympy.Integer(0)] * len(body.reduce_shape)
+        for place, term in zip(places, rindex):
+            terms[place] = term
+        return body.inner_fn(index, terms)
+
+    return replace(body, reduce_shape=tuple(body.reduce_shape[d] for d in places), inner_fn=value)
+
+
+def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The value that changes nothing when reduced."""
+    if kind in ("max", "min"):
+        sign = -1 if kind == "max" else 1
+        if dtype.is_floating_point:
+            return sign * float("inf")
+        if dtype is torch.bool:
+            return kind == "min"
+        info = torch.iinfo(dtype)
+        return info.min if kind == "max" else info.max
+    value = _IDENTITY[kind]
+    return float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else value
+
+
+def _walks_columns(node: Node, rewriter: Rewriter) -> bool:
+    """Whether results lie side by side in the largest buffer that is read, and terms do not."""
+    body = node.body
+    assert isinstance(body, Reduction)
+    buffers = rewriter.graph.buffers
+    outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
+    reads = [read for read in analyze(node).reads if any(e.has(*terms) for e in read.index)] if terms else []
+    if not reads:
+        return False
+    largest = max(reads, key=lambda read: rewriter.hint(buffers[read.buffer].shape))
+    found = affine(flatten(largest.index, buffers[largest.buffer].strides), (*outer, *terms))
+    if found is None:
+        return False
+    return any(step == 1 and size != 1 for step, size in zip(found[0], body.shape))
+
+
+def _leading_dims(reduce_shape: Sequence[Expr], rewriter: Rewriter, most: int | None) -> int | None:
+    """How many leading dimensions make a good number of chunks, where any does; chunks of no more than
+    ``most`` terms, and no shorter than a sixteenth of that.
+    """
+    for split in range(1, len(reduce_shape)):
+        chunks, rest = rewriter.hint(reduce_shape[:split]), rewriter.hint(reduce_shape[split:])
+        fits = rest >= 256 if most is None else most >= rest >= most // 16
+        if 8 <= chunks <= 4096 and fits:
+            return split
+    return None
+
+
+def _chunk(body: Reduction, rewriter: Rewriter, columns: bool) -> tuple[Expr, Expr, bool] | None:
+    """(number of chunks, chunk length, whether they divide the first reduced dimension evenly)."""
+    first = body.reduce_shape[0]
+    rest = rewriter.hint(body.reduce_shape[1:])
+    if not first.is_Integer:
+        length = max(1, COLUMN_CHUNK // rest)
+        return (ceiling(first, length), sympy.Integer(length), False) if columns else None
+    size = int(first)
+    wanted = max(8, min(1024, size * rest // (COLUMN_CHUNK if columns else 16384)))
+    if size < 16:
+        return None
+    divisors = [k for k in range(8, min(size, 4096) + 1) if size % k == 0]
+    if divisors:
+        best = min(divisors, key=lambda k: abs(k - wanted))
+        if best <= wanted * 8:
+            return sympy.Integer(best), sympy.Integer(size // best), True
+    length = -(-size // wanted)
+    return sympy.Integer(-(-size // length)), sympy.Integer(length), False
+
+
+def scatter_in_place(node: Node, rewriter: Rewriter) -> list[Node] | None:
+    """A scatter into a copy → the copy, then a scatter in place.
+
+    out = scatter(base, …)  →  out = base;  out[place] = …      (the second node has ``base == out``)
+    """
+    body = node.body
+    if not isinstance(body, Scatter) or body.base == node.outputs[0]:
+        return None
+    out = node.outputs[0]
+    assert out is not None
+    base = body.base
+    shape = rewriter.graph.buffers[out].shape
+    copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
+    return [Node((out,), copy, node.origin), Node((out,), replace(body, base=out), node.origin)]
+
+
+def stored_in_place(graph: Graph) -> Graph:
+    """What a written kernel stores, stored at once in the input that holds it at the end.
+
+    Nothing but that kernel may read either of them.
+    """
+    written = {name: node for node in graph.nodes if isinstance(node.body, Native) for name in node.outputs}
+    read = Counter(name for node in graph.nodes for name in {*analyze(node).whole, *_loaded(node)})
+    read.update(view.buffer for view in graph.outputs if isinstance(view, StridedView))
+    buffers = graph.buffers
+    places = {
+        each.source: each.target
+        for each in graph.mutations
+        if each.source in written
+        and not read[each.source]
+        and read[each.target] <= (each.target in analyze(written[each.source]).whole)
+        and buffers[each.source] == replace(buffers[each.target], name=each.source)
+    }
+    nodes = [
+        replace(node, outputs=tuple(places.get(name or "", name) for name in node.outputs))
+        if isinstance(node.body, Native)
+        else node
+        for node in graph.nodes
+    ]
+    done = {name for node in nodes if isinstance(node.body, Native) for name in node.outputs}
+    left = [each for each in graph.mutations if places.get(each.source) not in done]
+    return replace(graph, nodes=nodes, mutations=left)
+
+
+def _loaded(node: Node) -> set[str]:
+    return {each.buffer for each in analyze(node).reads}
+
+
+def mutation_copies(graph: Graph) -> list[Node]:
+    """``input holds source at the end`` → a pointwise node that writes the input's memory.
+
+    What loop functions cannot hold (unsigned integers of 16 bits and more …) ATen's ``copy_`` writes.
+    """
+    nodes = []
+    for mutation in graph.mutations:
+        source = graph.buffers[mutation.source]
+        origin = next((n.origin for n in graph.nodes if mutation.source in n.outputs), None)
+        if not supported(source.dtype):
+            views = (_all_of(graph.buffers[mutation.target]), _all_of(source))
+            body = Extern("aten.copy_.default", views, {}, overwrites=(mutation.target,))
+            nodes.append(Node((None, mutation.target), body, origin or Origin(body.target)))
+            continue
+
+        def copy(index: Sequence[Expr], name: str = mutation.source) -> Any:
+            return ops.load(name, index)
+
+        nodes.append(
+            Node(
+                (mutation.target,),
+                Pointwise(source.shape, source.dtype, copy),
+                origin or Origin("aten.copy_.default"),
+            )
+        )
+    return nodes
+
+
+def _all_of(buffer: Buffer) -> StridedView:
+    return StridedView(buffer.name, buffer.shape, buffer.strides, sympy.Integer(0))
+
+
+REWRITES: tuple[Callable[[Node, Rewriter], list[Node] | None], ...] = (
+    two_pass_statistics,
+    two_pass_softmax,
+    single_term,
+    split_reduction,
+    scatter_in_place,
+)

@@ -1,0 +1,1 @@
+"""Items and groups: which computations share a nest."""

@@ -1,0 +1,1 @@
+"""Where buffers live, and the plan."""

@@ -1,0 +1,150 @@
+"""The state of a schedule whose items are grouped: the kernels that are built, and where buffers live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sympy import Expr, Symbol
+
+from smelt.loops.dependencies import bound_symbols, views_in
+from smelt.loops.ir import Contractions, Extern, Graph, Scatter, StridedView
+from smelt.nest.ir import Kernel, Run
+from smelt.records import dataclass, field
+from smelt.runtime.plan import Plan
+from smelt.schedule.grouping.fusion import Group
+from smelt.schedule.grouping.items import ZERO, Work
+from smelt.schedule.memory.arena import Arena
+from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.products.groups import ProductKernels
+from smelt.symbolic import free_symbols
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """What code generation and the runtime need, and what the report says about it.
+
+    ``graph``: what was scheduled, every contraction with its kernel. ``alone``: runs that are no step of
+    the plan, each of what one contraction or attention takes.
+    """
+
+    plan: Plan
+    runs: list[Run]
+    alone: list[tuple[Run, Contractions]] = field(default_factory=list)
+    graph: Graph = field(default_factory=Graph)
+    arena_size: Expr = ZERO
+    plain: list[Kernel] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+
+    @property
+    def all_runs(self) -> list[Run]:
+        """Everything to be printed."""
+        return [*self.runs, *(run for run, _ in self.alone)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Items in groups, each of which becomes a kernel, in an order in which they can run."""
+
+    work: Work
+    groups: list[Group]
+    products: ProductKernels
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Groups and the kernels that are built of them.
+
+    ``bodies``: the schedule of each body of control flow, by the id of its graph. ``built``: kernels by their
+    group's position. ``roots``: a buffer and the buffer whose memory it has. ``homes``: ``given`` (an input
+    or constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``, by buffer. ``late``: sizes
+    that are known only once a part of the graph has run; ``late_buffers`` depend on these.
+    """
+
+    work: Work
+    groups: list[Group]
+    products: ProductKernels
+    bodies: Mapping[int, Scheduled]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    late: frozenset[Symbol]
+    late_buffers: frozenset[str]
+    readers: Mapping[str, set[int]]
+    built: Mapping[int, BuiltKernel] = field(default_factory=dict)
+    roots: Mapping[str, str] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)
+    arena: Arena = field(default_factory=lambda: Arena({}, ZERO))
+    scheduled: Scheduled = field(default_factory=lambda: Scheduled(Plan((), (), (), 0, (), (), ()), []))
+
+    @property
+    def graph(self) -> Graph:
+        return self.work.graph
+
+    def is_external(self, name: str, position: int) -> bool:
+        if name in self.work.outside or name in self.inputs:
+            return True
+        return any(reader != position for reader in self.readers.get(name, ()))
+
+    def used(self) -> Iterator[tuple[int, set[str]]]:
+        """The buffers that each group uses."""
+        for position, group in enumerate(self.groups):
+            names = set(self.built[position].buffers) if position in self.built else set(group.writes)
+            names |= {read.buffer for item in group.items for read in item.reads}
+            yield position, {self.root(name) for name in names - {None}}
+
+    def root(self, name: str) -> str:
+        """The buffer in whose place a buffer lies."""
+        while name in self.roots:
+            name = self.roots[name]
+        return name
+
+    def place_of(self, name: str) -> Expr:
+        """Where in the arena a buffer's first element is, in bytes: behind what its border has before it."""
+        buffer = self.work.buffers[name]
+        return self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize
+
+
+def assembly_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Assembly:
+    """The groups with what can be said of them before anything is built."""
+    graph = grouped.work.graph
+    late = frozenset(symbol for node in graph.nodes for symbol in bound_symbols(node))
+    return Assembly(
+        grouped.work,
+        grouped.groups,
+        grouped.products,
+        bodies,
+        inputs=frozenset(name for name in graph.inputs if isinstance(name, str)),
+        outputs=frozenset(view.buffer for view in graph.outputs if isinstance(view, StridedView)),
+        late=late,
+        late_buffers=_late_buffers(grouped.work, late),
+        readers=_readers(grouped.groups),
+    )
+
+
+def _readers(groups: list[Group]) -> dict[str, set[int]]:
+    readers: dict[str, set[int]] = {}
+    for position, group in enumerate(groups):
+        for item in group.everything:
+            names = {read.buffer for read in item.reads}
+            if isinstance(item.body, Scatter):
+                names.add(item.body.base)
+            for name in names:
+                readers.setdefault(name, set()).add(position)
+    return readers
+
+
+def _late_buffers(work: Work, late: frozenset[Symbol]) -> frozenset[str]:
+    """Buffers that cannot live in the arena: their size (or that of a view that ATen takes) is known only
+    once a part of the graph has run.
+    """
+    if not late:
+        return frozenset()
+    found = {
+        name
+        for name, buffer in work.buffers.items()
+        if not late.isdisjoint(free_symbols([*buffer.shape, *buffer.strides]))
+    }
+    bodies = [item.body for item in work.items if isinstance(item.body, Extern)]
+    for view in views_in([[body.args, list(body.kwargs.values())] for body in bodies]):
+        if not late.isdisjoint(free_symbols([*view.shape, *view.strides, view.offset])):
+            found.add(view.buffer)
+    return frozenset(found)

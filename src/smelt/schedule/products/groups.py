@@ -1,0 +1,101 @@
+"""Which groups are matrix products, and their kernels: equal products of a graph are built once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from smelt.loops.ir import Contraction, Pointwise
+from smelt.nest.ir import Kernel
+from smelt.records import replace
+from smelt.schedule.grouping.fusion import Group
+from smelt.schedule.grouping.items import Item, Work
+from smelt.schedule.loops import Target
+from smelt.schedule.names import kernel_name, sources
+from smelt.schedule.nests import BuiltKernel, BuiltOnce, Nests, row_buffers
+from smelt.schedule.products.elements import over_elements
+from smelt.schedule.products.nests import ProductBuilder
+from smelt.schedule.products.split_dimensions import product_of
+
+
+def attach(work: Work, groups: list[Group], products: ProductKernels) -> list[Group]:
+    """The groups, each product with the pointwise group that reads its result, where only one does.
+
+    Such a group runs where its last part ran: everything between the two is independent of the product.
+    """
+    found, gone = list(groups), set()
+    for position, group in enumerate(groups):
+        core = group.items[0]
+        if not isinstance(core.body, Contraction):
+            continue
+        source = str(core.writes[0])
+        found[position] = replace(found[position], product=core)
+        readers = [place for place, other in enumerate(found) if source in other.reads]
+        if len(readers) != 1 or source in work.outside or found[readers[0]].product is not None:
+            continue
+        reader = found[readers[0]]
+        if reader.is_extern or not all(isinstance(item.body, Pointwise) for item in reader.items):
+            continue
+        if row_buffers(work, reader):  # a tile has no whole row
+            continue
+        if not products.takes(core, reader):
+            continue
+        reads = reader.reads | {read.buffer for read in core.reads}
+        found[readers[0]] = replace(reader, product=core, reads=reads)
+        gone.add(position)
+    return [group for position, group in enumerate(found) if position not in gone]
+
+
+class ProductKernels:
+    """The kernels of groups that have a product.
+
+    Those with the same operands, sizes, layouts and epilogue are built once.
+    """
+
+    def __init__(self, work: Work, target: Target) -> None:
+        self.work, self.target = work, target
+        self.nests = Nests(work)
+        self._once = BuiltOnce(work)
+        self._elements: dict[Hashable, Kernel | None] = {}
+
+    def takes(self, core: Item, reader: Group) -> bool:
+        """Whether ``reader`` can be the epilogue of the product that ``core`` is."""
+        trial = self.nests.build(reader, set(reader.writes))
+        return self._over_elements(core, trial) is not None
+
+    def _over_elements(self, core: Item, epilogue: BuiltKernel) -> Kernel | None:
+        """The epilogue as `smelt.schedule.products.elements.over_elements` has it."""
+        key = self._once.key(*_done(core, epilogue))
+        if key not in self._elements:
+            assert isinstance(core.body, Contraction)
+            product = product_of(core.body, self.work.graph)
+            found = None if product is None else over_elements(epilogue, str(core.writes[0]), product)
+            self._elements[key] = found
+        return self._elements[key]
+
+    def build(self, group: Group, stored: set[str]) -> BuiltKernel:
+        """The kernel of ``group``; ``stored``: the buffers that must be in memory when it has run."""
+        core = group.product
+        assert core is not None
+        alone = group.items[0] is core
+        epilogue = None if alone else self.nests.build(group, stored)
+        origin = core.node.origin
+        origins = sources([origin]) + (() if epilogue is None else epilogue.kernel.origins)
+
+        def build() -> BuiltKernel:
+            flat = None
+            if epilogue is not None:
+                kernel = self._over_elements(core, epilogue)
+                assert kernel is not None
+                flat = replace(epilogue, kernel=kernel)
+            return ProductBuilder(self.work, core, flat, self.target).build()
+
+        title = f"{kernel_name([origin])}_tiled"
+        return self._once.kernel(*_done(core, epilogue), title, origins, build)
+
+
+def _done(core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
+    """What a product's kernel does, and its buffers, for `BuiltOnce`."""
+    if epilogue is None:
+        return (core.code, core.sizes), core.buffers
+    kernel = epilogue.kernel
+    return (core.code, core.sizes, kernel.params, kernel.body), [*core.buffers, *epilogue.buffers]

@@ -1,0 +1,340 @@
+"""Matrix products as nests: panels packed for the cache, tiles of registers, what follows done on the tile.
+
+    C = A B:  parallel for each panel of columns:
+                  pack the panel of B, where that has not been done before
+                  for each few rows:  T[rows, panel] = A[rows, :] panel;  the epilogue on T stores C
+
+It is all `smelt.nest` statements, shaped by its primitives; nothing is text. This is the order in which tiles
+are gone through; `smelt.schedule.products.product_tiles` has what is done for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Prefetch, Stmt
+from smelt.nest.tree import substitute
+from smelt.records import replace
+from smelt.schedule.grouping.items import ZERO
+from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.products.product_tiles import Panel, ProductTiles
+from smelt.schedule.products.tiles import Coded, added, ceiling, clamped
+from smelt.symbolic import least, numel, unflatten
+from smelt.symbolic.affine import divided
+
+BLOCK = 512
+"""Of terms, where a panel has no room in the cache for all."""
+CACHED_BYTES = 1 << 17
+"""Of panels that are used together: they stay near while rows come and go."""
+TURNED_BYTES = 1 << 20
+"""The same where the rows are a weight's, which come from memory once then: part of the second cache."""
+ROWS_BYTES = 1 << 18
+"""Of rows that are used together: they stay in the second cache while panels come and go."""
+FIRST_BYTES, MOST_TOGETHER = 5 << 13, 8
+"""Of a panel and the rows that use it while it is in the first cache; tiles that these are, at most."""
+LONG_BYTES, PART_TERMS, PART_TILES = 1 << 18, 512, 32
+"""Of a panel that is gone through in parts; terms of a part, and tiles of rows that use it, at most."""
+
+
+def last_rows(expected: int, height: int) -> list[int]:
+    """By how many rows at once those of the last tile are taken, one after another, where their number is not
+    known: by as many as are ``expected``, half a tile where these are none or one, what is left by fewer.
+
+    >>> [last_rows(expected, 6) for expected in range(6)]
+    [[3, 1], [3, 1], [2, 1], [3, 1], [4, 2, 1], [5, 2, 1]]
+    """
+    most = expected if expected > 1 else -(-height // 2)
+    return sorted({most, 2, 1} if most > 3 else {most, 1}, reverse=True)
+
+
+Some = Callable[[Expr, int, Expr], Stmt]
+"""(start, rows, first) → what sums so many rows of a line, from ``start`` on: a tile's from row ``first``."""
+
+
+class ProductBuilder(ProductTiles):
+    """Builds the kernel of one product with its epilogue; all that is done for one tile is its base's."""
+
+    def build(self) -> BuiltKernel:
+        """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
+        writer = self.writer
+        batch = [writer.variable() for _ in self.batch_sizes]
+        aside = [writer.variable() for _ in self.aside]
+        panel = writer.variable()
+        at = Panel(batch, aside, panel, sympy.Integer(self.width))
+        nest = self._shared(at) if self.panels else self._alone(at)
+        sizes = (*self.batch_sizes, *self.aside_sizes)
+        dims = (*self.product.batch, *self.aside)
+        for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
+            if dim not in self.product.phases:
+                nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
+        return BuiltKernel(writer.kernel(Block((nest,))), tuple(writer.params), arranged=True)
+
+    def _shared(self, at: Panel) -> For:
+        """Over panels that are packed already. As many as fit the cache are gone through for a few rows, so
+        that the result is written along its memory, before the next rows come. Rows in blocks go around that.
+        """
+        chunk, tile = self.writer.variable(), self.writer.variable()
+        panels = ceiling(self.columns, self.width)
+        if self._is_long():
+            block = self.writer.variable()
+
+            def parts(here: Panel) -> list[Stmt]:
+                return self._by_parts(here, block)
+
+            each = Block(tuple(self._over_panels(at, chunk, chunk + 1, parts)))
+            blocks = ceiling(ceiling(self.line, self.height), self._part_tiles())
+            down = For(block, ZERO, blocks, each, LoopKind.PARALLEL, independent=True)
+            return For(chunk, ZERO, panels, Block((down,)), LoopKind.PARALLEL, independent=True)
+        bytes_each = 4 * self.width * self.hint(self.product.depth)
+        count = self.hint(panels)
+        near = TURNED_BYTES if self.product.turned else CACHED_BYTES
+        wanted = -(-count // max(1, near // max(1, bytes_each)))
+        side = -(-count // max(1, wanted))  # as equal as can be: threads share chunks
+        first, chunks = chunk * side, ceiling(panels, side)
+        stop = least(panels, first + side)
+        tiles = ceiling(self.line, self.height)
+        group = self._tiles_together(bytes_each)
+        rows, groups = (tile, tiles) if group == 1 else (self.writer.variable(), ceiling(tiles, group))
+        block = self._rows_together(chunks, groups)
+
+        def across(stmts: Callable[[Panel], Sequence[Stmt]]) -> list[Stmt]:
+            def one(here: Panel) -> Sequence[Stmt]:
+                return stmts(replace(here, next=None if block else here.panel + side))
+
+            return self._over_panels(at, first, stop, one)
+
+        if group == 1:
+            inside = Block(tuple(self._in_one(across, tile)))
+        else:
+            begin, end = rows * group, least(tiles, rows * group + group)
+
+            def together(here: Panel) -> list[Stmt]:
+                each = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+                return [For(tile, begin, end, each, independent=True)]
+
+            inside = Block(tuple(across(together)))
+        over = [(chunk, chunks), (rows, groups)]
+        if self.lines is not None:
+            over.insert(1, (self.line_number, self.lines))
+        if block is not None:
+            number, within = self.writer.variable(), self.writer.variable()
+            variable, size = over[1]
+            over[1:2] = [(within, sympy.Integer(block))]
+            over.insert(0, (number, ceiling(size, block)))
+            row = number * block + within
+            if size.is_Integer and int(size) % block == 0:
+                inside = substitute(inside, {variable: row})
+            else:  # the last block may have fewer
+                inside = Block((For(variable, row, least(size, row + 1), inside, independent=True),))
+        for variable, size in reversed(over):
+            inside = Block((For(variable, ZERO, size, inside, LoopKind.PARALLEL, independent=True),))
+        (nest,) = inside.stmts
+        assert isinstance(nest, For)
+        return nest
+
+    def _over_panels(
+        self, at: Panel, first: Expr, stop: Expr, one: Callable[[Panel], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """``one(panel)`` for the panels from ``first`` up to ``stop``."""
+        return self._pieces(
+            self.columns,
+            self.width,
+            first,
+            stop,
+            lambda panel, columns: one(replace(at, panel=panel, columns=columns)),
+        )
+
+    def _is_long(self) -> bool:
+        """Whether a panel, the next one, fetched meanwhile, and rows have no room in the second cache."""
+        product = self.product
+        special = product.shared or product.turned or product.counts or product.phases
+        plain = self.lines is None and not special
+        held = 4 * self.width * self.hint(product.depth)
+        if not plain or held < LONG_BYTES or not all(size.is_Integer for size in self.run_sizes):
+            return False
+        return int(self.run_sizes[-1]) >= PART_TERMS
+
+    def _part_tiles(self) -> int:
+        """How many tiles of rows use a part of a panel, one after another: in blocks as equal as can be."""
+        tiles = self.hint(ceiling(self.line, self.height))
+        return -(-tiles // -(-tiles // PART_TILES))
+
+    def _by_parts(self, at: Panel, block: Symbol) -> list[Stmt]:
+        """One panel, for a block of tiles: of it and of their rows a part at a time is in the cache, and the
+        next one of the panel fetched. Sums of 4608 terms for 49 rows gain a tenth, of 3072 for 128 a twelfth.
+        """
+        writer, height, most = self.writer, self.height, self._part_tiles()
+        number = writer.variable()
+        *outer, innermost = self.run_sizes
+        over = [writer.variable() for _ in outer]
+        begin, base = number * PART_TERMS, block * (most * height)
+        step = -(-self.width // most)
+
+        def some(start: Expr, rows: int, _: Expr) -> Stmt:
+            def left(row: Expr, term: Expr, column: Expr) -> Coded:
+                stmts, value = self._left(at, start + row, [*over, term], column)
+                buffer, (place,) = self._panel_place(at, [*over, begin + PART_TERMS], ZERO)
+                done = ((start - base) / height * PART_TERMS + term - begin) * step
+                return [Prefetch(buffer, (place + done,)), *stmts], value
+
+            def right(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+                return self._panel_place(at, [*over, term], column)
+
+            terms = (begin, least(innermost, begin + PART_TERMS))
+            return writer.tile_of_part(rows, self._summed(at), terms, left, right, "tile", start - base)
+
+        tiles, tile = ceiling(self.line, height), writer.variable()
+        stop = least(tiles, block * most + most)
+        each = Block(tuple(self._of_tile(tile, lambda start, count, stmts: stmts(some))))
+        down = For(tile, block * most, stop, each, independent=True)
+        sums: Stmt = For(number, ZERO, ceiling(innermost, PART_TERMS), Block((down,)))
+        for variable, size in reversed(list(zip(over, outer))):
+            sums = For(variable, ZERO, size, Block((sums,)))
+        rows = sympy.Integer(most * height)
+        return [
+            Alloc("tile", torch.float32, (rows, sympy.Integer(self.width))),
+            Let("nothing", torch.float32, "constant", (0.0,)),
+            writer.filled("tile", rows, sympy.Integer(self.width), "nothing"),
+            sums,
+            *self._finish(at, base, least(rows, self.line - base)),
+        ]
+
+    def _tiles_together(self, panel_bytes: int) -> int:
+        """How many tiles of rows use a panel one after another, while it and they are in the first cache."""
+        if self.product.shared:
+            return 1  # a depthwise panel is a few lines
+        tile_bytes = 4 * self.height * self.hint(self.product.depth)
+        return max(1, min((FIRST_BYTES - panel_bytes) // tile_bytes, MOST_TOGETHER))
+
+    def _rows_together(self, chunks: Expr, groups: Expr) -> int | None:
+        """How many groups of tiles, or lines, of rows go through all chunks of panels together, staying in
+        the second cache meanwhile; None where panels are more than rows. Threads divide such blocks: each
+        reads few rows then, mostly those that it has written, and all panels; else all rows, and few panels.
+        """
+        count = self.hint(groups if self.lines is None else self.lines)
+        depth, buffer = self.hint(self.product.depth), self.work.buffers[self.lhs]
+        held = 4 * min(self.hint(self.rows) * depth, self.hint(numel(buffer.shape)))
+        if chunks == 1 or held <= 4 * self.hint(self.columns) * depth:
+            return None
+        wanted = max(2, -(-held // ROWS_BYTES))
+        return next((count // n for n in range(wanted, 4 * wanted) if count % n == 0), None)
+
+    def _alone(self, at: Panel) -> For:
+        """Over panels of which each is packed by the one thread that uses it."""
+        depth, tile = self.product.depth, self.writer.variable()
+
+        def one(here: Panel) -> list[Stmt]:
+            if self.deep:
+                return self._deep(here)
+            inside = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+            tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
+            return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
+
+        terms = sympy.Integer(BLOCK) if self.deep else depth
+        body = [
+            Alloc("panel", torch.float32, (terms, sympy.Integer(self.width))),
+            *self._over_panels(at, at.panel, at.panel + 1, one),
+        ]
+        panels = ceiling(self.columns, self.width)
+        return For(at.panel, ZERO, panels, Block(tuple(body)), LoopKind.PARALLEL, independent=True)
+
+    def _over_lines(self, line: For) -> For:
+        """What is done for one line, for all of them."""
+        if self.lines is None:
+            return line
+        return For(self.line_number, ZERO, self.lines, Block((line,)), independent=True)
+
+    def _of_tile(
+        self, tile: Symbol, rows: Callable[[Expr, Expr, Callable[[Some], list[Stmt]]], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """What is done for the rows of a tile of those that cover a line: ``rows(start, count, sums)``, where
+        ``sums(some)`` are the statements that sum them.
+
+        Only the last tile may have fewer rows than the others. How many it has may not be known: then they
+        are taken by `last_rows`.
+        """
+
+        def one(number: Expr, count: Expr) -> Sequence[Stmt]:
+            start = number * self.height
+            if count.is_Integer:
+                firsts = range(0, int(count), self.at_once)
+                parts = [(sympy.Integer(first), min(self.at_once, int(count) - first)) for first in firsts]
+                return rows(
+                    start, count, lambda some: [some(start + first, many, first) for first, many in parts]
+                )
+            return rows(start, count, lambda some: self._by_fewer(start, count, some))
+
+        return self._pieces(self.line, self.height, tile, tile + 1, one)
+
+    def _by_fewer(self, start: Expr, rest: Expr, some: Some) -> list[Stmt]:
+        """``some`` for the ``rest`` of the rows, fewer than a tile's, from ``start`` on: by `last_rows`."""
+        stmts: list[Stmt] = []
+        first: Expr = ZERO
+        for rows in last_rows(self.hint(rest), self.height):
+            each, count = self.writer.variable(), divided(rest, sympy.Integer(rows))
+            here = first + each * rows
+            body = Block((some(start + here, rows, here),))
+            stmts.append(For(each, ZERO, count, body, independent=True))
+            first, rest = first + count * rows, rest - count * rows
+        return stmts
+
+    def _in_one(
+        self,
+        across: Callable[[Callable[[Panel], Sequence[Stmt]]], Sequence[Stmt]],
+        tile: Symbol,
+    ) -> list[Stmt]:
+        """The rows of a tile, in every phase; ``across`` says with which panels, that hold all terms."""
+
+        def rows(start: Expr, count: Expr, some: Callable[[Some], Sequence[Stmt]]) -> Sequence[Stmt]:
+            def one(at: Panel) -> Sequence[Stmt]:
+                at_once = self._stored_at_once(at)
+                stmts = some(lambda start, rows, first: self._tile(at, start, rows, first, at_once))
+                if at_once is None:
+                    size = (sympy.Integer(self.height), sympy.Integer(self.width))
+                    room = Alloc("tile", torch.float32, size)
+                    stmts = [room, *stmts, *self._finish(at, start, count)]
+                batch = list(zip(self.product.batch, at.batch, self.batch_sizes))
+                for dim, variable, extent in reversed(batch):
+                    if dim in self.product.phases:
+                        stmts = [For(variable, ZERO, extent, Block(tuple(stmts)), independent=True)]
+                return stmts
+
+            return across(one)
+
+        return self._of_tile(tile, rows)
+
+    def _deep(self, at: Panel) -> list[Stmt]:
+        """What is done for a panel that holds a block of terms at a time: the sums of all rows wait for the
+        next one in ``tile``.
+        """
+        writer = self.writer
+        block, tile = writer.variable(), writer.variable()
+        rows, width = ceiling(self.rows, self.height), sympy.Integer(self.width)
+        first = block * BLOCK
+        terms = least(sympy.Integer(BLOCK), self.product.depth - first)
+
+        def left(row: Expr, over: Sequence[Expr], column: Expr) -> Coded:
+            each = unflatten(first + over[0], self.run_sizes)
+            there = clamped(tile * self.height + row, self.rows, self.height)
+            stmts, value = self._left(at, there, each, column)
+            return [*self._prefetched(at, tile, first + over[0]), *stmts], value
+
+        def add(row: Symbol, column: Expr, name: str) -> list[Stmt]:
+            return added("tile", (tile * self.height + row, column), name)
+
+        def right(over: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return "panel", (over[0], column)
+
+        sums = writer.tile(self.height, self._summed(at), [terms], left, right, add)
+        down = For(tile, ZERO, rows, Block((sums,)), independent=True)
+        return [
+            Alloc("tile", torch.float32, (rows * self.height, width)),
+            Let("nothing", torch.float32, "constant", (0.0,)),
+            writer.filled("tile", rows * self.height, width, "nothing"),
+            For(block, ZERO, ceiling(self.product.depth, BLOCK), Block((self._pack(at, first, terms), down))),
+            *self._finish(at, ZERO, self.rows),
+        ]

@@ -1,0 +1,66 @@
+"""rhs of a matrix product, packed: panels of as many columns as a register tile has, term after term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+from sympy import Expr
+
+from smelt.loops.ir import Index, Value
+from smelt.ops import ops
+from smelt.records import dataclass
+from smelt.schedule.products.operands import Product
+from smelt.schedule.products.tiles import ceiling, clamped
+from smelt.symbolic import contiguous_strides, flatten, unflatten
+from smelt.symbolic.affine import divided, remainder
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A loop function: rhs, read from ``buffer[*batch, column // width, *terms, column % width]``.
+
+    ``batch``: the dimensions of the product's batch that rhs depends on (not on phases, where one tap counts
+    or none). ``terms``: the numbers of the summed dimensions in the order in which the buffer has them. The
+    last panel is filled up with its last column.
+    """
+
+    buffer: str
+    product: Product
+    batch: tuple[int, ...]
+    terms: tuple[int, ...]
+    width: int
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        product = self.product
+        terms = (product.body.reduce_shape[t] for t in self.terms)
+        panels = ceiling(product.extents[-1], self.width)
+        return (*product.sizes(self.batch), panels, *terms, sympy.Integer(self.width))
+
+    def place(self, batch: Sequence[Expr], panel: Expr, terms: Sequence[Expr], inside: Expr) -> list[Expr]:
+        """Where the buffer has column ``inside`` of a panel; ``batch`` as the product has it, ``terms`` as
+        the contraction numbers them.
+        """
+        own = [at for dim, at in zip(self.product.batch, batch, strict=True) if dim in self.batch]
+        return [*own, panel, *(terms[t] for t in self.terms), inside]
+
+    def __call__(self, index: Index, rindex: Index) -> Value:
+        product = self.product
+        sizes = product.sizes(product.columns)
+        column = flatten([index[d] for d in product.columns], contiguous_strides(sizes))
+        width = sympy.Integer(self.width)
+        batch = [index[d] for d in product.batch]
+        return ops.load(
+            self.buffer, tuple(self.place(batch, divided(column, width), rindex, remainder(column, width)))
+        )
+
+    def fill(self, index: Index) -> Value:
+        """The loop function of the buffer."""
+        product = self.product
+        count = len(self.batch)
+        batch, panel, terms, inside = index[:count], index[count], index[count + 1 : -1], index[-1]
+        column = clamped(panel * self.width + inside, product.extents[-1], self.width)
+        where = dict(zip(self.batch, batch))
+        where.update(zip(product.columns, unflatten(column, product.sizes(product.columns))))
+        return product.rhs_at(where, dict(zip(self.terms, terms)))

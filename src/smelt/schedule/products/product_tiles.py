@@ -1,0 +1,482 @@
+"""Tiles of a matrix product: what registers sum of a few rows and a panel, and what follows, done on them.
+
+Rows may be several dimensions (a convolution's: batch, height, width), and so may terms. Sizes may be
+symbols: the last tile may have fewer rows than the others, which are all alike. What lhs shares with the
+columns (a depthwise convolution's channels) it loads side by side, instead of one number for all lanes; tiles
+stay inside of a line of the image then, where windows side by side load most of it once. Where a product is
+turned, a weight's columns are the rows: it is read where it lies, and a tile is turned before what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.dependencies import variables
+from smelt.loops.ir import Contraction
+from smelt.nest.ir import Alloc, Block, For, Let, LoopKind, Masked, Prefetch, Stmt, Store
+from smelt.nest.primitives import not_vector
+from smelt.nest.tree import loops, substitute
+from smelt.records import dataclass, replace
+from smelt.schedule.grouping.items import ZERO, Item, Work
+from smelt.schedule.loops import Target
+from smelt.schedule.nests import BuiltKernel
+from smelt.schedule.products.elements import chain_of, grouped, pieces_in_order
+from smelt.schedule.products.operands import columns_in_a_row, lhs_place, memory_order, together
+from smelt.schedule.products.panels import Panels
+from smelt.schedule.products.split_dimensions import product_of
+from smelt.schedule.products.tiles import Coded, Place, TileWriter, ceiling, is_short, panel_width
+from smelt.symbolic import contiguous_strides, flatten, least, numel, simplify, size_hint, unflatten
+from smelt.symbolic.affine import divided, linear, replaced, times, total
+
+ACCUMULATORS, MORE_ACCUMULATORS, MOST_ACCUMULATORS = 12, 16, 24
+"""Registers of a tile: with the operands 12 fill 16 registers; where there are 32 (AVX-512), 16 did best, and
+24 in tiles three registers wide where two multiply-adds begin in a cycle (`Target.large_tiles`)."""
+WINDOWS, MOST_WINDOWS = 8, 14
+"""Registers of a tile where rows have windows of their own: what those see takes registers too."""
+DEEP = 2048
+"""Terms from which on a panel has no room in the cache: they are gone through in blocks."""
+FEWEST_ROWS = 4
+MOST_TILE_ROWS = 8
+"""Of a tile one register wide: lines of a set of the cache. Rows that are 4096 bytes apart, say, all fall
+into one."""
+MOST_TILES = 64
+"""Of rows with one panel, up to which the next one is fetched meanwhile: beyond, it is not worth it."""
+
+
+def tile_rows(rows: int, registers: int, accumulators: int) -> int:
+    """Rows of a tile that is ``registers`` wide: as many as fit, or fewer where that leaves fewer unused of
+    about so many ``rows``.
+
+    >>> [tile_rows(rows, 2, 12) for rows in (128, 49, 197, 1)]
+    [6, 5, 6, 1]
+    >>> [tile_rows(rows, 2, 16) for rows in (128, 49, 197)]
+    [8, 7, 8]
+    >>> tile_rows(1024, 1, 12), tile_rows(3136, 3, 24)
+    (8, 8)
+    """
+    most = accumulators // registers if registers > 1 else min(accumulators, MOST_TILE_ROWS)
+    least = max(1, min(FEWEST_ROWS, rows))
+    return min(range(most, least - 1, -1), key=lambda tile: (-(-rows // tile) * (tile + 1), -tile))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Where a panel is: in the batch, beside which columns, and which one there.
+
+    ``columns``: how many it has; the last one may have fewer than the others. ``next``: the one to be used
+    when all rows are done with this one; None: it isn't there yet.
+    """
+
+    batch: Sequence[Symbol]
+    aside: Sequence[Symbol]
+    panel: Expr
+    columns: Expr
+    next: Expr | None = None
+
+
+class ProductTiles:
+    """What a product's kernel does for one tile: how large that is, its operands, its epilogue.
+
+    ``epilogue``: a kernel `over_elements` that loads `Work` buffer ``source`` (the product's result); None:
+    the result itself is stored.
+    """
+
+    def __init__(self, work: Work, item: Item, epilogue: BuiltKernel | None, target: Target) -> None:
+        body = item.body
+        assert isinstance(body, Contraction)
+        product, place = product_of(body, work.graph), lhs_place(body, work.graph)
+        assert product is not None and place is not None
+        self.work, self.item, self.product, self.target = work, item, product, target
+        self.source = str(item.writes[0])
+        self.lanes = target.lanes
+        self.panels = body.rhs if isinstance(body.rhs, Panels) else None
+        *self.batch_sizes, self.rows, self.columns = product.extents
+        self.aside = () if self.panels else product.columns[:-1]
+        """Dimensions of columns with panels of their own: what is packed here lies side by side."""
+        self.aside_sizes = product.sizes(self.aside)
+        if self.aside:
+            self.columns = product.body.shape[product.columns[-1]]
+        often = min(self.hint(self.rows), self.hint(product.depth))
+        self.width = (
+            self.panels.width
+            if self.panels
+            else panel_width(self.columns, self.lanes, product.shared, target.large_tiles, often=often)
+        )
+        self.lhs, self.lhs_flat = place
+        self.symbols = variables("i", len(body.shape))
+        self.term_symbols = variables("r", len(body.reduce_shape))
+        row_sizes = [body.shape[d] for d in product.rows]
+        row_symbols = [self.symbols[d] for d in product.rows]
+        own = [d for d, size in enumerate(row_sizes) if size != 1]
+        self.row_runs = [
+            [product.rows[d] for d in run] for run in together(self.lhs_flat, row_symbols, row_sizes, own)
+        ]
+        self.term_runs = self._term_runs()
+        self.run_sizes = [numel([body.reduce_shape[d] for d in run]) for run in self.term_runs]
+        self.writer = TileWriter(work, item.node.origin, self.lanes)
+        self.epilogue = epilogue
+        self.deep = not self.panels and self.hint(product.depth) > DEEP
+        """Whether a panel packed here holds a block of terms at a time."""
+        *outer, self.line = self._lines()
+        """How many rows are in a line: tiles stay inside of one."""
+        self.lines = numel(outer) if outer else None
+        """How many there are; None: all rows are in one."""
+        self.line_number = self.writer.variable(self.lines)
+        self.along = self.writer.variable(self.line)
+        """Stands for a row's place in its line until that is simplified."""
+        wide = target.vector_bytes >= 64
+        if product.shared:
+            accumulators = MOST_WINDOWS if wide else WINDOWS
+        elif target.large_tiles and self.width == 3 * self.lanes:
+            accumulators = MOST_ACCUMULATORS
+        else:
+            accumulators = MORE_ACCUMULATORS if wide else ACCUMULATORS
+        self.height = tile_rows(self.hint(self.line), self.width // self.lanes, accumulators)
+        self.at_once = self.height
+        """Rows that registers sum at once; a tile that is turned has as many rows as a vector."""
+        if product.turned:
+            most = accumulators // (self.width // self.lanes)
+            self.at_once, self.height = min(self.lanes, 1 << most.bit_length() - 1), self.lanes
+        self.tiles = self.hint(self.rows) // self.height
+        """About how many tiles of rows use a panel."""
+        self.fetches = not product.shared and 2 <= self.tiles <= MOST_TILES
+        """Whether the next panel is worth fetching while one is used: a depthwise one is a few lines."""
+        self.packed_from = self._packed_from() if self.fetches and not self.panels else None
+
+    def hint(self, size: Expr) -> int:
+        """About how large a size is."""
+        return size_hint(size, self.work.graph.hints)
+
+    def _lines(self) -> list[Expr]:
+        """Sizes whose product is that of all rows, the last one a line's.
+
+        Lines are for windows side by side, which share what they load, and for sizes that are not known: no
+        row's number has to be divided by them then.
+        """
+        shape, known = self.product.body.shape, self.rows.is_Integer
+        if self.deep or (known and not self.product.shared):
+            return [self.rows]
+        dims = [d for d in self.product.rows if shape[d] != 1]
+        touched = [self.source] if self.epilogue is None else self.epilogue.buffers
+        if dims and any(self.work.buffers[name].border for name in touched):
+            return [shape[d] for d in dims]
+        return [numel([shape[d] for d in run]) for run in self.row_runs] or [self.rows]
+
+    def _term_runs(self) -> list[list[int]]:
+        """The terms that are walked as one, outermost first; what phases count they count alone."""
+        sizes = self.product.body.reduce_shape
+        order = memory_order(self.lhs_flat, self.term_symbols, sizes)
+        assert order is not None
+        counted = self.product.counts
+        runs = [[term] for term in counted if term not in order]
+        for run in together(self.lhs_flat, self.term_symbols, sizes, order):
+            cut = any(term in counted for term in run)
+            runs += [[term] for term in run] if cut else [run]
+        return runs
+
+    def _pieces(
+        self, size: Expr, step: int, first: Expr, stop: Expr, one: Callable[[Expr, Expr], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """``one(number, length)`` for pieces from ``first`` up to ``stop`` of those of ``step`` that cover
+        ``size``. The last of all, which may be shorter, has a loop of its own: no other has to ask how long
+        it is, and compilers know it.
+        """
+        full, length = divided(size, sympy.Integer(step)), sympy.Integer(step)
+        rest = size - full * step
+        if rest == 0 and stop == first + 1:
+            return list(one(first, length))
+        each, last = self.writer.variable(), self.writer.variable()
+        stmts: list[Stmt] = []
+        if full != 0:
+            most = stop if rest == 0 else least(full, stop)
+            stmts.append(For(each, first, most, Block(tuple(one(each, length))), independent=True))
+        if rest != 0:
+            stmts.append(For(last, full, stop, Block(tuple(one(last, rest))), independent=True))
+        return stmts
+
+    def _summed(self, at: Panel) -> int:
+        """Of how many columns of a panel registers sum: whole registers."""
+        columns = at.columns
+        return -(-int(columns) // self.lanes) * self.lanes if columns.is_Integer else self.width
+
+    def _numbered(self, row: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
+        """The number among all rows of a line's ``row``, and what is to be put into what comes of it."""
+        if self.lines is None:
+            return row, {}
+        return self.line_number * self.line + self.along, {self.along: row}
+
+    # -- the operands ---------------------------------------------------------------------------------------
+
+    def _pack(self, at: Panel, first: Expr, terms: Expr) -> Stmt:
+        """``panel[k, c] = B[first + k, width * panel + c]``, terms in the order of lhs's memory."""
+        product = self.product
+        order = [d for run in self.term_runs for d in run]
+        sizes = [product.body.reduce_shape[d] for d in order]
+
+        def element(column: Expr, term: Expr) -> Any:
+            where: dict[int, Expr] = dict(zip((*product.batch, *self.aside), (*at.batch, *at.aside)))
+            inner = product.columns[len(self.aside) :]
+            where.update(zip(inner, unflatten(column, product.sizes(inner))))
+            return product.rhs_at(where, dict(zip(order, unflatten(first + term, sizes))))
+
+        return self.writer.pack_panel(
+            lambda term, column: ("panel", (term, column)),
+            at.panel,
+            at.columns,
+            self.width,
+            terms,
+            element,
+        )
+
+    def _tile(self, at: Panel, start: Expr, height: int, first: Expr, at_once: Place | None) -> Stmt:
+        """``T[first + r, c] = sum over k of A[start + r, k] panel[k, c]``, all of it in registers, or what is
+        stored ``at_once`` in place of ``T``.
+        """
+
+        def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+            stmts, value = self._left(at, start + row, terms, column)
+            term = flatten(terms, contiguous_strides(self.run_sizes))
+            if self.product.turned:
+                return [*self._rows_prefetched(at, start - first, first, term), *stmts], value
+            if height < self.height:
+                return stmts, value
+            return [*self._prefetched(at, start / self.height, term), *stmts], value
+
+        def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return self._panel_place(at, terms, column)
+
+        where = {self.symbols[dim]: place for dim, place in zip(self.product.batch, at.batch)}
+        counted = self.product.counts
+        terms = [
+            replaced(counted[run[0]], where) if run[0] in counted else size
+            for run, size in zip(self.term_runs, self.run_sizes)
+        ]
+
+        def into(row: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return at_once(start + row, column) if at_once else ("tile", (first + row, column))
+
+        if is_short(numel(self.run_sizes)):
+            return self.writer.tile(
+                height,
+                self._summed(at),
+                terms,
+                left,
+                right,
+                lambda row, column, name: [Store(*into(row, column), name)],
+                windows=self.product.shared,
+            )
+        return self.writer.tile_in_parts(height, self._summed(at), terms, left, right, into)
+
+    def _left(self, at: Panel, row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
+        number, where = self._numbered(row)
+        column = total([times(at.panel, sympy.Integer(self.width)), column])
+        place = replaced(self._lhs_place(at.batch, number, terms, column), where)
+        return [Let("a", torch.float32, "load", (self.writer.param(self.lhs), (place,)))], "a"
+
+    def _lhs_place(self, batch: Sequence[Expr], row: Expr, terms: Sequence[Expr], column: Expr) -> Expr:
+        """The flat index of lhs at a row, counted through all row dimensions, and a term of each run; at the
+        column, where that is shared.
+        """
+        body = self.product.body
+        where: dict[Symbol, Expr] = dict.fromkeys((*self.symbols, *self.term_symbols), ZERO)
+        where.update(zip((self.symbols[d] for d in self.product.batch), batch))
+        sizes = [numel([body.shape[d] for d in run]) for run in self.row_runs]
+        for run, at in zip(self.row_runs, self._unflattened(row, sizes)):
+            where[self.symbols[run[-1]]] = at
+        for run, term in zip(self.term_runs, terms):
+            where[self.term_symbols[run[-1]]] = term
+        if self.product.shared:
+            where[self.symbols[self.product.columns[-1]]] = column
+        return replaced(self.lhs_flat, where)
+
+    def _panel_place(self, at: Panel, terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
+        """The element of a panel at a term of each run: what a load takes."""
+        if self.panels is None:
+            return "panel", (flatten(terms, contiguous_strides(self.run_sizes)), column)
+        where: list[Expr] = [ZERO] * len(self.term_symbols)
+        for run, term in zip(self.term_runs, terms):
+            where[run[-1]] = term
+        place = self.panels.place(at.batch, at.panel, where, column)
+        buffer = self.panels.buffer
+        return self.writer.param(buffer), (flatten(place, self.work.buffers[buffer].strides),)
+
+    def _packed_from(self) -> tuple[str, Expr] | None:
+        """Where the first column is that is packed here, if what a panel is packed from lies in a row."""
+        terms = [term for run in self.term_runs for term in run]
+        columns = self.product.columns[len(self.aside) :]
+        found = columns_in_a_row(self.product, self.work.graph, columns, terms)
+        return found if self.lines is None else None
+
+    def _next_panel(self, at: Panel) -> tuple[str, Expr] | None:
+        """Where the panel that comes next begins, or what it will be packed from: short lines of many
+        columns, far apart, that no processor foresees. None: it isn't there, or lies otherwise.
+        """
+        if at.next is not None:
+            there = replace(at, panel=at.next)
+            buffer, (place,) = self._panel_place(there, [ZERO] * len(self.run_sizes), ZERO)
+            return buffer, place
+        if self.packed_from is None:
+            return None
+        buffer, first = self.packed_from
+        dims = zip((*self.product.batch, *self.aside), (*at.batch, *at.aside))
+        begin = replaced(first, {self.symbols[dim]: place for dim, place in dims})
+        return self.writer.param(buffer), begin + (at.panel + 1) * self.width * self.product.depth
+
+    def _prefetched(self, at: Panel, tile: Expr, term: Expr) -> list[Stmt]:
+        """Fetches a bit of the panel that comes next, so that it is there by the time when the last tile of
+        this one is done. Stacks of linear layers gain 3 to 6 %, for 128 rows and packed here a tenth.
+        """
+        found = self._next_panel(at) if self.fetches else None
+        if found is None:
+            return []
+        buffer, begin = found
+        fetching = min(self.tiles, self.width)
+        if self.lines is not None:
+            tile = self.line_number * ceiling(self.line, self.height) + tile
+        if self.deep or not self.rows.is_Integer or fetching < self.tiles:
+            tile = least(tile, sympy.Integer(fetching - 1))
+        step = -(-self.width // self.tiles)
+        return [Prefetch(buffer, (begin + (tile * self.product.depth + term) * step,))]
+
+    def _rows_prefetched(self, at: Panel, start: Expr, first: Expr, term: Expr) -> list[Stmt]:
+        """Fetches a bit of the rows that follow those of the tile at ``start``, which come from memory while
+        panels, all of which use them, are near.
+        """
+        parts = -(-self.height // self.at_once)
+        step = -(-self.height // (parts * self.hint(ceiling(self.columns, self.width))))
+        begin = self._lhs_place(at.batch, start + self.height, [ZERO] * len(self.run_sizes), ZERO)
+        done = ((at.panel * parts + first / self.at_once) * self.product.depth + term) * step
+        return [Prefetch(self.writer.param(self.lhs), (begin + done,))]
+
+    # -- the epilogue ---------------------------------------------------------------------------------------
+
+    def _finish(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
+        """What is done with ``tile``, ``height`` rows from ``start`` on: the epilogue's statements, or the
+        plain store.
+        """
+        if self.product.turned:
+            return self._finish_turned(at, start, height)
+        row = self.writer.variable(height)
+        column = self.writer.variable()
+        element = self._element(at, start + row, column, ("tile", (row, column)))
+        inner = _along_lanes(For(column, ZERO, at.columns, element, independent=True), self.lanes)
+        kind = LoopKind.UNROLL if self.product.shared and height.is_Integer else LoopKind.SERIAL
+        return [For(row, ZERO, height, Block((inner,)), kind, independent=True)]
+
+    def _finish_turned(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
+        """`_finish` where rows of the tile, as many as a vector has lanes, lie side by side in the result."""
+        writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
+        row, across, column, beside = (writer.variable(size) for size in (lanes, summed, None, height))
+        copy = (
+            Let("e", torch.float32, "load", ("tile", (row, across))),
+            Store("turned", (across, row), "e"),
+        )
+        turn = Block((For(row, ZERO, lanes, Block(copy)),))
+        element = self._element(at, start + beside, column, ("turned", (column, beside)))
+        along = _along_lanes(For(beside, ZERO, height, element, independent=True), self.lanes)
+        return [
+            Alloc("turned", torch.float32, (sympy.Integer(self.width), lanes)),
+            For(across, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
+            For(column, ZERO, at.columns, Block((along,)), independent=True),
+        ]
+
+    def _element(self, at: Panel, row: Expr, column: Expr, tile: tuple[str, tuple[Expr, ...]]) -> Block:
+        """What is done with the tile's element in a row of its line and a column of the panel; ``tile``: the
+        buffer that has it, and where.
+        """
+        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
+        pieces = pieces_in_order(self.product)
+        across = beside + at.panel * self.width + column
+        number, where = self._numbered(row)
+        place = self._coordinates(pieces, at.batch, number, across)
+        if self.epilogue is not None:
+            return substitute(self._on_tile(self.epilogue, place, tile), where)
+        load = Let("e", torch.float32, "load", tile)
+        flat = flatten(place, contiguous_strides([size for _, size in pieces]))
+        out = self.writer.param(self.source, written=True)
+        return Block((load, Store(out, (replaced(flat, where),), "e")))
+
+    def _stored_at_once(self, at: Panel) -> Place | None:
+        """Where a tile's registers are stored, given a row of a line and a column of a panel, if that is all
+        that is done with them: no register has unused columns, and columns lie side by side.
+        """
+        if at.columns != self._summed(at) or self.product.turned:
+            return None
+        if self.epilogue is not None and len(chain_of(self.epilogue.kernel)[-1].body.stmts) != 2:
+            return None
+        row, column = self.writer.variable(self.line), self.writer.variable()
+        load, store = self._element(at, row, column, ("tile", (row, column))).stmts
+        if not (isinstance(load, Let) and load.args[0] == "tile" and isinstance(store, Store)):
+            return None
+        if load.op != "load" or store.mode is not None or store.value != load.name:
+            return None
+        buffer, (place,) = store.buffer, store.index
+        (across, rest), (down, others) = linear(place, column), linear(place, row)
+        if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
+            return None
+        return lambda there, beside: (buffer, (replaced(rest, {row: there}) + beside,))
+
+    def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
+        """Where each of several dimensions is that are counted as one: what a tile has of it, if it can."""
+        return [simplify(place, self.writer.extents) for place in unflatten(flat, sizes)]
+
+    def _coordinates(
+        self, pieces: Sequence[tuple[tuple[int, ...], Expr]], batch: Sequence[Expr], row: Expr, column: Expr
+    ) -> list[Expr]:
+        """Where the tile's element is in each piece of the result."""
+        product = self.product
+        where: dict[int, Expr] = dict(zip(product.batch, batch))
+        for dims, flat in ((product.rows, row), (product.columns, column)):
+            if (dims, numel(product.sizes(dims))) not in pieces:
+                where.update(zip(dims, self._unflattened(flat, product.sizes(dims))))
+        whole = {product.rows: row, product.columns: column}
+        return [whole[dims] if dims in whole else where[dims[0]] for dims, _ in pieces]
+
+    def _on_tile(
+        self, epilogue: BuiltKernel, at: Sequence[Expr], tile: tuple[str, tuple[Expr, ...]]
+    ) -> Block:
+        """The epilogue's innermost block, its loop variables replaced, its source the tile."""
+        chain = chain_of(epilogue.kernel)
+        names = dict(zip((param.name for param in epilogue.kernel.params), epilogue.buffers))
+        extents = [size for _, size in pieces_in_order(self.product)]
+        groups = grouped(chain, extents)
+        assert groups is not None
+        where: dict[Symbol, Expr] = {}
+        for group, pieces in groups:
+            strides = contiguous_strides([extents[piece] for piece in pieces])
+            flat = flatten([at[piece] for piece in pieces], strides)
+            where.update(
+                zip((loop.var for loop in group), self._unflattened(flat, [loop.end for loop in group]))
+            )
+        inner = {loop.var: self.writer.variable(loop.end) for loop in loops(chain[-1].body)}
+
+        def visit(block: Block) -> Block:
+            stmts: list[Stmt] = []
+            for stmt in block.stmts:
+                if isinstance(stmt, Let) and stmt.op == "load":
+                    buffer = names[stmt.args[0]]
+                    mine = buffer == self.source
+                    place = tile if mine else (self.writer.param(buffer), stmt.args[1])
+                    stmt = replace(stmt, args=place)
+                elif isinstance(stmt, Store):
+                    stmt = replace(stmt, buffer=self.writer.param(names[stmt.buffer], written=True))
+                elif isinstance(stmt, For):
+                    stmt = replace(stmt, var=inner[stmt.var], body=visit(stmt.body))
+                elif isinstance(stmt, Masked):
+                    stmt = replace(stmt, body=visit(stmt.body))
+                stmts.append(stmt)
+            return Block(tuple(stmts))
+
+        return visit(substitute(chain[-1].body, {**where, **inner}))
+
+
+def _along_lanes(loop: For, lanes: int) -> For:
+    """The loop over vectors, if it can be one."""
+    if not_vector(loop) is not None:
+        return loop
+    return replace(loop, kind=LoopKind.VECTOR, step=lanes)

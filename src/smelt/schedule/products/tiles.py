@@ -1,0 +1,422 @@
+"""What kernels with register tiles are made of: operands as statements, packed panels, the tile itself.
+
+All of it is `smelt.nest` statements. A panel holds ``width`` columns of an operand, term after term; a
+register tile sums ``left[row, term] * panel[term, column]`` for a few rows and one panel, each sum in a
+register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from sympy import Expr, Symbol
+
+from smelt.loops.ir import Origin
+from smelt.loops.record import RecordedValue, Recorder
+from smelt.loops.straightline import prune
+from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Masked, Param, Stmt, Store
+from smelt.nest.primitives import hoist
+from smelt.records import dataclass, field, replace
+from smelt.schedule.grouping.items import Work
+from smelt.schedule.nests import size_symbols, to_statement
+from smelt.symbolic import flatten, least, loop_var, span
+from smelt.symbolic.affine import coefficient, divided, expand
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+F32 = torch.float32
+WIDEST, WIDEST_OF_LARGE = (2, 3, 1), (3, 2, 1)
+"""Registers side by side that a panel may have, the best ones first; and for large tiles."""
+NARROWER = 1.06
+"""What a column costs where large tiles are not the widest ones."""
+TURNED_COSTS = {3: 3.0, 2: 2.15, 1: 2.0}
+"""What tiles of so many registers side by side cost that have a vector's rows; one waits for its own sums."""
+OFTEN = 256
+"""Rows, and terms, from which on tiles as wide as can be are worth unused columns in each call's packing."""
+
+DEPTH = 512
+"""Terms that one register sums before its sum is added to the total, for accuracy."""
+
+Coded = tuple[list[Stmt], str]
+"""Statements, and the name of the value that they make."""
+Place = Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]]
+"""(term, column) of a panel, or (row, column) of a tile → the buffer and the index where that element is."""
+Left = Callable[[Symbol, Sequence[Expr], Expr], Coded]
+"""(row, terms, column) → the left factor; ``column`` matters where it is shared with the panel."""
+
+
+def ceiling(size: Expr, step: int) -> Expr:
+    """How many pieces of ``step`` cover ``size``.
+
+    >>> ceiling(sympy.Integer(33), 16)
+    3
+    """
+    return divided(size + step - 1, sympy.Integer(step))
+
+
+def clamped(index: Expr, size: Expr, step: int) -> Expr:
+    """``index`` of pieces of ``step`` that cover ``size``: beyond the end the last element again."""
+    return index if size.is_Integer and int(size) % step == 0 else least(index, size - 1)
+
+
+def panel_width(
+    columns: Expr, lanes: int, shared: bool = False, large: bool = False, frozen: bool = False, often: int = 0
+) -> int:
+    """Columns of a panel: as many registers side by side as leave the fewest columns of the last one unused.
+
+    One where lhs is ``shared`` with them: its loads serve rows side by side, but no other columns. ``large``:
+    tiles are (`Target.large_tiles`). A few unused columns are worth wide tiles where panels are ``frozen``,
+    packed once for all calls, and where rows and terms are many: how ``often`` both at least occur.
+
+    >>> [panel_width(sympy.Integer(columns), 16) for columns in (64, 144, 16)]
+    [32, 48, 16]
+    >>> panel_width(sympy.Integer(64), 16, shared=True)
+    16
+    >>> [panel_width(sympy.Integer(columns), 16, large=True) for columns in (64, 192, 16)]
+    [32, 48, 16]
+    >>> [panel_width(sympy.Integer(512), 16, large=True, often=often) for often in (128, 512)]
+    [32, 48]
+    """
+    if shared:
+        return lanes
+    widest = WIDEST_OF_LARGE if large else WIDEST
+    if not columns.is_Integer:
+        return lanes * widest[0]
+
+    def cost(wide: int) -> float:
+        narrower = large and (frozen or often >= OFTEN) and wide < widest[0]
+        return -(-int(columns) // (wide * lanes)) * wide * (NARROWER if narrower else 1.0)
+
+    return lanes * min(widest, key=cost)
+
+
+def turned_panels(columns: int, lanes: int) -> tuple[float, int]:
+    """What all panels of a product that is turned cost, in registers side by side, and registers of a panel:
+    no more columns of the last one are summed than are used.
+
+    >>> [turned_panels(columns, 16) for columns in (128, 48, 49, 32)]
+    [(8.15, 3), (3.0, 3), (4.3, 2), (2.15, 2)]
+    """
+
+    def cost(wide: int) -> float:
+        full, rest = divmod(-(-columns // lanes), wide)
+        return full * TURNED_COSTS[wide] + TURNED_COSTS.get(rest, 0.0)
+
+    return min((cost(wide), wide) for wide in TURNED_COSTS)
+
+
+def added(into: str, place: tuple[Expr, ...], value: str) -> list[Stmt]:
+    """``into[place] += value``."""
+    return [
+        Let("before", F32, "load", (into, place)),
+        Let("after", F32, "add", ("before", value)),
+        Store(into, place, "after"),
+    ]
+
+
+@dataclass(slots=True)
+class TileWriter:
+    """Writes the statements of one kernel; keeps its parameters and loop variables.
+
+    ``lanes``: float32 elements of a vector register.
+    """
+
+    work: Work
+    origin: Origin
+    lanes: int
+    params: dict[str, str] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    extents: dict[Symbol, Expr] = field(default_factory=dict)
+    count: int = 0
+
+    # -- names ----------------------------------------------------------------------------------------------
+
+    def variable(self, extent: Expr | None = None) -> Symbol:
+        """A loop variable that is not in use; ``extent`` is told where it helps to simplify indices."""
+        self.count += 1
+        made = loop_var(f"i{self.count - 1}")
+        if extent is not None:
+            self.extents[made] = extent
+        return made
+
+    def param(self, buffer: str, *, written: bool = False) -> str:
+        """The parameter that is a buffer of the graph; all accesses are by one flat index."""
+        if buffer not in self.params:
+            self.params[buffer] = f"p{len(self.params)}"
+        if written:
+            self.written.add(buffer)
+        return self.params[buffer]
+
+    def kernel(self, body: Block) -> Kernel:
+        """The kernel around ``body``, what loops share in front of them; it has no name yet (`BuiltOnce`)."""
+        params = []
+        for buffer, param in self.params.items():
+            info = self.work.buffers[buffer]
+            params.append(
+                Param(param, info.dtype, (span(info.shape, info.strides),), (ONE,), buffer in self.written)
+            )
+        return hoist(Kernel("", tuple(params), size_symbols(body, params), body))
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def coded(
+        self, function: Callable[[], Any], prefix: str, given: Mapping[str, torch.dtype] | None = None
+    ) -> Coded:
+        """What ``function`` does under the `ops` handler, as statements whose names begin with ``prefix``.
+
+        ``given`` are values that it uses and that are bound outside: see `handed`.
+        """
+        recorder = Recorder(self.work.dtypes, self.extents, origin=self.origin)
+        recorder.load_hook = lambda buffer, index: self._inlined(recorder, buffer, index)
+        for name, dtype in (given or {}).items():
+            recorder.adopt(RecordedValue(name, dtype))
+        value = recorder.run(function)
+        steps = prune(recorder.instructions, [value.name], set())
+        names: dict[str, str] = {}
+        looked_up: dict[Symbol, Symbol] = {}
+        stmts = [self._renamed(to_statement(step), names, looked_up, prefix) for step in steps]
+        return stmts, names.get(value.name, value.name)
+
+    def _inlined(self, recorder: Recorder, buffer: str, index: tuple[Expr, ...]) -> Any:
+        """A plain copy is read where it comes from."""
+        producer = self.work.inlined.get(buffer)
+        return None if producer is None else recorder.inlined(buffer, index, producer)
+
+    def _renamed(
+        self, stmt: Stmt, names: dict[str, str], looked_up: dict[Symbol, Symbol], prefix: str
+    ) -> Stmt:
+        assert isinstance(stmt, (Let, Masked))
+        made = f"{prefix}{stmt.name}"
+        if isinstance(stmt, Masked):
+            body = Block(tuple(self._renamed(inner, names, looked_up, prefix) for inner in stmt.body.stmts))
+            mask, result = (names.get(name, name) for name in (stmt.mask, stmt.result))
+            names[stmt.name] = made
+            return replace(stmt, name=made, mask=mask, body=body, result=result)
+        args = list(stmt.args)
+        if stmt.op == "load":
+            strides = self.work.buffers[stmt.args[0]].strides
+            place = expand(flatten(stmt.args[1], strides))
+            args = [self.param(stmt.args[0]), (place.xreplace(looked_up),)]
+        elif stmt.op == "index_expr":
+            args[0] = args[0].xreplace(looked_up)
+        elif stmt.op != "constant":
+            args = [names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
+        names[stmt.name] = made
+        if stmt.index is not None:
+            looked_up[stmt.index] = loop_var(f"{prefix}{stmt.index}")
+            return replace(stmt, name=made, args=tuple(args), index=looked_up[stmt.index])
+        return replace(stmt, name=made, args=tuple(args))
+
+    # -- loops ----------------------------------------------------------------------------------------------
+
+    def over(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
+        """A serial loop from 0 whose turns do not depend on each other."""
+        variable = self.variable()
+        return For(variable, ZERO, end, Block(tuple(body(variable))), independent=True)
+
+    def vector(self, begin: Expr, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
+        """A vector loop."""
+        variable = self.variable()
+        inside = Block(tuple(body(variable)))
+        return For(variable, begin, end, inside, LoopKind.VECTOR, self.lanes, independent=True)
+
+    def filled(self, into: str, rows: Expr, width: Expr, value: str) -> For:
+        """``into[row, column] = value`` for all rows and columns."""
+
+        def fill(row: Symbol) -> list[Stmt]:
+            return [self.vector(ZERO, width, lambda column: [Store(into, (row, column), value)])]
+
+        return self.over(rows, fill)
+
+    # -- panels ---------------------------------------------------------------------------------------------
+
+    def pack(self, into: str, columns: Expr, width: int, terms: Expr, at: Callable[[Expr, Expr], Any]) -> For:
+        """``into[panel, term, column] = at(panel * width + column, term)``; ``at`` is a loop function.
+
+        What the last panel has beyond the last of ``columns`` is that one again, or 0.
+        """
+        panel = self.variable()
+
+        def place(term: Expr, column: Expr) -> tuple[str, tuple[Expr, ...]]:
+            return into, (panel, term, column)
+
+        even = columns.is_Integer and int(columns) % width == 0
+        here = sympy.Integer(width) if even else least(sympy.Integer(width), columns - panel * width)
+        body = self.pack_panel(place, panel, here, width, terms, at)
+        return For(panel, ZERO, ceiling(columns, width), Block((body,)), independent=True)
+
+    def pack_panel(
+        self,
+        into: Place,
+        panel: Symbol,
+        columns: Expr,
+        width: int,
+        terms: Expr,
+        at: Callable[[Expr, Expr], Any],
+    ) -> For:
+        """One panel of `pack` that has ``columns``; ``into(term, column)`` is where an element goes."""
+        term, column = self.variable(), self.variable()
+        stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
+        if not contiguous(stmts, column):
+            return self._pack_turned(into, panel, term, column, columns, width, terms, at)
+        wide = sympy.Integer(width)
+        inner = Block((*stmts, Store(*into(term, column), value)))
+        lanes: list[Stmt] = [For(column, ZERO, columns, inner, LoopKind.VECTOR, self.lanes, independent=True)]
+        if columns != wide:
+            zero = Let(f"zero_{column}", F32, "constant", (0.0,))  # it may be moved to where others are
+            lanes.append(self.vector(columns, wide, lambda rest: [zero, Store(*into(term, rest), zero.name)]))
+        return For(term, ZERO, terms, Block(tuple(lanes)), independent=True)
+
+    def _pack_turned(
+        self,
+        into: Place,
+        panel: Symbol,
+        term: Symbol,
+        block: Symbol,
+        columns: Expr,
+        width: int,
+        terms: Expr,
+        at: Callable[[Expr, Expr], Any],
+    ) -> For:
+        """Memory runs along the terms: as many columns as lanes are read along it, stored side by side."""
+        column = self.variable()
+        inside = block * self.lanes + column
+        place = panel * width + (inside if columns == width else least(inside, columns - 1))
+        stmts, value = self.coded(lambda: at(place, term), "b")
+        turned = For(
+            column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
+        )
+        loop = For(term, ZERO, terms, Block((turned,)), LoopKind.VECTOR, self.lanes, independent=True)
+        return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
+
+    # -- the register tile ----------------------------------------------------------------------------------
+
+    def tile(
+        self,
+        rows: int,
+        width: int,
+        terms: Sequence[Expr],
+        left: Left,
+        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
+        finish: Callable[[Symbol, Expr, str], Iterable[Stmt]],
+        *,
+        windows: bool = False,
+    ) -> For:
+        """``sum over terms of left(row, terms, column) * panel(terms, column)``, all elements at once.
+
+        ``terms``: how many there are in each loop over them, outermost first. ``left`` gives statements and
+        the value's name; ``panel`` where the other factor is; ``finish(row, column, name)`` what to do with
+        the sum. ``windows``: the terms of the last loop are what other rows see too; it is unrolled, so that
+        this is loaded once.
+        """
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            over = [self.variable() for _ in terms]
+            body = self._turn(left(row, over, column), panel(over, column))
+            made = Let("made", F32, "read", ("total", 0))
+            kind = LoopKind.UNROLL if windows and terms[-1].is_Integer else LoopKind.SERIAL
+            around = _nested(over, terms, body, kind)
+            return (Carry("total", F32, 0.0), *around, made, *finish(row, column, "made"))
+
+        return self._side_by_side(rows, width, one)
+
+    def tile_in_parts(
+        self,
+        rows: int,
+        width: int,
+        terms: Sequence[Expr],
+        left: Left,
+        panel: Callable[[Sequence[Expr], Expr], tuple[str, tuple[Expr, ...]]],
+        into: Place,
+    ) -> For:
+        """As `tile`; the sums go to the element ``into(row, column)``, and no register takes many more than
+        `DEPTH` terms: that element sums what the registers have summed.
+        """
+        innermost = terms[-1]
+        whole = is_short(innermost)
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            over, block = [self.variable() for _ in terms], self.variable()
+            begin = ZERO if whole else block * DEPTH
+            end = innermost if whole else least(innermost, block * DEPTH + DEPTH)
+            turn = self._turn(left(row, over, column), panel(over, column))
+            buffer, place = into(row, column)
+            part = _part(For(over[-1], begin, end, Block(turn)), buffer, place)
+            if not whole:
+                part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
+            nothing = Let("nothing", F32, "constant", (0.0,))
+            return (nothing, Store(buffer, place, "nothing"), *_nested(over[:-1], terms[:-1], part))
+
+        return self._side_by_side(rows, width, one)
+
+    def tile_of_part(
+        self,
+        rows: int,
+        width: int,
+        terms: tuple[Expr, Expr],
+        left: Callable[[Expr, Expr, Expr], Coded],
+        panel: Callable[[Expr, Expr], tuple[str, tuple[Expr, ...]]],
+        into: str,
+        first: Expr,
+    ) -> For:
+        """The sums of terms from one to another, of those of the last loop, are added to rows of the scratch
+        buffer ``into`` from the ``first`` on.
+        """
+
+        def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
+            term = self.variable()
+            turn = self._turn(left(row, term, column), panel(term, column))
+            return _part(For(term, *terms, Block(turn)), into, (first + row, column))
+
+        return self._side_by_side(rows, width, one)
+
+    def _turn(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
+        stmts, value = left
+        return (
+            *stmts,
+            Let("q", F32, "load", panel),
+            Let("s", F32, "read", ("total", 0)),
+            Let("n", F32, "fma", (value, "q", "s")),
+            Advance("total", "n"),
+        )
+
+    def _side_by_side(self, rows: int, width: int, one: Callable[[Symbol, Expr], Iterable[Stmt]]) -> For:
+        """``one(row, column)`` for all elements of a tile at once, each with registers of its own."""
+        lane, row, side = self.variable(), self.variable(sympy.Integer(rows)), self.variable()
+        body = Block(tuple(one(row, side * self.lanes + lane)))
+        across = For(side, ZERO, sympy.Integer(width // self.lanes), body, LoopKind.JAM, independent=True)
+        down = For(row, ZERO, sympy.Integer(rows), Block((across,)), LoopKind.JAM, independent=True)
+        lanes = sympy.Integer(self.lanes)
+        return For(lane, ZERO, lanes, Block((down,)), LoopKind.VECTOR, self.lanes, independent=True)
+
+
+def _part(loop: For, into: str, place: tuple[Expr, ...]) -> tuple[Stmt, ...]:
+    """``into[place]`` plus what ``loop`` sums in a register."""
+    read = Let("part", F32, "read", ("total", 0))
+    return (Carry("total", F32, 0.0), loop, read, *added(into, place, "part"))
+
+
+def is_short(terms: Expr) -> bool:
+    """Whether one register may sum that many terms: no more than about `DEPTH`."""
+    return bool(terms.is_Integer) and int(terms) <= DEPTH + DEPTH // 2
+
+
+def _nested(
+    over: Sequence[Symbol],
+    sizes: Sequence[Expr],
+    body: tuple[Stmt, ...],
+    innermost: LoopKind = LoopKind.SERIAL,
+) -> tuple[Stmt, ...]:
+    kind = innermost
+    for variable, size in reversed(list(zip(over, sizes, strict=True))):
+        body = (For(variable, ZERO, size, Block(body), kind),)
+        kind = LoopKind.SERIAL
+    return body
+
+
+def contiguous(stmts: Sequence[Stmt], column: Symbol) -> bool:
+    """Whether every load moves by one element with ``column``."""
+    flat = [stmt.args[1][0] for stmt in stmts if isinstance(stmt, Let) and stmt.op == "load"]
+    return all(coefficient(expr, column) == 1 for expr in flat)
