@@ -16,8 +16,9 @@ from rich.console import Console
 from torch import nn
 
 import smelt
-from smelt import pipeline, report, tuning
+from smelt import pipeline, tuning
 from smelt.cli import cache as cache_command
+from smelt.cli import report_tables as report
 from smelt.nest.work import work
 from smelt.reporting import Choice, CompileReport
 from smelt.runtime import library, probe, trampoline
