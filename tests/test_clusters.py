@@ -261,7 +261,7 @@ def test_explain_shows_regions_and_their_share_of_time(
         "def made():\n"
         "    return half, (torch.randn(10),), {}\n"
     )
-    explain(f"{model}:made", train=False, stage=None, dynamic=None, options={})
+    explain(f"{model}:made", train=False, stage=None, moments=[], dynamic=None, options={})
     text = capsys.readouterr().out
     assert "cluster 1" in text and "cluster 2" in text and "it saves 1 clusters" in text and "%" in text
     assert "2, PyTorch between them" in text and "(inference): 1 graph(s)" in text

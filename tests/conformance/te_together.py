@@ -32,7 +32,8 @@ def compile_together(wanted: Sequence[Wanted]) -> list[pipeline.Compiled | Excep
     runs: list[Any] = []
     for number, (operator, known) in enumerate(wanted):
         try:
-            program = contracted(building.program_of(operator, known), lambda node: False)
+            first = {symbol: known.get(symbol, 4) for symbol in operator.kernel.sizes}
+            program = contracted(building.program_of(operator, known, first), lambda node: False)
             graph = pipeline.lowered(program, config, target)
             scheduled = schedule(graph, config, target, f"t{number}_")
             print_unit(scheduled.runs)  # what cannot be printed is refused here, alone
