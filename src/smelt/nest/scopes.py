@@ -351,6 +351,13 @@ def with_alloc(body: Block, alloc: Alloc, *more: Alloc) -> Block:
     return Block((*stmts[:behind], alloc, *more, *stmts[behind:]))
 
 
+def without_alloc(kernel: Kernel, buffer: str) -> Kernel:
+    def drop(stmt: Stmt) -> Sequence[Stmt] | None:
+        return () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None
+
+    return replace(kernel, body=rewritten(kernel.body, drop))
+
+
 def first_step(body: Block) -> int:
     """The number of the first statement of a block that allocates nothing."""
     return next((n for n, stmt in enumerate(body.stmts) if not isinstance(stmt, Alloc)), len(body.stmts))

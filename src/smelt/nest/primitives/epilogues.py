@@ -8,7 +8,7 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, Kernel, Let, Masked, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Axis, Block, Kernel, Let, Masked, Stage, Stmt, Store
 from smelt.nest.primitives.common import in_loops, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.inline import inverted
@@ -25,9 +25,10 @@ from smelt.nest.scopes import (
     unique_name,
     with_alloc,
     without,
+    without_alloc,
     writes,
 )
-from smelt.nest.tree import exchanged, redirected, rewritten, with_blocks, with_body
+from smelt.nest.tree import exchanged, redirected, reduced_axes, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import divided, expand, symbols_in
 
@@ -91,8 +92,7 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     body = Block((*stage.body.stmts[:-1], replace(store, buffer=end.buffer, index=started.index)))
     new = replace(stage, init=Block(tuple(made)), body=body)
     changed = exchanged(with_body(kernel, without(kernel.body, target)), stage, new)
-    drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
-    return with_body(changed, rewritten(changed.body, drop))
+    return without_alloc(changed, buffer)
 
 
 def _is_zero(init: Block | None, store: Store) -> bool:
@@ -133,7 +133,7 @@ def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
     after: list[Stmt] = []
     allocs: list[Alloc] = []
     moved: dict[str, str] = {}
-    reduced = {axis.var for axis in target.axes if axis.kind is AxisKind.REDUCE} & padded
+    reduced = {axis.var for axis in reduced_axes(target)} & padded
     for buffer in [*reads(target), out]:
         index = _index_of(target, buffer)
         if padded.isdisjoint(symbols_in(sympy.Tuple(*index))):
@@ -158,8 +158,8 @@ def pad_einsum(kernel: Kernel, stage: str, padding: Sequence[int]) -> Kernel:
     axes = tuple(replace(axis, extent=sizes[axis.var]) for axis in target.axes)
     around = [replace(loop, end=axis.extent) for loop, axis in zip(around, axes)]
     nest = in_loops(around, with_blocks(replace(target, axes=axes), padded_copy))
-    body = rewritten(kernel.body, lambda stmt: (*before, nest, *after) if stmt is top else None)
-    return with_body(kernel, with_alloc(body, *allocs))
+    changed = exchanged(kernel, top, *before, nest, *after)
+    return with_body(changed, with_alloc(changed.body, *allocs))
 
 
 def _is_product(stage: Stage) -> bool:

@@ -10,7 +10,7 @@ from sympy.core.relational import Ge, Lt
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Mod
 
-from smelt.nest.ir import Alloc, AxisKind, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
+from smelt.nest.ir import Alloc, Block, Kernel, Let, Masked, Prefetch, SortRow, Stage, Stmt, Store
 from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.places import (
@@ -34,13 +34,16 @@ from smelt.nest.scopes import (
     scope_body,
     shapes_of,
     without,
+    without_alloc,
     writes,
     written_again,
 )
 from smelt.nest.tree import (
     exchanged,
     map_condition,
+    named,
     redirected,
+    reduced_axes,
     rewritten,
     stages,
     walk,
@@ -71,7 +74,7 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
         raise refusal(
             "SM1028", what, "it is an output block", "reverse_compute_inline puts it into its producer"
         )
-    if target.init is not None or any(axis.kind is AxisKind.REDUCE for axis in target.axes):
+    if target.init is not None or reduced_axes(target):
         raise refusal("SM1028", what, "it is a reduction, which has no value before all its terms are added")
     store, steps = _one_store(kernel, place, what)
     order = _plain_order(target, store, what)
@@ -93,14 +96,11 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
                 stmts.append(with_blocks(stmt, put))
         return Block(tuple(stmts))
 
-    body = without(kernel.body, target)
-
     def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, Alloc) and stmt.buffer == store.buffer:
-            return ()
         return (with_blocks(stmt, put),) if isinstance(stmt, Stage) and store.buffer in reads(stmt) else None
 
-    return with_body(kernel, rewritten(body, visit))
+    changed = with_body(kernel, rewritten(without(kernel.body, target), visit))
+    return without_alloc(changed, store.buffer)
 
 
 def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
@@ -119,7 +119,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     """
     what = f"reverse_compute_inline of {stage}"
     target, place = stage_place(kernel, stage, what)
-    if target.init is not None or any(axis.kind is AxisKind.REDUCE for axis in target.axes):
+    if target.init is not None or reduced_axes(target):
         raise refusal("SM1028", what, "it is a reduction: its terms are not one element each")
     store, steps = _one_store(kernel, place, what)
     maker_place = _one_producer(kernel, place, what)
@@ -133,7 +133,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     found = inverted(index, at, {axis.var: axis.extent for axis in target.axes if axis.begin == 0})
     if not isinstance(found, str):
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
-        found = f"{missing[0].label or missing[0].var} is not in it" if missing else found
+        found = f"{named(missing[0])} is not in it" if missing else found
     if isinstance(found, str):
         raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
@@ -158,8 +158,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
     new = replace(maker, where=conjunction(where), body=body, init=init)
     changed = exchanged(with_body(kernel, without(kernel.body, target)), maker, new)
-    drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
-    return with_body(changed, rewritten(changed.body, drop))
+    return without_alloc(changed, buffer)
 
 
 # -- what both ask -------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
 def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[Stmt, ...]]:
     """The store of a stage that computes one element, and the steps before."""
     stage = place.stage
-    if any(isinstance(each, Stage) for each in stages(stage.body)):
+    if stages(stage.body):
         raise refusal("SM1028", what, "it holds blocks of its own")
     why = not_complete(kernel, place)
     if why is not None:
@@ -190,7 +189,7 @@ def _plain_order(stage: Stage, store: Store, what: str) -> dict[int, Symbol]:
             raise refusal("SM1028", what, f"it stores {store.buffer} at {expr}, which is no axis of its own")
     for var, axis in axes.items():
         if var not in order.values() and axis.extent != 1:
-            raise refusal("SM1028", what, f"{axis.label or var} is not in the index that it stores at")
+            raise refusal("SM1028", what, f"{named(axis)} is not in the index that it stores at")
     return order
 
 
