@@ -135,12 +135,12 @@ class Printer:
 
     def _branch(self, body: SeqExpr, name: str) -> list[str]:
         """The lines of a branch, whose value gets the name."""
-        lines = self._bindings(body)
-        last = body.blocks[-1].bindings[-1] if body.blocks else None
-        if last is not None and last.var is body.body:
-            lines[-1] = lines[-1].replace(self._name(last.var), name, 1)
+        last = list(body.bindings)[-1:]
+        if last and last[0].var is body.body:
+            self.names[last[0].var] = name
+            lines = self._bindings(body)
         else:
-            lines.append(f"{name} = {self.value(body.body)}")
+            lines = [*self._bindings(body), f"{name} = {self.value(body.body)}"]
         return [_INDENT + line for line in lines]
 
     def _binding(self, binding: Any) -> list[str]:
