@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sympy import Expr as Size
 
+from smelt.nest.scopes import unique_name
 from smelt.relax.types import (
     FuncStructInfo,
     PrimStructInfo,
@@ -162,13 +163,8 @@ class Printer:
 
     def _name(self, var: Var) -> str:
         if var not in self.names:
-            taken = set(self.names.values())
             base = f"v{len(self.names)}" if self.canonical else _identifier(var.name_hint)
-            name, number = base, 0
-            while name in taken:
-                number += 1
-                name = f"{base}_{number}"
-            self.names[var] = name
+            self.names[var] = unique_name(base, self.names.values())
         return self.names[var]
 
     # -- expressions -----------------------------------------------------------------------------------------
