@@ -8,11 +8,21 @@ import sympy
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Axis, AxisKind, Block, For, Guard, Kernel, Stage, Stmt
-from smelt.nest.primitives.common import in_loops, inner_loop
+from smelt.nest.ir import Axis, Block, For, Guard, Kernel, Stage, Stmt
+from smelt.nest.primitives.common import in_loops
 from smelt.nest.primitives.reductions import first_values
 from smelt.nest.stages import Fresh, guarded, names_of
-from smelt.nest.tree import accesses, local_buffers, stages, substitute, with_blocks, with_body
+from smelt.nest.tree import (
+    accesses,
+    local_buffers,
+    nested,
+    other_axes,
+    reduced_axes,
+    stages,
+    substitute,
+    with_blocks,
+    with_body,
+)
 from smelt.records import replace
 from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import linear, replaced, symbols_in
@@ -67,8 +77,8 @@ def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]
     own = local_buffers(loop.body)
     for around, where, stage in _reductions(loop, (), ()):
         assert stage.init is not None
-        dropped = {symbol for axis in _reduced(stage) for symbol in symbols_in(axis.value)}
-        empty = sympy.Or(*(sympy.Le(axis.extent, 0) for axis in _reduced(stage)))
+        dropped = {symbol for axis in reduced_axes(stage) for symbol in symbols_in(axis.value)}
+        empty = sympy.Or(*(sympy.Le(axis.extent, 0) for axis in reduced_axes(stage)))
         kept_outside = all(buffer in own for buffer, _, is_store in accesses(stage.init) if is_store)
         if empty == sympy.false or loop.var not in dropped or dropped & outer or kept_outside:
             continue
@@ -80,7 +90,7 @@ def _of_nothing(loop: For, fresh: Fresh, outer: frozenset[Symbol]) -> list[Stmt]
         loops = [each for each in around if each.var not in dropped]
         variables = {each.var for each in loops} | outer
         axes: list[Axis] = []
-        for axis in _spatial(stage):
+        for axis in other_axes(stage):
             if not unknown.isdisjoint(symbols_in(axis.value)):  # all of its values: they begin alike
                 var = fresh(f"{axis.var.name}_whole")
                 loops.append(For(var, axis.begin, axis.begin + axis.extent, Block()))
@@ -117,27 +127,21 @@ def _reductions(
         yield from _reductions(each, around, where)
 
 
-def _reduced(stage: Stage) -> list[Axis]:
-    return [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-
-
 # -- in front of the loops that reduce -----------------------------------------------------------------------
 
 
 def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     """A loop that reduces, with what that begins with in front; None where it is another, or cannot be."""
-    chain = [loop]
-    while (inside := inner_loop(chain[-1])) is not None:
-        chain.append(inside)
-    stage = chain[-1].body.stmts[0] if len(chain[-1].body.stmts) == 1 else None
+    chain, held = nested(loop)
+    stage = held[0] if len(held) == 1 else None
     if (
         not isinstance(stage, Stage)
         or stage.init is None
-        or any(axis.extent == 0 for axis in _spatial(stage))
+        or any(axis.extent == 0 for axis in other_axes(stage))
     ):
         return None
-    reduce = _reduced(stage)
-    others = [axis.value for axis in _spatial(stage)]
+    reduce = reduced_axes(stage)
+    others = [axis.value for axis in other_axes(stage)]
     variables = {symbol for axis in reduce for symbol in symbols_in(axis.value)}
     reducing = {each.var: each.begin for each in chain if each.var in variables}
     kept = [each for each in chain if each.var not in variables]
@@ -153,10 +157,6 @@ def _begin(loop: For, fresh: Fresh) -> list[Stmt] | None:
     firsts = [sympy.Eq(replaced(axis.value, reducing), axis.begin) for axis in reduce]
     body = Block((first_values(stage, f"{stage.name}_init", chain, fresh),))
     return [*guarded(firsts, body), in_loops(chain, replace(stage, init=None))]
-
-
-def _spatial(stage: Stage) -> list[Axis]:
-    return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
 
 
 def _rises(expr: Expr, var: Symbol) -> bool:

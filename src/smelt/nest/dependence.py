@@ -32,7 +32,7 @@ from smelt.nest.ir import (
 )
 from smelt.nest.regions import Access, found_accesses, slack
 from smelt.nest.scopes import members, place_of
-from smelt.nest.tree import accesses, indirect_symbols, loops, named, stages, trip_count, walk
+from smelt.nest.tree import accesses, indirect_symbols, loops, named, reduced_axes, stages, trip_count, walk
 from smelt.symbolic import loop_var
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 from smelt.symbolic.text import python_text
@@ -195,7 +195,7 @@ def reduced_over(loop: For) -> str | None:
 
 def _written(stage: Stage) -> str:
     """What a stage stores to, in the user's words."""
-    labels = {axis.var: loop_var(axis.label or axis.var.name) for axis in stage.axes}
+    labels = {axis.var: loop_var(named(axis)) for axis in stage.axes}
     for access in found_accesses(stage):
         if access.is_store:
             index = ", ".join(python_text(replaced(expr, labels)) for expr in access.own)
@@ -217,7 +217,7 @@ def commutes(loop: For) -> str | None:
     for stage in members_of:
         for axis in stage.axes:
             if axis.kind is AxisKind.OPAQUE:
-                return f"of the axis {axis.label or axis.var} of {stage.name} nothing is known"
+                return f"of the axis {named(axis)} of {stage.name} nothing is known"
         for buffer in {access.buffer for access in found_accesses(stage)}:
             users.setdefault(buffer, []).append(stage)
     excused = set()
@@ -233,7 +233,7 @@ def _adds_up(stage: Stage, loop: For) -> bool:
     if not all(axis.kind is AxisKind.REDUCE for axis in over):
         return False
     stores = [access for access in found_accesses(stage) if access.is_store]
-    reduced = {axis.var for axis in stage.axes if axis.kind is AxisKind.REDUCE}
+    reduced = {axis.var for axis in reduced_axes(stage)}
     if any(not reduced.isdisjoint(symbols_in(expr)) for access in stores for expr in access.own):
         return False
     modes = {access.mode for access in stores} - {None}
@@ -255,14 +255,14 @@ def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
 
     Then all first values can be stored before the loops, and terms added in any order.
     """
-    reduced = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    reduced = reduced_axes(stage)
     over = {symbol for axis in reduced for symbol in symbols_in(axis.value)}
     values = {axis.var: axis.value for axis in stage.axes}
     begins = {each.var: each.begin for each in around}
     for axis in reduced:
         first = expand(replaced(axis.value, begins) - axis.begin)
         if (first.is_number and first != 0) or not _rises(axis.value, begins.keys()):
-            label = axis.label or axis.var.name
+            label = named(axis)
             return f"{label} = {python_text(axis.value)} of {stage.name} does not begin with its first value"
     for condition in stage.where:
         for each in around:
@@ -312,7 +312,7 @@ def _not_digits(loop: For) -> str | None:
     for stage in members(loop.body):
         for axis in stage.axes:
             if not _is_sum_of_digits(axis.value, moving):
-                name = f"{axis.label or axis.var} = {python_text(axis.value)}"
+                name = f"{named(axis)} = {python_text(axis.value)}"
                 return f"{name} of {stage.name} is no sum of digits of loops"
     return None
 
@@ -370,9 +370,9 @@ def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
     condition bounds one of them.
     """
     for axis in stage.axes:
-        name = f"{axis.label or axis.var} = {python_text(axis.value)}"
+        name = f"{named(axis)} = {python_text(axis.value)}"
         if axis.kind is AxisKind.OPAQUE:
-            return f"of the axis {axis.label or axis.var} of {stage.name} nothing is known"
+            return f"of the axis {named(axis)} of {stage.name} nothing is known"
         if not _is_sum_of_digits(axis.value, moving):
             return f"{name} of {stage.name} is no sum of digits of loops"
         steps = [linear(axis.value, var)[0] for var in symbols_in(axis.value) & set(moving)]

@@ -32,16 +32,10 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives import flatten_accesses, hoist, inner_loop, not_parallel, not_vector
+from smelt.nest.primitives import flatten_accesses, hoist, not_parallel, not_vector
 from smelt.nest.primitives.compact import compact
 from smelt.nest.stages import KINDS, dissolve, guarded
-from smelt.nest.tree import (
-    rewritten,
-    trip_count,
-    walk,
-    with_blocks,
-    with_body,
-)
+from smelt.nest.tree import nested, rewritten, trip_count, walk, with_blocks, with_body
 from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.symbolic import free_symbols
@@ -90,10 +84,8 @@ def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
 
 
 def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
-    chain = [loop]
-    while (inside := inner_loop(chain[-1])) is not None:
-        chain.append(inside)
-    *steps, store = chain[-1].body.stmts or (None,)
+    chain, held = nested(loop)
+    *steps, store = held or (None,)
     if not isinstance(store, Store) or store.mode not in KINDS:
         return None
     if not all(isinstance(step, Let) and step.index is None for step in steps):
@@ -204,8 +196,8 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
         return LoopKind.VECTOR if all(map(_masks, _varying(loop))) else LoopKind.SERIAL
     if loop.kind is LoopKind.PARALLEL:
         kinds_around = [outer.kind for outer in around]
-        nested = LoopKind.PARALLEL in kinds_around and not _alone(loop, around)
-        if nested or LoopKind.VECTOR in kinds_around or LoopKind.JAM in kinds_around:
+        within = LoopKind.PARALLEL in kinds_around and not _alone(around)
+        if within or LoopKind.VECTOR in kinds_around or LoopKind.JAM in kinds_around:
             return LoopKind.SERIAL
         return loop.kind if not_parallel(loop) is None else LoopKind.SERIAL
     if loop.kind is LoopKind.UNROLL:
@@ -227,8 +219,8 @@ def _masks(guard: Guard) -> bool:
     return all(isinstance(stmt, (Let, Masked, Store, For, Guard)) for stmt in walk(guard.body))
 
 
-def _alone(loop: For, around: tuple[For, ...]) -> bool:
-    """Whether the parallel loops around are each other's whole bodies, down to ``loop``."""
+def _alone(around: tuple[For, ...]) -> bool:
+    """Whether from the outermost parallel loop on all are parallel, and each holds one statement alone."""
     first = next(place for place, outer in enumerate(around) if outer.kind is LoopKind.PARALLEL)
     return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])
 

@@ -19,7 +19,6 @@ from smelt.nest.ir import (
     Accumulate,
     Advance,
     Alloc,
-    AxisKind,
     Block,
     Carry,
     For,
@@ -33,6 +32,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
+from smelt.nest.tree import named, reduced_axes
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
@@ -165,10 +165,10 @@ class _Machine:
         for axis in stage.axes:
             begin = self._number(axis.begin)
             if not begin <= values[axis.var] < begin + self._number(axis.extent):
-                raise IndexError(f"{axis.label or axis.var} of {stage.name} is {values[axis.var]}")
+                raise IndexError(f"{named(axis)} of {stage.name} is {values[axis.var]}")
         self.symbols.update(values)
-        reduced = (axis for axis in stage.axes if axis.kind is AxisKind.REDUCE)
-        if stage.init is not None and all(values[a.var] == self._number(a.begin) for a in reduced):
+        first = (values[axis.var] == self._number(axis.begin) for axis in reduced_axes(stage))
+        if stage.init is not None and all(first):
             self._block(stage.init)
         self._block(stage.body)
 

@@ -456,9 +456,3 @@ def _solved_for(
 
 def _ceiling(expr: Expr, divisor: Expr) -> Expr:
     return divided(expand(expr + divisor - 1), divisor)
-
-
-__all__ = [
-    *("Access", "Box", "Facts", "Interval", "box_of", "covers", "extent", "found_accesses", "hull"),
-    *("intersection", "interval", "linear", "most", "relaxed", "remainder", "solved", "touched", "union"),
-]

@@ -32,6 +32,7 @@ from smelt.nest.tree import (
     blocks_of,
     local_buffers,
     map_exprs,
+    named,
     rewritten,
     stages,
     walk,
@@ -188,7 +189,7 @@ def not_complete(kernel: Kernel, place: Place) -> str | None:
     for axis in stage.axes:
         if axis.kind is not AxisKind.SPATIAL:
             what = "a reduction" if axis.kind is AxisKind.REDUCE else "opaque"
-            return f"its axis {axis.label or axis.var} is {what}"
+            return f"its axis {named(axis)} is {what}"
     if stage.init is not None:
         return "it is a reduction, with an init"
     return _not_alone(kernel, place) or _reads_itself(stage)
@@ -202,7 +203,7 @@ def not_reduction(kernel: Kernel, place: Place) -> str | None:
     reduced = set()
     for axis in stage.axes:
         if axis.kind is AxisKind.OPAQUE:
-            return f"its axis {axis.label or axis.var} is opaque"
+            return f"its axis {named(axis)} is opaque"
         if axis.kind is AxisKind.REDUCE:
             reduced.add(axis.var)
     for buffer, index, is_store in accesses(Block((stage,))):
@@ -212,9 +213,10 @@ def not_reduction(kernel: Kernel, place: Place) -> str | None:
 
 
 def _not_alone(kernel: Kernel, place: Place) -> str | None:
+    own = writes(place.stmt)
     for other in members(scope_body(kernel, place.scope)):
-        shared = [name for name in writes(other) if name in writes(place.stmt)]
-        if other is not place.stmt and shared:
+        shared = [] if other is place.stmt else [name for name in writes(other) if name in own]
+        if shared:
             return f"{other.name} writes {shared[0]} too"
     return None
 
@@ -229,7 +231,7 @@ def _reads_itself(stage: Stage) -> str | None:
             return f"it adds to what is in {stmt.buffer}"
         if isinstance(stmt, SortRow):
             return "it sorts rows"
-    read = [name for name in own if name in reads(stage)]
+    read = [name for name in reads(stage) if name in own]
     return f"it reads {read[0]}, which it writes" if read else None
 
 
@@ -263,16 +265,6 @@ def without(block: Block, stage: Stage) -> Block:
             continue
         stmts.append(changed)
     return block if stmts == list(block.stmts) and len(stmts) == len(block.stmts) else Block(tuple(stmts))
-
-
-def renamed_stage(kernel: Kernel, stage: Stage, new: Stage) -> Kernel:
-    """The kernel with another stage in the place of one."""
-
-    def visit(block: Block) -> Block:
-        stmts = tuple(new if stmt is stage else with_blocks(stmt, visit) for stmt in block.stmts)
-        return block if all(a is b for a, b in zip(stmts, block.stmts)) else Block(stmts)
-
-    return replace(kernel, body=visit(kernel.body))
 
 
 def with_names(

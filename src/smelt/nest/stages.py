@@ -46,7 +46,18 @@ from smelt.nest.ir import (
     Stmt,
     Store,
 )
-from smelt.nest.tree import accesses, loops, stages, substitute, walk, with_blocks, with_body
+from smelt.nest.tree import (
+    accesses,
+    loops,
+    named,
+    nested,
+    reduced_axes,
+    stages,
+    substitute,
+    walk,
+    with_blocks,
+    with_body,
+)
 from smelt.ops import TABLE, ops
 from smelt.records import dataclass, replace
 from smelt.symbolic import contiguous_strides, free_symbols, loop_var
@@ -281,11 +292,7 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
 
 def _apart(nest: Stmt) -> Sequence[Stmt]:
     """Each stage of a nest in loops of its own, where none reads what another one stores."""
-    around: list[For] = []
-    inside: Sequence[Stmt] = (nest,)
-    while len(inside) == 1 and isinstance(inside[0], For):
-        around.append(inside[0])
-        inside = inside[0].body.stmts
+    around, inside = nested(nest)
     if len(inside) < 2 or not all(isinstance(each, Stage) for each in inside):
         return (nest,)
     touched = accesses(Block(tuple(inside)))
@@ -304,7 +311,7 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         plain = stmt.kind is LoopKind.SERIAL and stmt.thread is None and not stmt.notes
         if not plain or stmt.begin != 0 or stmt.step != 1:
-            return f"the loop over {stmt.label or stmt.var} is scheduled"
+            return f"the loop over {named(stmt)} is scheduled"
         around.append(stmt)
         (stmt,) = stmt.body.stmts
     if not isinstance(stmt, Stage):
@@ -320,7 +327,7 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
     if stage.text is not None:
         return f"{name} has a text of its own"
     spatial = [axis for axis in stage.axes if axis.kind is AxisKind.SPATIAL]
-    reduce = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    reduce = reduced_axes(stage)
     if list(store.index) != [a.var for a in spatial] or [*spatial, *reduce] != list(stage.axes):
         return f"{name} does not store its elements in order"
     buffer = graph.buffers.get(store.buffer)

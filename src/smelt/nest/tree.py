@@ -14,6 +14,7 @@ from smelt.nest.ir import (
     Alloc,
     AnAccess,
     Axis,
+    AxisKind,
     Block,
     For,
     Guard,
@@ -101,6 +102,18 @@ def find(block: Block, var: Symbol) -> For:
     raise KeyError(f"no loop over {var}")
 
 
+def nested(stmt: Stmt) -> tuple[list[For], Sequence[Stmt]]:
+    """The loops that are each the whole body of the one before, from a statement on; and what the last of
+    them holds (the statement itself, where that is no loop).
+    """
+    found: list[For] = []
+    inside: Sequence[Stmt] = (stmt,)
+    while len(inside) == 1 and isinstance(inside[0], For):
+        found.append(inside[0])
+        inside = inside[0].body.stmts
+    return found, inside
+
+
 def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt, ...]]) -> Block:
     """The tree with the loop over ``var``, the only one, replaced by what ``rewrite`` makes of it."""
     for stmt in block.nested:
@@ -132,6 +145,11 @@ def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) ->
     return (
         block if len(stmts) == len(block.stmts) and all(map(is_, stmts, block.stmts)) else Block(tuple(stmts))
     )
+
+
+def exchanged(kernel: Kernel, old: Stmt, *new: Stmt) -> Kernel:
+    """The kernel with other statements in the place of one: of that object, not of one that is equal."""
+    return with_body(kernel, rewritten(kernel.body, lambda stmt: new if stmt is old else None))
 
 
 def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
@@ -279,9 +297,18 @@ def with_body(kernel: Kernel, body: Block) -> Kernel:
     return replace(kernel, body=body)
 
 
-def named(loop: For) -> str:
-    """What a person calls a loop."""
-    return loop.label or loop.var.name
+def reduced_axes(stage: Stage) -> list[Axis]:
+    return [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+
+
+def other_axes(stage: Stage) -> list[Axis]:
+    """The axes that a stage does not reduce over."""
+    return [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+
+
+def named(one: For | Axis) -> str:
+    """What a person calls a loop or an axis."""
+    return one.label or one.var.name
 
 
 def trip_count(loop: For) -> Expr:

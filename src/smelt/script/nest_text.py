@@ -36,7 +36,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, touched
-from smelt.nest.tree import map_exprs, symbols_of_params, walk
+from smelt.nest.tree import map_exprs, named, symbols_of_params, walk
 from smelt.ops import TABLE
 from smelt.script.inert import Word
 from smelt.script.placement import bound
@@ -237,7 +237,7 @@ class _Printer:
                 break
             chain.append(inside)
         inner = _Scope(scope)
-        names = [inner.add(each.var, each.label or each.var.name) for each in chain]
+        names = [inner.add(each.var, named(each)) for each in chain]
         if len(chain) > 1:
             head = f"T.grid({', '.join(self.expr(each.end, scope) for each in chain)})"
         else:
@@ -301,7 +301,7 @@ class _Printer:
             group.clear()
 
         for axis in axes:
-            inner.add(axis.var, axis.label or axis.var.name)
+            inner.add(axis.var, named(axis))
             if self.is_remapped(axis, scope):
                 group.append(axis)
             else:

@@ -17,7 +17,7 @@ from smelt.capture.program import Input
 from smelt.config import Config
 from smelt.errors import SmeltError
 from smelt.nest.ir import Kernel, Param
-from smelt.nest.tree import loops
+from smelt.nest.tree import loops, named
 from smelt.pipeline import Compiled, compile_program
 from smelt.te.operators import Operator, as_torch, digest_of_kernel, kernel_of, size_at, solved
 
@@ -39,7 +39,7 @@ class Built:
         self.kernel = operator.kernel
         for loop in loops(self.kernel.body):
             if loop.thread is not None:
-                what = f"{loop.label or loop.var} of {self.kernel.name} is bound to {loop.thread}"
+                what = f"{named(loop)} of {self.kernel.name} is bound to {loop.thread}"
                 remedy = "parallel and vectorize say the same of a CPU"
                 raise SmeltError("SM1045", what, why="there is no GPU target yet", remedy=remedy)
         self.made: dict[tuple[tuple[Symbol, int], ...], Compiled] = {}

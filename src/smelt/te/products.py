@@ -11,8 +11,8 @@ from smelt.loops.ir import Contraction, Extern
 from smelt.lowering.builder import Builder
 from smelt.lowering.products.contractions import factor
 from smelt.lowering.tensor import Tensor
-from smelt.nest.ir import Alloc, AxisKind, Kernel, Let, Stage, Store
-from smelt.nest.tree import stages, walk
+from smelt.nest.ir import Alloc, Kernel, Let, Stage, Store
+from smelt.nest.tree import reduced_axes, stages, walk
 from smelt.records import dataclass
 
 
@@ -80,7 +80,7 @@ def _product(stage: Stage) -> MatrixProduct | None:
         return None
     if set(third.args) != {first.name, second.name} or first.dtype != second.dtype:
         return None
-    reduced = [axis.var for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    reduced = [axis.var for axis in reduced_axes(stage)]
     if (
         len(reduced) != 1
         or not all(isinstance(e, Symbol) for e in store.index)

@@ -13,7 +13,7 @@ from typing import Any
 from sympy import Expr, Symbol
 
 from smelt.nest.ir import For, Kernel, Stage
-from smelt.nest.primitives.common import ScheduleError
+from smelt.nest.primitives.common import ScheduleError, is_asked_for
 from smelt.nest.scopes import consumers, members, place_of, place_of_stage, producers, writes
 from smelt.nest.tree import blocks_of, loops, named, stages, walk
 from smelt.nest.verify import find_problems
@@ -105,14 +105,6 @@ class Core:
     @property
     def _kernel(self) -> Kernel:  # type: ignore[override]
         return self.func.kernel
-
-    def _begin(self, *references: Any) -> Kernel:
-        """The kernel of the function that references are of; that one is worked on from here."""
-        for reference in references:
-            meaning = self._meanings.get(reference) if isinstance(reference, Reference) else None
-            if meaning is not None and isinstance(meaning.what, (str, Symbol)):
-                self._working_on = meaning.function
-        return self._kernel
 
     # -- references --------------------------------------------------------------------------------------
 
@@ -301,13 +293,7 @@ class Core:
         if target == ROOT:
             found = members(self._kernel.body)
         else:
-            place = place_of(
-                self._kernel.body,
-                lambda stmt: (
-                    (isinstance(stmt, For) and stmt.var == target)
-                    or (isinstance(stmt, Stage) and stmt.name == target)
-                ),
-            )
+            place = place_of(self._kernel.body, lambda stmt: is_asked_for(stmt, target))
             assert place is not None
             found = [stage for block in blocks_of(place.stmt) for stage in members(block)]
         return self._stages("get_child_blocks", {"block_or_loop": block_or_loop}, found)
@@ -354,10 +340,8 @@ class Core:
         if meaning.what == ROOT:
             return BlockView(Stage(ROOT, (), body))
         for stmt in walk(body):
-            if isinstance(stmt, For) and stmt.var == meaning.what:
-                return LoopView(stmt)
-            if isinstance(stmt, Stage) and stmt.name == meaning.what:
-                return BlockView(stmt)
+            if is_asked_for(stmt, meaning.what):  # type: ignore[arg-type]
+                return LoopView(stmt) if isinstance(stmt, For) else BlockView(stmt)  # type: ignore[arg-type]
         raise IndexError(f"{reference!r} is gone")
 
     def get_sref(self, reference: Reference | BlockView | LoopView) -> Any:

@@ -40,19 +40,21 @@ class LoopMoves(Core):
 
     def fuse(self, *loops: LoopRV, preserve_unit_iters: bool = True) -> LoopRV:
         """Make one loop of perfectly nested ones (`smelt.nest.primitives.loops.fuse`)."""
-        kernel, made = fuse(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        variables = [self._loop_var(loop) for loop in loops]
+        kernel, made = fuse(self._kernel, variables)
         given = {"loops": loops, "preserve_unit_iters": preserve_unit_iters}
         return self._one(self._step(kernel, "fuse", given, [made], spread="loops"))
 
     def merge(self, *loops: LoopRV) -> LoopRV:
         """Make one loop of loops that follow one another (`smelt.nest.primitives.orders.join`)."""
-        kernel, made = orders.join(self._at(*loops), [self._loop_var(loop) for loop in loops])
+        variables = [self._loop_var(loop) for loop in loops]
+        kernel, made = orders.join(self._kernel, variables)
         return self._one(self._step(kernel, "merge", {"loops": loops}, [made], spread="loops"))
 
     def reorder(self, *ordered_loops: LoopRV, parting: bool = False) -> None:
         """Put loops of a nest into another order (`smelt.nest.primitives.orders.reorder`)."""
         variables = [self._loop_var(loop) for loop in ordered_loops]
-        kernel = orders.reorder(self._at(*ordered_loops), variables, parting)
+        kernel = orders.reorder(self._kernel, variables, parting)
         given = {"ordered_loops": ordered_loops, "parting": parting}
         self._step(kernel, "reorder", given, spread="ordered_loops")
 
@@ -242,12 +244,6 @@ class LoopMoves(Core):
 
     def _draw(self, method: str, given: dict[str, Any], made: Sequence[ExprRV], decision: Any) -> None:
         self._record(method, given, made, decision=decision, several=method != "sample_categorical")
-
-    def _at(self, *loops: LoopRV) -> Any:
-        """The kernel that loops are of."""
-        for loop in loops:
-            self._loop_var(loop)
-        return self._kernel
 
     @staticmethod
     def _one(made: Sequence[Any]) -> Any:

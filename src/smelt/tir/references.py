@@ -94,7 +94,7 @@ class BlockView:
 
     @property
     def iter_vars(self) -> tuple[Name, ...]:
-        return tuple(Name(axis.label or axis.var.name) for axis in self.stmt.axes)
+        return tuple(Name(named(axis)) for axis in self.stmt.axes)
 
     def same_as(self, other: Any) -> bool:
         return getattr(other, "stmt", other) is self.stmt

@@ -21,7 +21,7 @@ from smelt.errors import SmeltError
 from smelt.nest.ir import AxisKind, Kernel, Stage
 from smelt.nest.primitives import ScheduleError
 from smelt.nest.scopes import members
-from smelt.nest.tree import stages
+from smelt.nest.tree import reduced_axes, stages
 from smelt.nest.work import work
 from smelt.records import dataclass, field
 from smelt.runtime import cache, toolchain
@@ -267,9 +267,9 @@ def candidates(func: PrimFunc, known: Mapping[Symbol, int]) -> Iterator[Trial]:
         return
     lanes = toolchain.find().vector_bytes // 4
     spatial = [axis for axis in stage.axes if axis.kind is AxisKind.SPATIAL]
-    reduced = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
+    reduced = reduced_axes(stage)
     if reduced and len(spatial) >= 2:
-        made = _tiles(func, stage.name, lanes, known)
+        made = _tiles(func, stage.name, lanes)
     elif reduced:
         made = _parts(func, stage.name, known)
     else:
@@ -294,7 +294,7 @@ def _largest(kernel: Kernel, known: Mapping[Symbol, int]) -> Stage | None:
     return max(found, key=steps) if found else None
 
 
-def _tiles(func: PrimFunc, name: str, lanes: int, known: Mapping[Symbol, int]) -> Iterator[Trial]:
+def _tiles(func: PrimFunc, name: str, lanes: int) -> Iterator[Trial]:
     """Register tiles of rows by vectors, inside blocks of the reduced loop."""
     choices = []
     for rows in (1, 2, 4, 6, 8, 12, 14):

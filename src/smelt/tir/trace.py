@@ -249,7 +249,7 @@ def _mapped(value: Any, meant: Mapping[int, Any]) -> Any:
 def _named(value: Any, known: Mapping[str, Any]) -> Any:
     """An argument of JSON with references for names."""
     if isinstance(value, str) and value.startswith("$"):
-        return known.get(value[1:], value) if value[1:] in known else value[1:]
+        return known.get(value[1:], value[1:])
     if isinstance(value, list):
         return [_named(each, known) for each in value]
     if isinstance(value, dict):

@@ -30,7 +30,7 @@ from smelt.nest.primitives.layouts import ranges_of
 from smelt.nest.primitives.reductions import first_values
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
 from smelt.nest.stages import dissolve
-from smelt.nest.tree import accesses, loops, map_condition, map_exprs, named, rewritten, walk, with_body
+from smelt.nest.tree import accesses, exchanged, loops, map_condition, map_exprs, named, nested, walk
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
@@ -53,25 +53,20 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     """
     top, _ = loop_place(kernel, loop, "blockize")
     what = f"blockize({named(top)})"
-    inside: list[For] = []
-    stmt: Stmt = top
-    while isinstance(stmt, For):
-        inside.append(stmt)
-        if len(stmt.body.stmts) != 1:
-            raise refusal("SM1037", what, f"the loop {named(stmt)} holds more than one block")
-        (stmt,) = stmt.body.stmts
-    if not isinstance(stmt, Stage):
+    inside, held = nested(top)
+    if len(held) != 1:
+        raise refusal("SM1037", what, f"the loop {named(inside[-1])} holds more than one block")
+    (target,) = held
+    if not isinstance(target, Stage):
         raise refusal("SM1037", what, f"the loop {named(inside[-1])} holds no block")
-    target = stmt
     what = f"{what} of {target.name}"
     values = Values(kernel)
     parts = [_divided_axis(axis, inside, what) for axis in target.axes]
     outer, inner = [], []
     old: dict[Symbol, Expr] = {}
     for axis, (high, low, size) in zip(target.axes, parts):
-        made: Expr = ZERO
         count = _count(axis, size, what)
-        label = axis.label or axis.var.name
+        label = named(axis)
         label = f"{label}_o" if size != 1 or count == 1 else label
         out = Axis(
             values.symbol(label),
@@ -81,9 +76,9 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
             label=label,
         )
         outer.append(out)
-        made = ZERO if count == 1 else out.var * size
+        made: Expr = ZERO if count == 1 else out.var * size
         if size != 1:
-            label = f"{axis.label or axis.var.name}_i"
+            label = f"{named(axis)}_i"
             new = Axis(values.symbol(label), size, low, axis.kind, label=label)
             inner.append(new)
             made = made + new.var
@@ -91,7 +86,7 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     within = {each.var for each in inside}
     where_in = tuple(each for each in target.where if not within.isdisjoint(each.free_symbols))
     where_out = tuple(each for each in target.where if within.isdisjoint(each.free_symbols))
-    where_in = _of_axes(where_in, target, old, parts, inside, outer, what)
+    where_in = _of_axes(where_in, parts, inside, outer, what)
     extents = {axis.var: axis.extent for axis in (*outer, *inner)}
 
     def placed(block: Block) -> Block:
@@ -106,8 +101,7 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
         first = replace(new_stage, init=placed(target.init), notes=())
         init = Block((first_values(first, begun, inside, values.symbol),))
     whole = Stage(name, tuple(outer), Block((nest,)), init, where_out)
-    body = rewritten(kernel.body, lambda stmt: (whole,) if stmt is top else None)
-    return with_body(kernel, body), name
+    return exchanged(kernel, top, whole), name
 
 
 def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, Expr, Expr]:
@@ -128,32 +122,30 @@ def _divided_axis(axis: Axis, inside: Sequence[For], what: str) -> tuple[Expr, E
         if step == 0:
             continue
         if loop.begin != 0 or not symbols_in(step).isdisjoint(within) or var in symbols_in(left):
-            raise refusal(
-                "SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside"
-            )
+            raise refusal("SM1037", what, f"{named(axis)} is no sum of multiples of the loops inside")
         terms.append((step, loop.end))
     known = symbols_in(rest).isdisjoint(within) and all(
         symbols_in(end).isdisjoint(within) for _, end in terms
     )
     if not known:
-        raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of multiples of the loops inside")
+        raise refusal("SM1037", what, f"{named(axis)} is no sum of multiples of the loops inside")
     if len(terms) == 1:
         ((step, end),) = terms
         if step != 1:
-            raise refusal("SM1037", what, f"{axis.label or axis.var} goes in steps of {step} inside")
+            raise refusal("SM1037", what, f"{named(axis)} goes in steps of {step} inside")
         size = end
     else:
         if not all(step.is_Integer for step, _ in terms):
-            raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+            raise refusal("SM1037", what, f"{named(axis)} is no sum of digits")
         for step, end in sorted(terms, key=lambda term: int(term[0])):
             if step != size:
-                raise refusal("SM1037", what, f"{axis.label or axis.var} is no sum of digits")
+                raise refusal("SM1037", what, f"{named(axis)} is no sum of digits")
             size = expand(size * end)
     if size == 0:  # nothing runs, and nothing is divided by 0
         return expand(rest), expand(low), size
     high = divided(expand(rest), size)
     if expand(high * size - rest) != 0 or (size.is_Integer and remainder(expand(rest), size) != 0):
-        why = f"{axis.label or axis.var} does not begin at a multiple of {size} inside"
+        why = f"{named(axis)} does not begin at a multiple of {size} inside"
         raise refusal("SM1037", what, why)
     return high, expand(low), size
 
@@ -164,15 +156,13 @@ def _count(axis: Axis, size: Expr, what: str) -> Expr:
         return expand(divided(axis.extent + size - 1, size))
     count = ONE if size in (axis.extent, ZERO) else expand(divided(axis.extent, size))
     if expand(count * size - axis.extent) != 0:
-        name = axis.label or axis.var
+        name = named(axis)
         raise refusal("SM1037", what, f"nothing shows that parts of {size} make up {name}, of {axis.extent}")
     return count
 
 
 def _of_axes(
     where: tuple[Boolean, ...],
-    target: Stage,
-    old: Mapping[Symbol, Expr],
     parts: Sequence[tuple[Expr, Expr, Expr]],
     inside: Sequence[For],
     outer: Sequence[Axis],
@@ -244,7 +234,7 @@ def tensorize(
     else:
         body = _at(intrinsic.impl, bases, match.buffers, Values(kernel), name, kernel)
         new = replace(stage, body=body, notes=notes)
-    return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is stage else None))
+    return exchanged(kernel, stage, new)
 
 
 def _check_strides(kernel: Kernel, text: Text, buffers: Mapping[str, str], what: str) -> None:
@@ -366,7 +356,7 @@ class _Match:
             value = replaced(one.value, self.symbols)
             other = next((axis for axis in right if expand(axis.value - value) == 0), None)
             if other is None or other.kind is not one.kind or other.extent != one.extent:
-                raise self.differ(f"no axis of {b.name} is {one.label or one.var}")
+                raise self.differ(f"no axis of {b.name} is {named(one)}")
             self.symbols[one.var] = other.var
         if len(left) != len(right):
             raise self.differ(f"{b.name} has {len(right)} axes, not {len(left)}")

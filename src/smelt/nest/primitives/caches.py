@@ -30,7 +30,7 @@ from smelt.nest.scopes import (
     with_alloc,
     writes,
 )
-from smelt.nest.tree import redirected, rewritten, walk, with_blocks, with_body
+from smelt.nest.tree import exchanged, redirected, rewritten, walk, with_blocks, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, symbols_in
 
@@ -456,4 +456,4 @@ def _alloc_of(kernel: Kernel, buffer: str, what: str) -> Alloc:
 def _with_alloc(kernel: Kernel, buffer: str, what: str, **changes: object) -> Kernel:
     old = _alloc_of(kernel, buffer, what)
     new = replace(old, **changes)  # type: ignore[arg-type]
-    return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is old else None))
+    return exchanged(kernel, old, new)

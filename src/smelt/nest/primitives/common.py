@@ -149,6 +149,13 @@ def stage_place(kernel: Kernel, name: str, method: str) -> tuple[Stage, Place]:
     return place.stage, place
 
 
+def is_asked_for(stmt: Stmt, target: Symbol | str) -> bool:
+    """Whether a statement is the loop over a variable, or the stage of a name."""
+    if isinstance(stmt, Stage):
+        return stmt.name == target
+    return isinstance(stmt, For) and stmt.var == target
+
+
 class Numbered:
     """New variables for plain loops: ``i3`` in a kernel of three, whatever they are wanted for."""
 
@@ -171,7 +178,7 @@ def renewed(stmt: Stmt, fresh: Callable[[str], Symbol], *, outermost: bool = Fal
     names = {loop.var: fresh(named(loop)) for loop in (found[:1] if outermost else found)}
     if not outermost:
         for stage in stages(block):
-            names.update({axis.var: fresh(axis.label or axis.var.name) for axis in stage.axes})
+            names.update({axis.var: fresh(named(axis)) for axis in stage.axes})
     return substitute(with_variables(block, names), names)
 
 

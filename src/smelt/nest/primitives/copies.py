@@ -18,12 +18,17 @@ from smelt.records import replace
 from smelt.symbolic.affine import replaced
 
 
+def value_names(kernel: Kernel) -> set[str]:
+    """What values, accumulators and carries of a kernel are called."""
+    kinds = (Let, Masked, Accumulate, Carry)
+    return {stmt.name for stmt in walk(kernel.body) if isinstance(stmt, kinds)}
+
+
 class Values:
     """Names for values that a kernel does not have yet, and symbols likewise."""
 
     def __init__(self, kernel: Kernel) -> None:
-        kinds = (Let, Masked, Accumulate, Carry)
-        self.used = {stmt.name for stmt in walk(kernel.body) if isinstance(stmt, kinds)}
+        self.used = value_names(kernel)
         self.symbol = Fresh(names_of(kernel))
         self.number = len(self.used)
 

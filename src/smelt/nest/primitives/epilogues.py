@@ -20,7 +20,6 @@ from smelt.nest.scopes import (
     not_reduction,
     producers,
     reads,
-    renamed_stage,
     shapes_of,
     stage_names,
     unique_name,
@@ -28,7 +27,7 @@ from smelt.nest.scopes import (
     without,
     writes,
 )
-from smelt.nest.tree import redirected, rewritten, with_blocks, with_body
+from smelt.nest.tree import exchanged, redirected, rewritten, with_blocks, with_body
 from smelt.records import replace
 from smelt.symbolic.affine import divided, expand, symbols_in
 
@@ -91,7 +90,7 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     assert isinstance(started, Store)
     body = Block((*stage.body.stmts[:-1], replace(store, buffer=end.buffer, index=started.index)))
     new = replace(stage, init=Block(tuple(made)), body=body)
-    changed = renamed_stage(with_body(kernel, without(kernel.body, target)), stage, new)
+    changed = exchanged(with_body(kernel, without(kernel.body, target)), stage, new)
     drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
     return with_body(changed, rewritten(changed.body, drop))
 

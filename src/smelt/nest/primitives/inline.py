@@ -31,14 +31,22 @@ from smelt.nest.scopes import (
     position,
     producers,
     reads,
-    renamed_stage,
     scope_body,
     shapes_of,
     without,
     writes,
     written_again,
 )
-from smelt.nest.tree import map_condition, redirected, rewritten, stages, walk, with_blocks, with_body
+from smelt.nest.tree import (
+    exchanged,
+    map_condition,
+    redirected,
+    rewritten,
+    stages,
+    walk,
+    with_blocks,
+    with_body,
+)
 from smelt.records import replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, remainder, replaced, symbols_in
@@ -71,7 +79,7 @@ def compute_inline(kernel: Kernel, stage: str) -> Kernel:
         raise refusal("SM1028", what, "it is computed under a condition, and not everywhere")
     users = consumers(kernel, place)
     _check_stable(kernel, place, users, what)
-    _check_loads(kernel, target, store.buffer, what)
+    _check_loads(kernel, store.buffer, what)
     values = Values(kernel)
 
     def put(block: Block) -> Block:
@@ -149,7 +157,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     for each in conditions:
         where.append(map_condition(each, lambda expr: replaced(replaced(expr, symbols), values)))
     new = replace(maker, where=conjunction(where), body=body, init=init)
-    changed = renamed_stage(with_body(kernel, without(kernel.body, target)), maker, new)
+    changed = exchanged(with_body(kernel, without(kernel.body, target)), maker, new)
     drop = lambda stmt: () if isinstance(stmt, Alloc) and stmt.buffer == buffer else None  # noqa: E731
     return with_body(changed, rewritten(changed.body, drop))
 
@@ -210,7 +218,7 @@ def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: st
             raise refusal("SM1024", what, why)
 
 
-def _check_loads(kernel: Kernel, target: Stage, buffer: str, what: str) -> None:
+def _check_loads(kernel: Kernel, buffer: str, what: str) -> None:
     for stmt in walk(kernel.body):
         name = stmt.source if isinstance(stmt, SortRow) else stmt.buffer if isinstance(stmt, Prefetch) else ""
         if name == buffer:
@@ -225,14 +233,13 @@ def _one_producer(kernel: Kernel, place: Place, what: str) -> Place:
     maker, found = stage_place(kernel, makers[0].name, what)
     if maker is not makers[0]:
         raise refusal("SM1002", what, f"there are two blocks {maker.name!r}")
-    if any(isinstance(each, Stage) for each in stages(maker.body)):
+    if stages(maker.body):
         raise refusal("SM1029", what, f"its producer {maker.name} holds blocks of its own")
     why = not_complete(kernel, found)
     if why is not None and not_reduction(kernel, found) is not None:
         raise refusal("SM1029", what, f"its producer {maker.name} is not a complete block: {why}")
-    if len(writes(maker)) != 1 or not isinstance(maker.body.stmts[-1], Store):
-        raise refusal("SM1029", what, f"its producer {maker.name} stores more than one element")
-    if sum(isinstance(each, Store) for each in walk(maker.body)) != 1:
+    stores = sum(isinstance(each, Store) for each in walk(maker.body))
+    if stores != 1 or len(writes(maker)) != 1 or not isinstance(maker.body.stmts[-1], Store):
         raise refusal("SM1029", what, f"its producer {maker.name} stores more than one element")
     return found
 

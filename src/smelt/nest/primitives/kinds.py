@@ -27,7 +27,14 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.primitives.common import ScheduleError, exprs_of, loop_place, refused, stage_place
+from smelt.nest.primitives.common import (
+    ScheduleError,
+    exprs_of,
+    is_asked_for,
+    loop_place,
+    refused,
+    stage_place,
+)
 from smelt.nest.primitives.compact import compact
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import dissolve
@@ -241,11 +248,10 @@ def _notes(kernel: Kernel, target: Symbol | str, method: str) -> tuple[tuple[str
 
 def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) -> Kernel:
     def changed(stmt: Stmt) -> list[Stmt] | None:
-        if (isinstance(stmt, For) and stmt.var == target) or (
-            isinstance(stmt, Stage) and stmt.name == target
-        ):
-            return [replace(stmt, notes=tuple(notes.items()))]
-        return None
+        if not is_asked_for(stmt, target):
+            return None
+        assert isinstance(stmt, (For, Stage))
+        return [replace(stmt, notes=tuple(notes.items()))]
 
     return with_body(kernel, rewritten(kernel.body, changed))
 

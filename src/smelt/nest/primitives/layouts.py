@@ -20,7 +20,6 @@ from smelt.nest.ir import (
     For,
     Kernel,
     Let,
-    Prefetch,
     SortRow,
     Stage,
     Stmt,
@@ -30,7 +29,7 @@ from smelt.nest.primitives.common import in_loops, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
 from smelt.nest.primitives.places import in_buffer
-from smelt.nest.regions import Facts, interval
+from smelt.nest.regions import Facts, Interval, interval
 from smelt.nest.scopes import (
     Place,
     buffer_names,
@@ -45,6 +44,7 @@ from smelt.nest.scopes import (
     writes,
 )
 from smelt.nest.tree import (
+    exchanged,
     loops,
     map_exprs,
     named,
@@ -124,6 +124,21 @@ def mapped(index_map: IndexMap, index: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(map(as_index, made if isinstance(made, (list, tuple)) else [made]))
 
 
+def shape_of(made: Sequence[Expr], spans: Mapping[Symbol, Interval], what: str) -> tuple[Expr, ...]:
+    """The shape that indices need whose symbols go through ``spans``.
+
+    Raises:
+        ScheduleError: SM1035, one may be negative, or nothing is known of how far it goes.
+    """
+    facts, sizes = Facts({var: last + 1 for var, (_, last) in spans.items()}), []
+    for expr in made:
+        span = interval(expr, spans, facts)
+        if span is None or not facts.nonnegative(span[0]):
+            raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
+        sizes.append(expand(span[1] + 1))
+    return tuple(sizes)
+
+
 @dataclass(frozen=True, slots=True)
 class _Mapping:
     """An index map over a shape: the symbols of old and new dimensions, and the shapes."""
@@ -145,14 +160,7 @@ class _Mapping:
                 "SM1035", what, f"the index map does not take {len(shape)} indices: {error}"
             ) from error
         made = tuple(simplify(expr, extents) for expr in made)
-        limits = {var: (ZERO, size - 1) for var, size in extents.items()}
-        facts = Facts(extents)
-        sizes = []
-        for expr in made:
-            span = interval(expr, limits, facts)
-            if span is None or not facts.nonnegative(span[0]):
-                raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
-            sizes.append(expand(span[1] + 1))
+        sizes = shape_of(made, {var: (ZERO, size - 1) for var, size in extents.items()}, what)
         new = tuple(loop_var(f"new{dim}") for dim in range(len(made)))
         back = inverted(made, new, extents)
         if isinstance(back, str):  # an index that is always 0 adds nothing
@@ -167,7 +175,7 @@ class _Mapping:
         if lost and not injective:
             raise refusal("SM1035", what, f"the index map forgets index {old.index(lost[0])}")
         whole = {var: back.get(var, ZERO) for var in old}
-        return _Mapping(old, made, new, tuple(sizes), whole)
+        return _Mapping(old, made, new, sizes, whole)
 
     def __call__(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         values = dict(zip(self.old, index, strict=True))
@@ -213,10 +221,6 @@ def transform_layout(
         return tuple(simplify(expand(expr), extents) for expr in change(index))
 
     def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        if isinstance(stmt, (Store, Prefetch)) and stmt.buffer == buffer:
-            return (replace(stmt, index=moved(stmt.index)),)
-        if isinstance(stmt, Let) and stmt.op == "load" and stmt.args[0] == buffer:
-            return (replace(stmt, args=(buffer, moved(stmt.args[1]))),)
         if isinstance(stmt, Alloc) and stmt.buffer == buffer:
             return (replace(stmt, shape=change.shape, aligned=()),)
         if isinstance(stmt, SortRow) and buffer in (stmt.source, stmt.values, stmt.positions):
@@ -229,7 +233,8 @@ def transform_layout(
         else each
         for each in kernel.params
     )
-    after = replace(kernel, params=params, body=rewritten(kernel.body, visit))
+    body = redirected(kernel.body, buffer, buffer, moved)
+    after = replace(kernel, params=params, body=rewritten(body, visit))
     return (
         _with_padding(after, buffer, change, shapes[buffer], pad_value, what)
         if padded and pad_value is not None
@@ -310,7 +315,7 @@ def reorder_block_iter_var(kernel: Kernel, stage: str, order: Sequence[int]) -> 
         why = f"{list(order)} does not name each of its {len(target.axes)} axes once"
         raise refusal("SM1036", what, why)
     new = replace(target, axes=tuple(target.axes[each] for each in order))
-    return with_body(kernel, rewritten(kernel.body, lambda stmt: (new,) if stmt is target else None))
+    return exchanged(kernel, target, new)
 
 
 def own_nest(place: Place, what: str) -> tuple[Stmt, list[For]]:
@@ -367,7 +372,7 @@ def transform_block_layout(kernel: Kernel, stage: str, index_map: IndexMap) -> K
 
     body, init = placed(target.body), None if target.init is None else placed(target.init)
     nest = in_loops(fresh, replace(target, axes=tuple(axes), body=body, init=init))
-    return with_body(kernel, rewritten(kernel.body, lambda stmt: (nest,) if stmt is top else None))
+    return exchanged(kernel, top, nest)
 
 
 # -- elements in the order in which a block uses them --------------------------------------------------------
@@ -473,8 +478,4 @@ def _beside(kernel: Kernel, place: Place, new: Stage, copy: Stmt, alloc: Alloc, 
 
     if scope is None:
         return with_body(kernel, changed(kernel.body))
-
-    def visit(stmt: Stmt) -> Sequence[Stmt] | None:
-        return (replace(scope, body=changed(scope.body)),) if stmt is scope else None
-
-    return with_body(kernel, rewritten(kernel.body, visit))
+    return exchanged(kernel, scope, replace(scope, body=changed(scope.body)))

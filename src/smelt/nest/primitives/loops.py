@@ -24,6 +24,7 @@ from smelt.nest.primitives.common import (
     exprs_of,
     in_loops,
     inner_loop,
+    is_asked_for,
     loop_place,
     refused,
     renewed,
@@ -350,10 +351,7 @@ def add_unit_loop(kernel: Kernel, target: Symbol | str) -> tuple[Kernel, Symbol]
     made = Fresh(names_of(kernel))("u")
 
     def around(stmt: Stmt) -> Sequence[Stmt] | None:
-        if (isinstance(stmt, For) and stmt.var == target) or (
-            isinstance(stmt, Stage) and stmt.name == target
-        ):
-            return [For(made, ZERO, ONE, Block((stmt,)), label="u")]
-        return None
+        unit = For(made, ZERO, ONE, Block((stmt,)), label="u")
+        return [unit] if is_asked_for(stmt, target) else None
 
     return with_body(kernel, rewritten(kernel.body, around)), made

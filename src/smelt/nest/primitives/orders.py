@@ -22,13 +22,13 @@ from smelt.nest.primitives.loops import split, unbound
 from smelt.nest.scopes import Place, members, position
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
+    exchanged,
     loops,
     named,
     replace_loop,
     stages,
     substitute,
     walk,
-    with_blocks,
     with_body,
     with_variables,
 )
@@ -161,7 +161,7 @@ def _check_turns(
     changed = True
     while changed:
         changed = False
-        for place, (outer, inner) in enumerate(pairwise(list(current))):
+        for place in range(len(current) - 1):
             outer, inner = current[place], current[place + 1]
             if wanted[outer.var] < wanted[inner.var]:
                 continue
@@ -279,11 +279,7 @@ def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
             if later is not None:
                 raise refused(kernel, method, found[1][0].var, later, code="SM1005")
     nest = in_loops(made, Block(tuple(stmt for body in bodies for stmt in body.stmts)))
-    stmts = (*block.stmts[: places[0]], nest, *block.stmts[places[-1] + 1 :])
-
-    def visit(each: Block) -> Block:
-        if each is block:
-            return Block(stmts)
-        return Block(tuple(with_blocks(stmt, visit) for stmt in each.stmts))
-
-    return with_body(kernel, visit(kernel.body)), made[-1].var
+    first, *others = (path[0] for path in rest)
+    for other in others:
+        kernel = exchanged(kernel, other)
+    return exchanged(kernel, first, nest), made[-1].var

@@ -10,9 +10,19 @@ from sympy import Expr, Integer, Symbol
 from smelt.nest.ir import Alloc, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
 from smelt.nest.primitives.combiners import needed
 from smelt.nest.primitives.common import in_loops, loop_place, refused, renewed, stage_place
-from smelt.nest.scopes import renamed_stage, stage_names, unique_name
+from smelt.nest.scopes import stage_names, unique_name
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import accesses, find, named, replace_loop, substitute, walk, with_body
+from smelt.nest.tree import (
+    accesses,
+    exchanged,
+    find,
+    named,
+    nested,
+    replace_loop,
+    substitute,
+    walk,
+    with_body,
+)
 from smelt.records import replace
 from smelt.symbolic.affine import expand, linear, symbols_in
 
@@ -66,7 +76,7 @@ def decompose_padding(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel, s
     steps = [*needed(_before(stage, masked), _names(masked)), *masked.body.stmts]
     body = substitute(Block((*steps, replace(store, value=masked.result))), moved)
     rest = replace(stage, axes=tuple(axes), where=tuple(where), body=body)
-    kernel = renamed_stage(kernel, stage, rest)
+    kernel = exchanged(kernel, stage, rest)
     for each, end in shorter.items():
         kernel = _shortened(kernel, each, end)
     found = find(kernel.body, var)
@@ -157,10 +167,8 @@ def _seen_before(kernel: Kernel, stage: Stage, loop: For, buffer: str) -> str | 
 
 def _is_alone(loop: For, stage: Stage) -> bool:
     """Whether a loop holds a stage and nothing else."""
-    inner: Stmt = loop
-    while isinstance(inner, For) and len(inner.body.stmts) == 1:
-        (inner,) = inner.body.stmts
-    return inner is stage and sum(axis.value.has(loop.var) for axis in stage.axes) == 1
+    _, held = nested(loop)
+    return len(held) == 1 and held[0] is stage and sum(axis.value.has(loop.var) for axis in stage.axes) == 1
 
 
 def _before(stage: Stage, masked: Masked) -> Sequence[Stmt]:

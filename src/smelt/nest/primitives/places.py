@@ -9,7 +9,7 @@ from sympy import Expr, Symbol
 from sympy.core.relational import Ge, Lt, Relational
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.ir import Alloc, Axis, AxisKind, Block, For, Kernel, LoopKind, Stage, Stmt
+from smelt.nest.ir import Alloc, Axis, Block, For, Kernel, LoopKind, Stage, Stmt
 from smelt.nest.primitives.common import in_loops, loop_place, refusal, stage_place
 from smelt.nest.regions import (
     Access,
@@ -47,7 +47,7 @@ from smelt.nest.scopes import (
     written_again,
 )
 from smelt.nest.stages import Fresh, names_of
-from smelt.nest.tree import map_condition, named, rewritten, walk, with_body
+from smelt.nest.tree import map_condition, named, reduced_axes, rewritten, walk, with_body
 from smelt.records import dataclass, replace
 from smelt.symbolic.affine import expand, linear, replaced, symbols_in
 
@@ -239,8 +239,7 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
     """
     all_loops = (*move.around, *loops)
     moved = {each.var for each in move.around}
-    summed = [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-    if any(not moved.isdisjoint(axis.value.free_symbols) for axis in summed):
+    if any(not moved.isdisjoint(axis.value.free_symbols) for axis in reduced_axes(stage)):
         turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
         if stage.where or turns != points:

@@ -20,7 +20,6 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     LoopKind,
-    Masked,
     Param,
     Stage,
     Stmt,
@@ -29,6 +28,7 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives.combiners import Combiner, combiner_of
 from smelt.nest.primitives.common import in_loops, listed, loop_place, refused, stage_place
+from smelt.nest.primitives.copies import value_names
 from smelt.nest.primitives.kinds import renamed
 from smelt.nest.regions import found_accesses, slack
 from smelt.nest.scopes import (
@@ -37,7 +37,6 @@ from smelt.nest.scopes import (
     members,
     position,
     reads,
-    renamed_stage,
     shapes_of,
     stage_names,
     unique_name,
@@ -46,9 +45,13 @@ from smelt.nest.scopes import (
 )
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
+    exchanged,
     find,
     map_condition,
     named,
+    nested,
+    other_axes,
+    reduced_axes,
     replace_loop,
     rewritten,
     substitute,
@@ -82,23 +85,17 @@ def cascade(kernel: Kernel, var: Symbol) -> Kernel:
             raise refused(kernel, "cascade", var, why, code="SM1007")
     parts = {name: f"{name}_part{len(kinds)}" for name in sorted(outside)}
 
-    def redirect(block: Block) -> Block:
-        stmts: list[Stmt] = []
-        for stmt in block.stmts:
-            if isinstance(stmt, For):
-                stmts.append(replace(stmt, body=redirect(stmt.body)))
-            elif isinstance(stmt, Update) and stmt.acc in parts:
-                stmts.append(replace(stmt, acc=parts[stmt.acc]))
-            else:
-                stmts.append(stmt)
-        return Block(tuple(stmts))
+    def redirect(stmt: Stmt) -> Sequence[Stmt] | None:
+        if isinstance(stmt, Update) and stmt.acc in parts:
+            return [replace(stmt, acc=parts[stmt.acc])]
+        return None
 
     opened = [Accumulate(part, "sum", kinds[name].dtype) for name, part in parts.items()]
     folded: list[Stmt] = []
     for name, part in parts.items():
         folded.append(Let(f"{part}_sum", kinds[name].dtype, "read", (part, 0)))
         folded.append(Update(name, f"{part}_sum"))
-    body = Block((*opened, *redirect(loop.body).stmts, *folded))
+    body = Block((*opened, *rewritten(loop.body, redirect).stmts, *folded))
     return with_body(kernel, replace_loop(kernel.body, var, lambda found: (replace(found, body=body),)))
 
 
@@ -121,7 +118,7 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     if loop not in place.loops:
         raise refused(kernel, method, name, f"{named(loop)} is not around it in its scope")
     at = place.loops.index(loop)
-    reduced = {s for axis in _reduce_axes(stage) for s in symbols_in(axis.value)}
+    reduced = {s for axis in reduced_axes(stage) for s in symbols_in(axis.value)}
     for outer in place.loops[:at]:
         if outer.var in reduced:
             why = f"{named(outer)} around {named(loop)} is reduced over: each of its turns would begin anew"
@@ -140,7 +137,7 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     begun = unique_name(f"{name}_init", used)
     nest = first_values(stage, begun, place.loops[at:], Fresh(names_of(kernel)))
     rest = replace(stage, name=unique_name(f"{name}_update", used), init=None)
-    kernel = renamed_stage(kernel, stage, rest)
+    kernel = exchanged(kernel, stage, rest)
     found = find(kernel.body, var)
     kernel = with_body(kernel, replace_loop(kernel.body, var, lambda _: (nest, found)))
     return kernel, begun, rest.name
@@ -148,8 +145,7 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
 
 def spatial_loops(stage: Stage) -> set[Symbol]:
     """The loops (and sizes) that the spatial axes of a stage are made of."""
-    spatial = (axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE)
-    return {symbol for axis in spatial for symbol in symbols_in(axis.value)}
+    return {symbol for axis in other_axes(stage) for symbol in symbols_in(axis.value)}
 
 
 def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable[[str], Symbol]) -> Stmt:
@@ -166,7 +162,7 @@ def first_values(stage: Stage, name: str, around: Sequence[For], fresh: Callable
     inside = [each for each in around if each.var in needed or each.thread is not None]
     new = {each.var: fresh(f"{named(each)}_init") for each in inside}
     dropped = {each.var for each in around} - set(new)
-    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    spatial = other_axes(stage)
     axes = [_copy(axis, fresh, new, "_init") for axis in spatial]
     renamed = {axis.var: made.var for axis, made in zip(spatial, axes)}
     where = [each for each in stage.where if dropped.isdisjoint(each.free_symbols)]
@@ -192,10 +188,6 @@ def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
     return None
 
 
-def _reduce_axes(stage: Stage) -> list[Axis]:
-    return [axis for axis in stage.axes if axis.kind is AxisKind.REDUCE]
-
-
 def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]:
     """Part a reduction by one of its loops: each turn sums for itself, then the sums are added. Returns the
     kernel and the name of the stage of the parts.
@@ -213,16 +205,16 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
             more than one stage; SM1004, there is no such dimension.
     """
     loop, place = loop_place(kernel, var, "rfactor")
-    inside, chain = members(loop.body), _only(loop)
-    if chain is None or len(inside) != 1 or chain[-1] is not inside[0]:
+    chain, held = nested(loop)
+    stage = held[0] if len(held) == 1 else None
+    if not isinstance(stage, Stage):
         raise refused(kernel, "rfactor", var, f"{named(loop)} holds more than one stage alone")
-    (stage,) = inside
-    around = [*place.loops, *(each for each in chain if isinstance(each, For))]
+    around = [*place.loops, *chain]
     declared = buffers(kernel)
     of = combiner_of(stage, {name: each.dtype for name, each in declared.items()})
     if isinstance(of, str):
         raise refused(kernel, "rfactor", var, of, code="SM1007")
-    over = {symbol for axis in _reduce_axes(stage) for symbol in symbols_in(axis.value)}
+    over = {symbol for axis in reduced_axes(stage) for symbol in symbols_in(axis.value)}
     dropped = [each for each in around if each.var in over and each is not loop]
     why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
@@ -235,8 +227,8 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         remedy = f"from {-dims - 1} to {dims}"
         raise refused(kernel, "rfactor", var, why, code="SM1004", remedy=remedy)
     at = factor_axis % (dims + 1)
-    fresh, names = Fresh(names_of(kernel)), Fresh(_values(kernel))
-    spatial = [axis for axis in stage.axes if axis.kind is not AxisKind.REDUCE]
+    fresh, names = Fresh(names_of(kernel)), Fresh(value_names(kernel))
+    spatial = other_axes(stage)
 
     # the parts
     new_loops = {each.var: fresh(named(each)) for each in around}
@@ -247,7 +239,7 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     for axis in spatial:
         axes.append(_copy(axis, fresh, new_loops))
         meant[axis.var] = axes[-1].var
-    for axis in _reduce_axes(stage):
+    for axis in reduced_axes(stage):
         if not axis.value.has(var):
             axes.append(_copy(axis, fresh, new_loops))
             meant[axis.var] = axes[-1].var
@@ -284,7 +276,7 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         body=_sum_body(of, parts, index(number.var, {}), declared, names),
         where=where or (),
     )
-    kernel = renamed_stage(kernel, stage, rest)
+    kernel = exchanged(kernel, stage, rest)
     for each in dropped:
         kernel = with_body(kernel, replace_loop(kernel.body, each.var, lambda found: found.body.stmts))
     outer = find(kernel.body, next(each.var for each in around if each not in dropped))
@@ -375,7 +367,7 @@ def _copy(
     axis: Axis, fresh: Callable[[str], Symbol], loops_of: Mapping[Symbol, Symbol], suffix: str = ""
 ) -> Axis:
     """An axis with another variable, over copies of loops."""
-    label = f"{axis.label or axis.var.name}{suffix}"
+    label = f"{named(axis)}{suffix}"
     return replace(axis, var=fresh(label), value=replaced(axis.value, loops_of), label=label)
 
 
@@ -385,20 +377,10 @@ def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> Fo
     return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
-def _only(loop: For) -> list[Stmt] | None:
-    """What a loop holds, from it down to a stage, where each holds nothing else."""
-    found: list[Stmt] = [loop]
-    while isinstance(found[-1], For):
-        if len(found[-1].body.stmts) != 1:
-            return None
-        found.append(found[-1].body.stmts[0])
-    return found if isinstance(found[-1], Stage) else None
-
-
 def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For) -> str | None:
     """Why a reduction cannot be parted by a loop; None where it can."""
-    reduced = {axis.var for axis in _reduce_axes(stage)}
-    label = {axis.var: axis.label or axis.var.name for axis in stage.axes}
+    reduced = {axis.var for axis in reduced_axes(stage)}
+    label = {axis.var: named(axis) for axis in stage.axes}
     if any(not reduced.isdisjoint(symbols_in(expr)) for expr in of.index):
         return f"where {stage.name} stores depends on what it reduces over"
     if loop.kind is not LoopKind.SERIAL or loop.thread is not None:
@@ -429,7 +411,3 @@ def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For
         if store.buffer in scratch and not all(same(extent, size) for extent, size in sizes):
             return f"{stage.name} makes only a part of {store.buffer}"
     return None
-
-
-def _values(kernel: Kernel) -> set[str]:
-    return {stmt.name for stmt in walk(kernel.body) if isinstance(stmt, (Let, Masked, Accumulate))}

@@ -14,9 +14,9 @@ from smelt.nest.primitives.caches import check_memory, chosen, insert_at, meetin
 from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.primitives.copies import Values, copying
 from smelt.nest.primitives.inline import inverted
-from smelt.nest.primitives.layouts import IndexMap, indices_of, mapped
+from smelt.nest.primitives.layouts import IndexMap, indices_of, mapped, shape_of
 from smelt.nest.primitives.places import comparison, in_buffer
-from smelt.nest.regions import Facts, extent, interval, relaxed
+from smelt.nest.regions import Facts, extent, relaxed
 from smelt.nest.scopes import (
     Place,
     buffer_names,
@@ -25,17 +25,16 @@ from smelt.nest.scopes import (
     members,
     position,
     reads,
-    renamed_stage,
     scope_body,
     shapes_of,
     stage_names,
     unique_name,
     writes,
 )
-from smelt.nest.tree import redirected, stages, with_blocks
+from smelt.nest.tree import exchanged, named, redirected, stages, with_blocks
 from smelt.records import replace
 from smelt.symbolic import loop_var
-from smelt.symbolic.affine import expand, replaced, symbols_in
+from smelt.symbolic.affine import replaced, symbols_in
 
 ZERO = sympy.Integer(0)
 
@@ -99,7 +98,7 @@ def _reindexed(
     changed = insert_at(kernel, path, number, nest, place.scope, alloc)
     now, _ = stage_place(changed, target.name, what)
     new = with_blocks(now, lambda block: redirected(block, buffer, name, lambda _: made, stores=stored))
-    return renamed_stage(changed, now, new), name
+    return exchanged(changed, now, new), name
 
 
 def _places(
@@ -113,20 +112,15 @@ def _places(
         raise refusal("SM1035", what, f"the index map does not take {len(own)} indices") from error
     used = symbols_in(sympy.Tuple(*index)) & set(own)
     if symbols_in(sympy.Tuple(*made)) & set(own) != used:
-        names = ", ".join(axis.label or axis.var.name for axis in target.axes if axis.var in used)
+        names = ", ".join(named(axis) for axis in target.axes if axis.var in used)
         raise refusal("SM1035", what, f"the index map is not of the axes that its index is made of: {names}")
     ends = {axis.var: (axis.begin, axis.begin + axis.extent - 1) for axis in target.axes}
     extents = {axis.var: axis.begin + axis.extent for axis in target.axes}
-    facts, shape = Facts(extents), []
-    for expr in made:
-        span = interval(expr, ends, facts)
-        if span is None or not facts.nonnegative(span[0]):
-            raise refusal("SM1035", what, f"how far {expr} goes is not known, or below 0")
-        shape.append(expand(span[1] + 1))
+    shape = shape_of(made, ends, what)
     back = inverted(made, [loop_var(f"new{dim}") for dim in range(len(made))], extents)
     if isinstance(back, str) or any(extents[var] != 1 for var in used - back.keys()):
         raise refusal("SM1035", what, "the index map cannot be turned around")
-    return made, tuple(shape)
+    return made, shape
 
 
 def _location(

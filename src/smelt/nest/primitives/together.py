@@ -9,9 +9,8 @@ from sympy import Expr, Symbol
 from smelt.nest.ir import Block, For, Kernel, Stage, Stmt
 from smelt.nest.primitives.common import refusal, stage_place
 from smelt.nest.scopes import members, stage_names, unique_name
-from smelt.nest.tree import loops, map_exprs, rewritten, with_body
+from smelt.nest.tree import exchanged, loops, rewritten, substitute, with_blocks
 from smelt.records import replace
-from smelt.symbolic.affine import replaced
 
 
 def blockize_together(
@@ -43,14 +42,9 @@ def blockize_together(
         inside = rewritten(inside, lambda stmt: (_without_units(stmt),) if isinstance(stmt, Stage) else None)
     made = unique_name(f"outer_{'_'.join(names)}", stage_names(kernel))
     whole = Stage(made, (), inside)
-    first, rest = held[0], held[1:]
-
-    def place(stmt: Stmt) -> Sequence[Stmt] | None:
-        if stmt is first:
-            return (whole,)
-        return () if any(stmt is each for each in rest) else None
-
-    return with_body(kernel, rewritten(kernel.body, place)), made
+    for each in held[1:]:
+        kernel = exchanged(kernel, each)
+    return exchanged(kernel, held[0], whole), made
 
 
 def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequence[Stmt]]:
@@ -74,11 +68,5 @@ def _held(block: Block, names: set[str], what: str) -> tuple[set[Symbol], Sequen
 
 def _without_units(stage: Stage) -> Stage:
     gone: dict[Symbol, Expr] = {axis.var: axis.begin for axis in stage.axes if axis.extent == 1}
-    bodies = [
-        None if block is None else map_exprs(block, lambda expr: replaced(expr, gone))
-        for block in (stage.init, stage.body)
-    ]
-    init, body = bodies
-    assert body is not None
     axes = tuple(axis for axis in stage.axes if axis.var not in gone)
-    return replace(stage, axes=axes, init=init, body=body)
+    return replace(with_blocks(stage, lambda block: substitute(block, gone)), axes=axes)
