@@ -28,7 +28,6 @@ from tests.conformance.te_traces import next_line
 
 EDGE = 16
 """Elements around each buffer that nothing may write."""
-MOST_LOADS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class TeResult:
     message: str = ""
     taken: collections.Counter[str] = field(default_factory=collections.Counter)
     refused: collections.Counter[str] = field(default_factory=collections.Counter)
-    unbuilt: collections.Counter[str] = field(default_factory=collections.Counter)
     lines: list[str] = field(default_factory=list)
     """The steps that were taken, and the one that failed."""
 

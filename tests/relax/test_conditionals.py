@@ -51,6 +51,31 @@ def test_a_script_has_conditionals() -> None:
     runs(legal)
 
 
+NESTED = """
+@R.function
+def main(x: R.Tensor((3,), "float32"), c: R.Tensor((), "bool")) -> R.Tensor((3,), "float32"):
+    d = R.logical_not(c)
+    if c:
+        if d:
+            z = R.negative(x)
+        else:
+            z = R.exp(x)
+    else:
+        with R.dataflow():
+            y = R.abs(x)
+            z = R.add(y, x)
+            R.output(z)
+    return z
+"""
+
+
+def test_branches_that_end_in_a_conditional_or_a_dataflow_block_are_printed() -> None:
+    function = from_source(NESTED)
+    text = function.script()
+    assert_structural_equal(from_source(text), function)
+    assert text.count(" z: ") == 3, text
+
+
 def test_a_builder_has_conditionals() -> None:
     info = relax.TensorStructInfo((3,), "float32")
     x, c, held = relax.Var("x", info), relax.Var("c", relax.TensorStructInfo((), "bool")), torch.randn(3)

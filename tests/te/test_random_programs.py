@@ -66,7 +66,10 @@ def expression(draw, tensors, axes, shape, depth):
     if a.dtype is torch.bool:
         a, b = a.int(), b.int()
     name = draw(st.sampled_from(ARITHMETIC))
-    return Both(getattr(left.value, name)(right.value), getattr(a, name)(b))
+    value, elements = getattr(left.value, name)(right.value), getattr(a, name)(b)
+    if isinstance(value, int):  # an index minus itself
+        value = te.const(value, te.dtypes.NAMES[elements.dtype])
+    return Both(value, elements)
 
 
 def torch_pair(left, right):

@@ -21,6 +21,7 @@ from smelt.nest.ir import (
     Kernel,
     Let,
     Masked,
+    Param,
     Prefetch,
     SortRow,
     Stage,
@@ -29,6 +30,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.records import replace
+from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import difference, expand, replaced
 
 S = TypeVar("S", bound=Stmt)
@@ -284,6 +286,11 @@ def local_buffers(block: Block) -> set[str]:
 
 def indirect_symbols(block: Block) -> set[Symbol]:
     return {stmt.index for stmt in walk(block) if type(stmt) is Let and stmt.index is not None}
+
+
+def symbols_of_params(params: Sequence[Param]) -> set[Symbol]:
+    """The symbols of the shapes and strides of parameters."""
+    return free_symbols(expr for param in params for expr in (*param.shape, *param.strides))
 
 
 def with_body(kernel: Kernel, body: Block) -> Kernel:

@@ -9,7 +9,7 @@ import ast
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import FunctionType
 from typing import Any
@@ -355,7 +355,8 @@ class Parser:
             return _plain(self.values[node.id])
         if node.id in self.functions:
             return GlobalVar(node.id)
-        raise self.error(node, f"{node.id} is not bound here", _near(node.id, [*self.vars, *self.sizes]))
+        remedy = parse.near(node.id, [*self.vars, *self.sizes]) or "bind it first"
+        raise self.error(node, f"{node.id} is not bound here", remedy)
 
     def _binary(self, node: ast.expr, sign: Any, left: ast.expr, right: ast.expr) -> Any:
         if type(sign) not in _ARITHMETIC:
@@ -551,11 +552,4 @@ def _variable(name: str) -> Symbol:
     return Symbol(name, integer=True, nonnegative=True)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else "bind it first"
-
-
-__all__ = ["Constant", "Expr", "ScriptError", "function_of"]
+__all__ = ["Parser", "ScriptError", "from_source", "function_of", "size_in"]

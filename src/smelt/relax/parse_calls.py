@@ -84,23 +84,6 @@ def _text(parser: Parser, node: ast.Call) -> Any:
     return torch.device("cpu") if value == "cpu" else StringImm(value)
 
 
-CALLS: dict[str, Callable[[Parser, ast.Call], Any]] = {
-    "R.call_tir": _call_tir,
-    "R.const": _const,
-    "R.emit_te": lambda parser, node: _emit_te(parser, node),
-    "R.shape": lambda parser, node: ShapeExpr(parser.shape(node.args[0])),
-    "R.prim_value": lambda parser, node: PrimValue(parser.literal(node.args[0])),
-    "R.str": _text,
-    "R.dtype": _dtype,
-    "R.tuple": lambda parser, node: Tuple([parser.value(each) for each in node.args]),
-    "R.ExternFunc": lambda parser, node: ExternFunc(parser.literal(node.args[0])),
-    "R.call_packed": lambda parser, node: _packed(parser, node),
-    "R.call_pure_packed": lambda parser, node: _packed(parser, node),
-    "R.call_dps_packed": lambda parser, node: _packed(parser, node),
-    "float": lambda parser, node: float(parser.literal(node.args[0])),
-}
-
-
 def _packed(parser: Parser, node: ast.Call) -> Any:
     name, *args = node.args
     named = keywords(node)
@@ -109,5 +92,21 @@ def _packed(parser: Parser, node: ast.Call) -> Any:
     function = ExternFunc(parser.literal(name))
     return Call(function, [parser.value(each) for each in args], {}, [parser.info(each) for each in listed])
 
+
+CALLS: dict[str, Callable[[Parser, ast.Call], Any]] = {
+    "R.call_tir": _call_tir,
+    "R.const": _const,
+    "R.emit_te": _emit_te,
+    "R.shape": lambda parser, node: ShapeExpr(parser.shape(node.args[0])),
+    "R.prim_value": lambda parser, node: PrimValue(parser.literal(node.args[0])),
+    "R.str": _text,
+    "R.dtype": _dtype,
+    "R.tuple": lambda parser, node: Tuple([parser.value(each) for each in node.args]),
+    "R.ExternFunc": lambda parser, node: ExternFunc(parser.literal(node.args[0])),
+    "R.call_packed": _packed,
+    "R.call_pure_packed": _packed,
+    "R.call_dps_packed": _packed,
+    "float": lambda parser, node: float(parser.literal(node.args[0])),
+}
 
 __all__ = ["CALLS", "ScriptError", "arguments", "keywords"]

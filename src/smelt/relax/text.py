@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sympy import Expr as Size
 
+from smelt.nest.scopes import unique_name
 from smelt.relax.types import (
     FuncStructInfo,
     PrimStructInfo,
@@ -135,12 +136,12 @@ class Printer:
 
     def _branch(self, body: SeqExpr, name: str) -> list[str]:
         """The lines of a branch, whose value gets the name."""
-        lines = self._bindings(body)
-        last = body.blocks[-1].bindings[-1] if body.blocks else None
-        if last is not None and last.var is body.body:
-            lines[-1] = lines[-1].replace(self._name(last.var), name, 1)
+        last = list(body.bindings)[-1:]
+        if last and last[0].var is body.body:
+            self.names[last[0].var] = name
+            lines = self._bindings(body)
         else:
-            lines.append(f"{name} = {self.value(body.body)}")
+            lines = [*self._bindings(body), f"{name} = {self.value(body.body)}"]
         return [_INDENT + line for line in lines]
 
     def _binding(self, binding: Any) -> list[str]:
@@ -162,13 +163,8 @@ class Printer:
 
     def _name(self, var: Var) -> str:
         if var not in self.names:
-            taken = set(self.names.values())
             base = f"v{len(self.names)}" if self.canonical else _identifier(var.name_hint)
-            name, number = base, 0
-            while name in taken:
-                number += 1
-                name = f"{base}_{number}"
-            self.names[var] = name
+            self.names[var] = unique_name(base, self.names.values())
         return self.names[var]
 
     # -- expressions -----------------------------------------------------------------------------------------

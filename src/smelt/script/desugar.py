@@ -35,15 +35,11 @@ def call(word: str, *args: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(word, ast.Load()), list(args), [])
 
 
-def operation(left: ast.expr, sign: ast.operator, right: ast.expr) -> ast.expr:
-    return ast.BinOp(left, sign, right)
-
-
 def augmented(stmt: ast.AugAssign) -> ast.expr:
     """``x[i] += v``: ``x[i] + v``."""
     left = copy.deepcopy(stmt.target)
     left.ctx = ast.Load()
-    return at(operation(left, stmt.op, stmt.value), stmt)
+    return at(ast.BinOp(left, stmt.op, stmt.value), stmt)
 
 
 def chosen(node: ast.IfExp) -> ast.Call:
@@ -65,12 +61,12 @@ def stepped(stmt: ast.For, begin: ast.expr, end: ast.expr, step: ast.expr) -> as
     loop = copy.copy(stmt)
     assert isinstance(stmt.iter, ast.Call) and isinstance(stmt.target, ast.Name)
     one = ast.Constant(1)
-    span = operation(operation(operation(end, ast.Sub(), begin), ast.Add(), step), ast.Sub(), one)
-    count = at(operation(span, ast.FloorDiv(), step), stmt.iter)
+    span = ast.BinOp(ast.BinOp(ast.BinOp(end, ast.Sub(), begin), ast.Add(), step), ast.Sub(), one)
+    count = at(ast.BinOp(span, ast.FloorDiv(), step), stmt.iter)
     options = [each for each in stmt.iter.keywords if each.arg != "step"]
     loop.iter = ast.copy_location(ast.Call(stmt.iter.func, [count], options), stmt.iter)
     name = ast.Name(stmt.target.id, ast.Load())
-    value = operation(begin, ast.Add(), operation(name, ast.Mult(), step))
+    value = ast.BinOp(begin, ast.Add(), ast.BinOp(name, ast.Mult(), step))
     loop.body = [at(ast.Assign([ast.Name(stmt.target.id, ast.Store())], value), stmt.target), *stmt.body]
     return loop
 
@@ -175,13 +171,13 @@ class _Lanes(ast.NodeTransformer):
         self.generic_visit(node)
         word = word_of(node.func)
         if word in _LANES:
-            return operation(node.args[0], ast.Add(), operation(self.lane, ast.Mult(), node.args[1]))
+            return ast.BinOp(node.args[0], ast.Add(), ast.BinOp(self.lane, ast.Mult(), node.args[1]))
         return node.args[0] if word in _SAME else node
 
     def visit_Slice(self, node: ast.Slice) -> ast.AST:
         self.generic_visit(node)
         begin = node.lower or ast.Constant(0)
-        return operation(begin, ast.Add(), operation(self.lane, ast.Mult(), node.step or ast.Constant(1)))
+        return ast.BinOp(begin, ast.Add(), ast.BinOp(self.lane, ast.Mult(), node.step or ast.Constant(1)))
 
 
 def inlined(

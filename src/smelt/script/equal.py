@@ -9,7 +9,7 @@ from typing import Any
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import Alloc, Block, For, Kernel, Let, Prefetch, SortRow, Stage, Stmt, Store
-from smelt.nest.tree import map_exprs, walk, with_blocks
+from smelt.nest.tree import map_exprs, symbols_of_params, walk, with_blocks
 from smelt.records import replace
 from smelt.script.module import IRModule, PrimFunc
 from smelt.script.nest_text import function_lines
@@ -68,7 +68,7 @@ def _lines(thing: Any) -> Iterator[str]:
 
 def canonical(kernel: Kernel) -> Kernel:
     """The kernel with names by position: loops, stages and their axes, sizes, buffers, values."""
-    shaped = {s for p in kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
+    shaped = symbols_of_params(kernel.params)
     ordered = sorted(kernel.sizes, key=lambda size: size not in shaped)
     sizes = {size: loop_var(f"n{number}") for number, size in enumerate(ordered)}
     buffers = {param.name: f"p{number}" for number, param in enumerate(kernel.params)}

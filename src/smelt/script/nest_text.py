@@ -36,7 +36,7 @@ from smelt.nest.ir import (
     Update,
 )
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, touched
-from smelt.nest.tree import map_exprs, named, walk
+from smelt.nest.tree import map_exprs, named, symbols_of_params, walk
 from smelt.ops import TABLE
 from smelt.script.inert import Word
 from smelt.script.placement import bound
@@ -129,8 +129,7 @@ class _Printer:
         scope.taken |= set(self.shapes)
         for size in self.kernel.sizes:
             scope.add(size, size.name)
-        shaped = {s for p in self.kernel.params for e in (*p.shape, *p.strides) for s in e.free_symbols}
-        symbolic = bool(shaped)
+        symbolic = bool(symbols_of_params(self.kernel.params))
         params, matched = [], []
         for param in self.kernel.params:
             if symbolic:
@@ -166,18 +165,14 @@ class _Printer:
 
     def block(self, block: Block, scope: _Scope) -> list[str]:
         lines: list[str] = []
-        before: Stmt | None = None
+        last: Stmt | None = None
         for stmt in block.stmts:
-            if (
-                isinstance(before, Guard)
-                and isinstance(stmt, Guard)
-                and stmt.condition == Not(before.condition)
-            ):
+            if isinstance(last, Guard) and isinstance(stmt, Guard) and stmt.condition == Not(last.condition):
                 lines += ["else:", *self.body(stmt.body, _Scope(scope))]
-                before = None
+                last = None
                 continue
             lines += self.statement(stmt, scope)
-            before = stmt
+            last = stmt
         return lines
 
     def statement(self, stmt: Stmt, scope: _Scope) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from sympy import Expr, Integer, Symbol
 
 from smelt.nest.ir import Alloc, For, Param, Stmt
+from smelt.nest.scopes import unique_name
 from smelt.nest.stages import Fresh
 from smelt.script.desugar import at
 from smelt.script.expressions import Index, Reader
@@ -186,11 +187,7 @@ class Buffers:
         if name in self.declared:
             raise self.source.error("SM1204", f"{name} is allocated twice", call)
         self.declared.add(name)
-        taken = {buffer.memory for buffer in self.reader.buffers.values()}
-        memory, number = name, 0
-        while memory in taken:
-            number += 1
-            memory = f"{name}_{number}"
+        memory = unique_name(name, (buffer.memory for buffer in self.reader.buffers.values()))
         self.reader.buffers[name] = Buffer(dtype, shape, memory)
         alloc = Alloc(memory, dtype, shape, "" if scope == "global" else scope, tuple(aligned))
         looped = {symbol for size in shape for symbol in size.free_symbols} & self.loops.keys()

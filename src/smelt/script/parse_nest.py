@@ -24,7 +24,7 @@ from smelt.nest.ir import (
     Store,
 )
 from smelt.nest.scopes import writes
-from smelt.nest.tree import rewritten
+from smelt.nest.tree import rewritten, symbols_of_params
 from smelt.records import replace
 from smelt.script.desugar import at, augmented, lanes, plain, stepped, threaded, without_continue
 from smelt.script.expressions import Condition, Index
@@ -85,7 +85,7 @@ class _Parser(Own):
         order += [param.name for param in self.params if param.name not in order]
         given = sorted(self.params, key=lambda param: order.index(param.name))
         params = tuple(replace(param, written=param.name in self.written) for param in given)
-        needed = symbols(body).union(*(e.free_symbols for p in params for e in (*p.shape, *p.strides)))
+        needed = symbols(body) | symbols_of_params(params)
         sizes = tuple(size for size in self.sizes if size in needed or size not in self.free)
         scalars = tuple((order.index(each.name), each) for each in sizes if each.name in order)
         kernel = Kernel(self.function.name, params, sizes, body, scalars=scalars)
@@ -178,19 +178,16 @@ class _Parser(Own):
 
     def _if(self, stmt: ast.If) -> None:
         condition = self._known_truth(stmt.test)
-        test = stmt.test
-        both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
-        if condition is None and isinstance(test, ast.BoolOp) and both and not stmt.orelse:
+        first, *rest = _conditions(stmt.test)
+        if condition is None and rest and not stmt.orelse:
             # what is on the right is not looked at where the left is false
-            first, *rest = test.values
             inner: list[ast.stmt] = list(stmt.body)
             for each in reversed(rest):
                 inner = [ast.copy_location(ast.If(each, inner, []), stmt)]
             self._if(ast.copy_location(ast.If(first, inner, []), stmt))
             return
         if condition is None:
-            truth = self.reader.truth(test)
-            condition = sympy.Ne(truth, 0)
+            condition = sympy.Ne(self.reader.truth(stmt.test), 0)
         for part, body in ((condition, stmt.body), (sympy.Not(condition), stmt.orelse)):
             if body and part != sympy.false:
                 inner_block = self._block(body)
@@ -477,9 +474,7 @@ class _Parser(Own):
             found = literal(node.args[0], self.source)
             self.attrs.update((key.replace("tirx.", "tir."), value) for key, value in found.items())
         elif word == "where" and self.stage is not None:
-            test = node.args[0]
-            both = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
-            for each in test.values if both else [test]:  # type: ignore[attr-defined]
+            for each in _conditions(node.args[0]):
                 condition = self._known_truth(each)
                 if condition is None:
                     raise self.source.error("SM1204", "a condition over loops is wanted", each)
@@ -525,6 +520,11 @@ class _Parser(Own):
 
 def _is_macro(node: ast.AST) -> bool:
     return word_of(node.func if isinstance(node, ast.Call) else node) in _MACROS
+
+
+def _conditions(node: ast.expr) -> list[ast.expr]:
+    """The conditions that ``and`` joins."""
+    return node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
 
 
 def _is_axis(node: ast.AST) -> bool:

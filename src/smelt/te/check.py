@@ -199,9 +199,7 @@ def known_of(condition: Value, holds: bool, extents: Mapping[Symbol, Expr]) -> F
     op = op if holds else _OPPOSITE.get(op, op)
     difference = expand(a - b)
     if op == "ne":
-        return tuple(
-            expand(side - 1) for side in (difference, -difference) if is_nonnegative(side, dict(extents))
-        )
+        return tuple(expand(side - 1) for side in (difference, -difference) if is_nonnegative(side, extents))
     return tuple(expand(fact) for fact in _FACTS.get(op, lambda d: ())(difference))
 
 

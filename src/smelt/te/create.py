@@ -11,6 +11,7 @@ from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
 from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
+from smelt.nest.scopes import unique_name
 from smelt.nest.stages import Names, identity, staged
 from smelt.nest.tree import map_exprs, rewritten, with_body
 from smelt.ops import ops
@@ -77,10 +78,7 @@ class _Pool:
 
     def __call__(self, label: str) -> str:
         label = "".join(c if c.isalnum() or c == "_" else "_" for c in label) or "v"
-        name, number = label, 0
-        while name in self.used:
-            number += 1
-            name = f"{label}_{number}"
+        name = unique_name(label, self.used)
         self.used.add(name)
         return name
 

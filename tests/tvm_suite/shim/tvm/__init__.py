@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
-
-import torch
 
 import smelt
 from tvm import error, ir, relax, runtime, s_tir, script, te, testing, tir, tirx, topi
@@ -15,7 +12,6 @@ from tvm.runtime import cpu, device
 from tvm.target import Target
 
 __version__ = "0.27.0"
-nd = SimpleNamespace(array=runtime.tensor, empty=lambda shape, dtype="float32": torch.empty(tuple(shape)))
 
 
 def compile(mod: Any, target: Any = None, **options: Any) -> Any:

@@ -17,15 +17,13 @@ import smelt
 from smelt.errors import SmeltError
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import Alloc, Block, For, Guard, Kernel, Let, Stage, Store
-from smelt.nest.scopes import writes
-from smelt.nest.tree import blocks_of, rewritten, walk, with_blocks
+from smelt.nest.tree import blocks_of, walk, with_blocks
 from smelt.records import replace
 from smelt.script import IRModule, PrimFunc, structural_equal
-from smelt.symbolic import contiguous_strides, evaluate, span
+from smelt.symbolic import evaluate, span
 from smelt.tir.check import SIZE, _steps
 
 MOST_STEPS = 200_000
-ALIGNED = "buffer_dim_align"
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -34,7 +32,7 @@ def equal(one: Any, other: Any) -> bool:
         names = [sorted(str(var) for var in each) for each in (one, other)]
         return names[0] == names[1] and all(equal(one[name], other[name]) for name in names[0])
     if isinstance(one, PrimFunc) and isinstance(other, PrimFunc):
-        one, other = (_with_padding(_with_symbol(each)) for each in (one, other))
+        one, other = map(_with_symbol, (one, other))
         if one.attrs != other.attrs:
             return False
         return structural_equal(one, other) or _runs_alike(one.kernel, other.kernel)
@@ -51,30 +49,6 @@ def _with_symbol(func: PrimFunc) -> PrimFunc:
     if func.private or "global_symbol" in func.attrs:
         return func
     return func.with_attr("global_symbol", func.name)
-
-
-def _with_padding(func: PrimFunc) -> PrimFunc:
-    """The function with padded strides of buffers where TVM's notes of blocks ask for an alignment."""
-    padding: dict[str, list[tuple[int, int]]] = {}
-
-    def plain(stmt: Any) -> Any:
-        if isinstance(stmt, Stage) and ALIGNED in dict(stmt.notes):
-            for number, dim, factor, offset in dict(stmt.notes)[ALIGNED]:
-                buffer = writes(stmt)[number]
-                stride = contiguous_strides(shapes[buffer])[dim]
-                padding.setdefault(buffer, []).append((dim, int(offset - stride) % factor))
-            notes = tuple(note for note in stmt.notes if note[0] != ALIGNED)
-            return [with_blocks(replace(stmt, notes=notes), lambda block: rewritten(block, plain))]
-        return None
-
-    def padded(stmt: Any) -> Any:
-        if isinstance(stmt, Alloc) and stmt.buffer in padding:
-            return [replace(stmt, padding=tuple(padding[stmt.buffer]))]
-        return None
-
-    shapes = {stmt.buffer: stmt.shape for stmt in walk(func.kernel.body) if isinstance(stmt, Alloc)}
-    body = rewritten(rewritten(func.kernel.body, plain), padded)
-    return replace(func, kernel=replace(func.kernel, body=body))
 
 
 # -- the same nest -------------------------------------------------------------------------------------------

@@ -59,10 +59,6 @@ def device_enabled(target: Any) -> bool:
     return str(target).startswith(("llvm", "c"))
 
 
-def enabled_targets() -> list[tuple[str, str]]:
-    return [("llvm", "cpu")]
-
-
 def run_with_gpu_lock(function: Any, *args: Any) -> Any:
     return function(*args)
 

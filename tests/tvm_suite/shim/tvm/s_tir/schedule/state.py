@@ -9,4 +9,3 @@ class ScheduleDebugMask(IntFlag):
     """TVM's bits."""
 
     VERIFY_SREF_TREE = 1
-    VERIFY_CACHED_FLAGS = 2

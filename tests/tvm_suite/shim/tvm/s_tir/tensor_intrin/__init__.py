@@ -36,12 +36,12 @@ _SUM = 'C[{i}] = C[{i}] + T.Cast("{c}", A[{k}]) * T.Cast("{c}", B[{b}])'
 def _dot(name: str, columns: int, terms: int, a: str, b: str, c: str) -> None:
     several = columns > 1
     loops = f"for i, k in T.grid({columns}, {terms}):" if several else f"for k in range({terms}):"
-    axes = ['vi, vk = T.axis.remap("SR", [i, k])' if several else 'vk = T.axis.remap("R", [k])']
+    axes = 'vi, vk = T.axis.remap("SR", [i, k])' if several else 'vk = T.axis.remap("R", [k])'
     said = [
         [
             loops,
             '    with T.sblock("update"):',
-            f"        {axes[0]}",
+            f"        {axes}",
             f"        {_sum('vi', 'vk', several, c)}",
         ],
         [loops, f"    {_sum('i', 'k', several, c)}"],
