@@ -36,7 +36,6 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.Sequential(*(Block() for _ in range(3)))
-        self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         return self.blocks(x)
@@ -342,8 +341,6 @@ def test_a_cell_and_a_global() -> None:
 
 
 FACTOR = 2.0
-WEIGHT = torch.randn(6)
-COUNT = 0
 
 
 def test_nothing_is_kept() -> None:

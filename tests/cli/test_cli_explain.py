@@ -46,12 +46,14 @@ def test_explain_prints_each_stage_alone(stage, smelt_command, programs):
 
 
 def test_explain_prints_the_ir_around_a_pass(smelt_command, programs):
-    code, out, err = smelt_command(
-        "explain", f"{programs}:good", "--before", "fuse_items", "--after", "fuse_items"
-    )
+    asked = ("explain", f"{programs}:good", "--before", "fuse_items", "--after", "fuse_items")
+    code, out, err = smelt_command(*asked)
     assert code == 0, err
     before, after = out.split("group 0", 1)
     assert "loops (" in before and "group 1" in after
+    code, more, err = smelt_command(*asked, "--stage", "plan")
+    assert code == 0, err
+    assert "_arena" in more and "_arena" not in out and "group 1" in more
 
 
 def test_explain_lists_the_passes_without_a_program(smelt_command):

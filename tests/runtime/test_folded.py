@@ -86,7 +86,7 @@ def test_a_probe_looks_at_all_of_a_small_tensor() -> None:
 
 def test_a_probe_keeps_memory() -> None:
     x = torch.zeros(1000)
-    probe, before = Probe([x]), 0
+    probe = Probe([x])
     before = probe()
     address = x.data_ptr()
     x.data = torch.ones(1000)

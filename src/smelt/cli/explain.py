@@ -45,7 +45,7 @@ def explain(
         options = {**options, "print_passes": ";".join(each.split()[1] for each in moments)}
     with progress(f"compiling {spec}"):
         reports, breaks = _compile(spec, train, dynamic, options)
-    wanted = [stage] if stage is not None else moments
+    wanted = moments if stage is None else [stage, *moments]
     for text in wanted:
         _print_stage(reports, text)
     if wanted:

@@ -34,12 +34,10 @@ def determinants(
     count = numel(outer)
     found = [dialect.full(number, WIDE, (count,)) for number in (1.0, 1.0, 0.0)]
     if not any(each == 0 for each in x.shape):
-        wide = x if x.dtype is WIDE else dialect.convert(x, WIDE)
-        matrices = wide if x.rank == 3 else dialect.reshape(wide, (count, size, size))
+        matrices = dialect.reshape(dialect.convert(x, WIDE), (count, size, size))
         graph = elimination(count, size)
         found = dialect.repeat(size, [matrices, *found], lambda k, state: run(graph, [k, *state]))[1:]
-    shaped = [part if part.shape == outer else dialect.reshape(part, outer) for part in found]
-    return [each if each.dtype == x.dtype else dialect.convert(each, x.dtype) for each in shaped]
+    return [dialect.convert(dialect.reshape(part, outer), x.dtype) for part in found]
 
 
 def elimination(count: Expr, size: Expr) -> Graph:

@@ -258,7 +258,7 @@ class Evaluation:
         dtype = x.dtype
         if dtype is not torch.bool:
             dtype = torch.float64 if dtype.is_floating_point else torch.int64
-        return x if x.dtype == dtype else self.dialect.convert(x, dtype)
+        return self.dialect.convert(x, dtype)
 
     def argument(self, arg: Any) -> Any:
         """An argument of a call: views and numbers as arrays, lists of these; anything else as it is."""

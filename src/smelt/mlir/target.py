@@ -223,4 +223,4 @@ class Target(EvaluatedArrays):
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:
         """A result as it is returned."""
-        return array if array.dtype == dtype else self.convert(array, dtype)
+        return self.convert(array, dtype)

@@ -103,8 +103,9 @@ def build(
     if folded:
         probe.start()  # compiles beside the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
-        bind = lambda made: namespace.update(_bound(source, made))  # noqa: E731
-        call = with_constants(call, plan.folded, ahead, bind, thaw)
+        call = with_constants(
+            call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)), thaw
+        )
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 

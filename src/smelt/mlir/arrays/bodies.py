@@ -115,9 +115,7 @@ class ArrayBodies:
         """``kind`` over all dimensions of ``x`` from ``kept`` on."""
         dialect, dims = self.dialect, list(range(kept, x.rank))
         if kind in ("argmax", "argmin"):
-            rows = x
-            if len(dims) != 1:
-                rows = dialect.reshape(x, (*x.shape[:kept], numel(x.shape[kept:])))
+            rows = dialect.reshape(x, (*x.shape[:kept], numel(x.shape[kept:])))
             return [dialect.position_of_extreme(kind, rows)]
         if kind not in ("welford", "online_softmax"):
             return [dialect.reduce(kind, x, dims) if dims else x]
@@ -128,14 +126,13 @@ class ArrayBodies:
 
         if kind == "online_softmax":
             largest = dialect.reduce("max", x, dims) if dims else x
-            shifted = self.dialect.apply("sub", x, spread(largest))
-            total = self.dialect.apply("exp", shifted)
+            total = dialect.apply("exp", dialect.apply("sub", x, spread(largest)))
             return [largest, dialect.reduce("sum", total, dims) if dims else total]
         number = dialect.convert(dialect.size(numel(x.shape[kept:])), x.dtype)
         count = dialect.broadcast(number, outer, [])
-        mean = self.dialect.apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
-        gap = self.dialect.apply("sub", x, spread(mean))
-        squares = self.dialect.apply("mul", gap, gap)
+        mean = dialect.apply("truediv", dialect.reduce("sum", x, dims) if dims else x, count)
+        gap = dialect.apply("sub", x, spread(mean))
+        squares = dialect.apply("mul", gap, gap)
         return [mean, dialect.reduce("sum", squares, dims) if dims else squares, count]
 
     # -- contractions -------------------------------------------------------------------------------
@@ -168,7 +165,7 @@ class ArrayBodies:
         if self.view is None or found is None:
             return None
         operands, geometry = found
-        arrays = [self._converted(self.view(each), accumulator(body.dtype)) for each in operands]
+        arrays = [self.dialect.convert(self.view(each), accumulator(body.dtype)) for each in operands]
         if body.call.target == FORWARD:
             return self.dialect.convolution(arrays[0], arrays[1], geometry, body.shape)
         if geometry.transposed:
@@ -214,9 +211,6 @@ class ArrayBodies:
         if wanted != whole:
             found = self.dialect.slice(found, (ZERO,) * found.rank, wanted, (ONE,) * found.rank)
         return self.dialect.transpose(found, swapped)
-
-    def _converted(self, x: Array, dtype: torch.dtype) -> Array:
-        return x if x.dtype == dtype else self.dialect.convert(x, dtype)
 
     def _product(
         self,
@@ -353,9 +347,6 @@ class ArrayBodies:
                     position = handler.elementwise("mul", position, handler.index_expr(stride, torch.int64))
                 flat = handler.elementwise("add", flat, position)
         count = (numel(body.shape),)
-        positions, values = (self._flat(handler.as_array(each, variables), count) for each in (flat, value))
-        result = dialect.put(self._flat(base, (numel(base.shape),)), positions, values, body.mode)
-        return self._flat(result, base.shape)
-
-    def _flat(self, x: Array, shape: Shape) -> Array:
-        return x if x.shape == shape else self.dialect.reshape(x, shape)
+        places, values = (dialect.reshape(handler.as_array(each, variables), count) for each in (flat, value))
+        result = dialect.put(dialect.reshape(base, (numel(base.shape),)), places, values, body.mode)
+        return dialect.reshape(result, base.shape)

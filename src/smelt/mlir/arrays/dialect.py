@@ -114,7 +114,7 @@ class ArrayDialect:
 
     def item(self, x: Array) -> Array:
         """The number that an array of one element holds, rank 0."""
-        return self.reshape(x, ()) if x.rank else x
+        return self.reshape(x, ())
 
     def seed(self) -> Array:
         """A random number of all int64, rank 0: a new one at every run."""
@@ -150,7 +150,8 @@ class ArrayDialect:
         raise NotImplementedError
 
     def convert(self, x: Array, dtype: torch.dtype) -> Array:
-        """As ``Tensor.to``: to nearest even, float to integer by truncation, to bool by ``!= 0``."""
+        """As ``Tensor.to`` (``x`` itself where it has that dtype): to nearest even, float to integer by
+        truncation, to bool by ``!= 0``."""
         raise NotImplementedError
 
     def bitcast(self, x: Array, dtype: torch.dtype) -> Array:
@@ -185,7 +186,7 @@ class ArrayDialect:
         raise NotImplementedError
 
     def reshape(self, x: Array, shape: Shape) -> Array:
-        """The same elements, row-major, in another shape."""
+        """The same elements, row-major, in another shape; ``x`` itself where it has that shape."""
         raise NotImplementedError
 
     def relabel(self, x: Array, shape: Shape) -> Array:
@@ -273,18 +274,12 @@ class ArrayDialect:
         rows, columns = tuple(lhs.shape[d] for d in left), tuple(rhs.shape[d] for d in right)
         x = self._as_matrices(lhs, (dims.lhs_batch, left, dims.lhs_contracting))
         y = self._as_matrices(rhs, (dims.rhs_batch, dims.rhs_contracting, right))
-        return self._reshaped(self.matmul(x, y), (*batch, *rows, *columns))
+        return self.reshape(self.matmul(x, y), (*batch, *rows, *columns))
 
     def _as_matrices(self, x: Array, groups: Sequence[Sequence[int]]) -> Array:
         order = [d for group in groups for d in group]
-        if order != list(range(x.rank)):
-            x, groups_shape = self.transpose(x, order), [[x.shape[d] for d in group] for group in groups]
-        else:
-            groups_shape = [[x.shape[d] for d in group] for group in groups]
-        return self._reshaped(x, tuple(numel(sizes) for sizes in groups_shape))
-
-    def _reshaped(self, x: Array, shape: Shape) -> Array:
-        return x if x.shape == shape else self.reshape(x, shape)
+        sizes = tuple(numel([x.shape[d] for d in group]) for group in groups)
+        return self.reshape(x if order == list(range(x.rank)) else self.transpose(x, order), sizes)
 
     def convolution(
         self, x: Array, weight: Array, geometry: ConvolutionGeometry, shape: Shape

@@ -514,7 +514,7 @@ class _Sizes(Numbers):
         return value.dtype
 
     def convert(self, value: Array, dtype: torch.dtype) -> Array:
-        return value if value.dtype == dtype else self.dialect.convert(value, dtype)
+        return self.dialect.convert(value, dtype)
 
     def elementwise(self, name: str, *args: Array) -> Array:
         return self.dialect.apply(name, *args)

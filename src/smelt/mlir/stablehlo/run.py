@@ -220,7 +220,7 @@ def _draw(module: Any) -> None:
     from torch_mlir import ir
 
     limits = torch.iinfo(torch.int64)
-    for operation in list(operations(module)):
+    for operation in operations(module):
         if operation.name == "stablehlo.rng":
             drawn = torch.randint(limits.min, limits.max, (), dtype=torch.int64)
             with ir.InsertionPoint(operation):
