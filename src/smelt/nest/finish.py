@@ -225,15 +225,15 @@ def _alone(around: tuple[For, ...]) -> bool:
     return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])
 
 
-def flatten_indices(kernel: Kernel, lanes: int) -> Kernel:
+def flatten_indices(kernel: Kernel, context: object) -> Kernel:
     """Turns multi-dimensional accesses into one flat index each."""
-    del lanes
+    del context
     return flatten_accesses(kernel)
 
 
-def hoist_invariants(kernel: Kernel, lanes: int) -> Kernel:
+def hoist_invariants(kernel: Kernel, context: object) -> Kernel:
     """Moves statements out of the loops that they do not depend on."""
-    del lanes
+    del context
     return hoist(kernel)
 
 

@@ -35,6 +35,7 @@ from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
+from smelt.passes import Watch
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
 from smelt.reporting import LOG, CompileReport
@@ -57,7 +58,7 @@ Instead = Callable[[Program, SmeltError], Compiled]
 """
 
 PHASES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
-"""The phases in order, as they appear in ``CompileReport.phase_seconds``; their passes are in `PASSES`.
+"""The phases in order, as in ``CompileReport.phase_seconds``; their passes are in `smelt.pipeline.passes`.
 
 A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
 has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
@@ -101,13 +102,13 @@ def compile_program(
         otherwise = None if instead is None else partial(instead, program)
         if config.keep_text:
             report.keep_text("fx", lambda: program.graph_module.print_readable(print_output=False))
+        watch = watched(config, report)
         with report.phase("contract"):
-            watch = watched(config, report)
             contracts = contracted(program, partial(_stays, config, refused or {}), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
         if parts is None:
-            compiled = _compile(contracts, config, report, called_next, otherwise)
+            compiled = _compile(contracts, config, report, watch, called_next, otherwise)
         else:
             each = partial(compile_program, called_next=called_next, instead=instead)
             compiled = in_clusters(parts, config, report, each)
@@ -142,7 +143,12 @@ def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.f
 
 
 def _compile(
-    program: Program, config: Config, report: CompileReport, called_next: bool, otherwise: Otherwise | None
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    watch: Watch | None,
+    called_next: bool,
+    otherwise: Otherwise | None,
 ) -> Compiled:
     with report.phase("contract"):
         if program.kind != "backward":
@@ -166,13 +172,13 @@ def _compile(
     process.check(tools.command, tools.seconds)
     header = precompiled(header_text(once=False), once_text(), tools, store)
     with report.phase("lowering"):
-        graph = lowered(program, config, target, watched(config, report))
+        graph = lowered(program, config, target, watch)
     tuning = None
     if config.mode == "max" and config.contractions:
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    rest = _Rest(program, config, report, target, tools, store, key, header, graph, tuning, otherwise)
+    rest = _Rest(program, config, report, watch, target, tools, store, key, header, graph, tuning, otherwise)
     unit = rest.unit()
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
@@ -194,6 +200,7 @@ class _Rest:
     program: Program
     config: Config
     report: CompileReport
+    watch: Watch | None
     target: Target
     tools: Toolchain
     store: cache.Cache
@@ -217,8 +224,7 @@ class _Rest:
                 with report.phase("codegen"):
                     printer.add(kernel)
 
-            watch = watched(config, report)
-            scheduled = schedule(self.graph, config, self.target, "", choose, alone, ready, watch)
+            scheduled = schedule(self.graph, config, self.target, "", choose, alone, ready, self.watch)
             if config.verify:
                 _verify_kernels(scheduled)
         with report.phase("codegen"):

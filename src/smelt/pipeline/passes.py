@@ -33,14 +33,14 @@ from smelt.schedule import loops as schedule_loops
 from smelt.schedule.graph.scales import fold_scales
 from smelt.schedule.graph.winograd import with_winograd
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.grouping.printer import (
+from smelt.schedule.memory.assembly import Assembly, Grouped
+from smelt.schedule.printer import (
     print_assembly,
     print_groups,
     print_work,
     verify_groups,
     verify_work,
 )
-from smelt.schedule.memory.assembly import Assembly, Grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
         SmeltError: SM0102 there is no pass of that name.
     """
     wanted = {name.strip() for name in config.print_passes.split(";")} - {""}
+    if not wanted and not config.verify:
+        return None
     known = [name_of(pass_) for _, passes in PASSES for pass_ in passes]
     for name in sorted(wanted.difference(known)):
         raise SmeltError("SM0102", f"no pass {name!r}", remedy="passes: " + ", ".join(known))
-    if not wanted and not config.verify:
-        return None
 
     def watch(moment: str, pass_: Pass, ir: Any) -> None:
         form = next(form for form in FORMS if isinstance(ir, form.kind))

@@ -49,18 +49,14 @@ def schedule(
     whole, parts = split_constants(run((choose_kernels,), graph, context, watch))
     scheduled = _schedule(whole, context)
     positions = {name: position for position, name in enumerate(graph.inputs)}
+    ahead, folded = [], []
     for number, part in enumerate(parts):
-        ahead = _schedule(part.graph, replace(context, prefix=f"{prefix}{AHEAD}{number}_", alone=()))
+        made = _schedule(part.graph, replace(context, prefix=f"{prefix}{AHEAD}{number}_", alone=()))
         uses = (FoldedUse(tuple(positions[name] for name in u.sources), u.results) for u in part.uses)
-        folded = Folded(ahead.plan, part.digest, tuple(uses))
-        scheduled = replace(
-            scheduled,
-            runs=[*scheduled.runs, *ahead.runs],
-            plain=[*scheduled.plain, *ahead.plain],
-            kernels=[*scheduled.kernels, *ahead.kernels],
-            plan=replace(scheduled.plan, folded=(*scheduled.plan.folded, folded)),
-        )
-    return scheduled
+        ahead.append(made)
+        folded.append(Folded(made.plan, part.digest, tuple(uses)))
+    plan = replace(scheduled.plan, folded=(*scheduled.plan.folded, *folded))
+    return replace(scheduled.followed_by(ahead), plan=plan)
 
 
 def _schedule(graph: Graph, context: Context) -> Scheduled:

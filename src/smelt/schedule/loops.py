@@ -12,6 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.config import Config
 from smelt.nest.dependence import carried_updates
+from smelt.nest.finish import flatten_indices, hoist_invariants
 from smelt.nest.ir import (
     FEW_COLUMNS,
     Advance,
@@ -29,10 +30,8 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives import (
     cascade,
-    flatten_accesses,
     fuse,
     fuses_cleanly,
-    hoist,
     inner_loop,
     interchange,
     jam,
@@ -117,12 +116,6 @@ def arrange(kernel: Kernel, context: NestContext) -> Kernel:
     return run(PASSES, kernel, context, context.watch)
 
 
-def flatten_indices(kernel: Kernel, context: NestContext) -> Kernel:
-    """Turns multi-dimensional accesses into one flat index each."""
-    del context
-    return flatten_accesses(kernel)
-
-
 def fuse_loops(kernel: Kernel, context: NestContext) -> Kernel:
     """Fuses a loop with the one loop inside it where all indices stay simple."""
     return _Arranger(kernel, context).fused()
@@ -136,12 +129,6 @@ def cascade_sums(kernel: Kernel, context: NestContext) -> Kernel:
 def choose_loops(kernel: Kernel, context: NestContext) -> Kernel:
     """Chooses the loops that are tiled, vectorized and run in parallel."""
     return _Arranger(kernel, context).arranged()
-
-
-def hoist_invariants(kernel: Kernel, context: NestContext) -> Kernel:
-    """Moves statements out of the loops that they do not depend on."""
-    del context
-    return hoist(kernel)
 
 
 class _Arranger:

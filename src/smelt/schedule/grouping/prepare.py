@@ -51,7 +51,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
     for output in graph.outputs:
         if isinstance(output, StridedView):
             work.outside.add(output.buffer)
-    for item in work.items:
+    for position, item in enumerate(work.items):
         if isinstance(item.body, Host):
             work.outside |= {read.buffer for read in item.reads}
         elif isinstance(item.body, Sort):
@@ -59,7 +59,7 @@ def rewrite(graph: Graph, context: Context) -> Work:
         elif isinstance(item.body, Native):
             work.outside.update(item.body.reads)
         else:
-            _analyze(work, item)
+            item = work.items[position] = _analyzed(work, item)
         if isinstance(item.body, Contraction):  # operands are read many times over
             work.inlined_never |= {read.buffer for read in item.reads}
         if isinstance(item.body, Attentions):
@@ -71,12 +71,10 @@ def inline_cheap(work: Work, context: Context) -> Work:
     """Computes cheap pointwise buffers where they are read."""
     del context
     work = inline(work)
-    items = []
-    for item in work.items:
-        if any(read.buffer in work.inlined for read in item.reads):
-            item = replace(item)
-            _analyze(work, item)
-        items.append(item)
+    items = [
+        _analyzed(work, item) if any(read.buffer in work.inlined for read in item.reads) else item
+        for item in work.items
+    ]
     return replace(work, items=items)
 
 
@@ -137,19 +135,22 @@ def _item(node: Node) -> Item:
     return Item(node, sizes, order, sum(d < outer for d in order), node.outputs)
 
 
-def _analyze(work: Work, item: Item) -> None:
-    """Find out what the item reads (through inlined producers) and what it costs."""
+def _analyzed(work: Work, item: Item) -> Item:
+    """The item with what it reads (through inlined producers) and what it costs."""
     index = natural_vars(item.sizes)
     extents = extents_of(index, item.sizes)
     found = analyze(item.node, index[: item.rank], index[item.rank :], work.inlined)
     reads = (
         replace(read, index=tuple(simplify(expr, extents) for expr in read.index)) for read in found.reads
     )
-    item.reads = tuple(dict.fromkeys(reads))
-    item.cost = found.cost
-    item.exprs = found.exprs
-    item.inlined = found.inlined
-    item.code = work.codes.setdefault((_form(item.body), found.code), len(work.codes))
+    return replace(
+        item,
+        reads=tuple(dict.fromkeys(reads)),
+        cost=found.cost,
+        exprs=found.exprs,
+        inlined=found.inlined,
+        code=work.codes.setdefault((_form(item.body), found.code), len(work.codes)),
+    )
 
 
 def _form(body: Body) -> tuple[Any, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from sympy import Expr, Symbol
 
 from smelt.loops.dependencies import bound_symbols, views_in
 from smelt.loops.ir import Contractions, Extern, Graph, Scatter, StridedView
 from smelt.nest.ir import Kernel, Run
-from smelt.records import dataclass, field
+from smelt.records import dataclass, field, replace
 from smelt.runtime.plan import Plan
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.grouping.items import ZERO, Work
@@ -39,6 +39,15 @@ class Scheduled:
     def all_runs(self) -> list[Run]:
         """Everything to be printed."""
         return [*self.runs, *(run for run, _ in self.alone)]
+
+    def followed_by(self, others: Sequence[Scheduled]) -> Scheduled:
+        """The schedule with the runs and kernels of others behind its own: of bodies, of constants."""
+        return replace(
+            self,
+            runs=[*self.runs, *(run for each in others for run in each.runs)],
+            plain=[*self.plain, *(kernel for each in others for kernel in each.plain)],
+            kernels=[*self.kernels, *(kernel for each in others for kernel in each.kernels)],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,23 +53,19 @@ from smelt.symbolic.text import python_text
 def write_plan(assembly: Assembly, context: Context) -> Assembly:
     """Writes the runs of kernels, and the plan that calls them and ATen."""
     writer = _Writer(assembly, context)
-    scheduled, inner = assembly.scheduled, list(assembly.bodies.values())
     runs, steps = writer.steps()
     alone = [
         (writer.native(f"{context.prefix}alone{number}", kernels)[0], body)
         for number, (body, kernels) in enumerate(writer.runs_alone())
     ]
     found = replace(
-        scheduled,
+        assembly.scheduled,
         plan=writer.plan(steps),
-        runs=[*runs, *(run for each in inner for run in each.runs)],
+        runs=runs,
         alone=alone,
-        graph=assembly.graph,
         arena_size=assembly.arena.size,
-        plain=[*scheduled.plain, *(kernel for each in inner for kernel in each.plain)],
-        kernels=[*scheduled.kernels, *(kernel for each in inner for kernel in each.kernels)],
     )
-    return replace(assembly, scheduled=found)
+    return replace(assembly, scheduled=found.followed_by(list(assembly.bodies.values())))
 
 
 class _Writer:
