@@ -34,11 +34,12 @@ def measure(program: Program, setup: Any, seconds: float, threads: int, to: str 
 def _compiled(program: Program, setup: Any, to: str | None) -> dict[str, Any]:
     import smelt
     from smelt.cli import report_tables, workload
+    from smelt.pipeline import compile_program
 
     run = workload.runner(program, workload.compiled("smelt", program.call, setup), setup)
     with sampling.Sampler() as sampler:
         run()
-    own = sampling.below(sampler.samples, "_compile", "smelt/pipeline.py")
+    own = sampling.below(sampler.samples, sampling.Function.of(compile_program.__code__))
     if to is not None:
         sampling.write(own, Path(to), "smelt: compiling")
     spent = sampling.by_own_time(sampling.folded(own, _ROOT))

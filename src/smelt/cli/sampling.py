@@ -31,6 +31,10 @@ class Function:
     file: str
     line: int
 
+    @staticmethod
+    def of(code: CodeType) -> Function:
+        return Function(getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno)
+
 
 Stack = tuple[Function, ...]
 """Who calls whom, outermost first."""
@@ -94,26 +98,22 @@ class Sampler:
         for codes, seconds in self._taken.items():
             for code in codes:
                 if code not in known:
-                    known[code] = Function(
-                        getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno
-                    )
+                    known[code] = Function.of(code)
             found[tuple(known[code] for code in reversed(codes))] += seconds
         return dict(found)
 
 
-def below(samples: Samples, name: str, file: str) -> Samples:
-    """What happened inside a function of a file, from there on.
+def below(samples: Samples, function: Function) -> Samples:
+    """The samples inside of a function, with the stacks from that function on.
 
     >>> main, go, work = Function("main", "a.py", 1), Function("go", "b.py", 1), Function("work", "b.py", 9)
-    >>> [len(stack) for stack in below({(main, go, work): 1.0, (main,): 2.0}, "go", "b.py")]
+    >>> [len(stack) for stack in below({(main, go, work): 1.0, (main,): 2.0}, go)]
     [2]
     """
     found: dict[Stack, float] = defaultdict(float)
     for stack, seconds in samples.items():
-        for depth, function in enumerate(stack):
-            if function.name == name and function.file.endswith(file):
-                found[stack[depth:]] += seconds
-                break
+        if function in stack:
+            found[stack[stack.index(function) :]] += seconds
     return dict(found)
 
 
