@@ -1,4 +1,4 @@
-"""An index that sizes decide to be inside of its tensor is checked at each call, however the function runs."""
+"""An index that sizes decide to be inside of its tensor is checked at each call, however that runs."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_sizes_of_two_tensors_are_checked():
 
 def test_a_schedule_is_checked_as_its_function_is():
     sch = Schedule(shifted(), check=True)
-    outer, inner = sch.split(sch.get_loops("B")[0], [None, 3])
+    _, inner = sch.split(sch.get_loops("B")[0], [None, 3])
     sch.vectorize(inner)
     a, b = torch.arange(10.0), torch.empty(4)
     smelt.build(sch)(a, 6, b)
