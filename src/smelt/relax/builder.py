@@ -493,8 +493,8 @@ class _TeArguments:
         if isinstance(value, Size):
             self.sizes.append(value)
             return plain(value)
-        if isinstance(value, te.Value) and isinstance(getattr(value, "expr", None), Size):
-            self.sizes.append(value.expr)
+        if isinstance(size := getattr(value, "expr", None), Size):
+            self.sizes.append(size)
         if value is None or isinstance(value, (bool, int, float, str, StructInfo, te.Value)):
             return value
         what = f"emit_te cannot take a {type(value).__name__}"
