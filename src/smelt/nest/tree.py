@@ -129,6 +129,11 @@ def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt,
     return block
 
 
+def without_guards(block: Block) -> Block:
+    """The statements but for those under an ``if``."""
+    return rewritten(block, lambda stmt: () if isinstance(stmt, Guard) else None)
+
+
 def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) -> Block:
     """The tree with every statement for which ``rewrite`` gives any replaced by those; what is inside of one
     that it gives None for is looked at in turn.
