@@ -1,4 +1,4 @@
-"""What each kind of `smelt.loops.ir.REDUCTIONS` means, on torch tensors: as accurate as float64 allows."""
+"""The definition of each kind of `smelt.loops.ir.REDUCTIONS` on torch tensors, accurate to float64."""
 
 from __future__ import annotations
 

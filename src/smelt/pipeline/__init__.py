@@ -1,4 +1,4 @@
-"""The way of a program through the compiler, as one visible list of passes."""
+"""The compilation of a program, as one visible list of passes."""
 
 from __future__ import annotations
 
@@ -54,24 +54,25 @@ from smelt.tuning import Tuning
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 Instead = Callable[[Program, SmeltError], Compiled]
-"""What runs a program that turns out at its first call not to be compiled, and why; it may raise that error.
+"""The function that runs a program whose compilation fails at its first call, given the error; it may raise
+that error.
 """
 
 PHASES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The phases in order, as in ``CompileReport.phase_seconds``; their passes are in `smelt.pipeline.passes`.
 
-A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
-has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
+A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up the faster kernel; missing
+measurements are made after ``codegen``, or at the first call, while the C++ compiler runs.
 """
 
 _PLAN = "plan.json"
 
 Deoptimize = Callable[[SmeltError], Compiled]
-"""`Instead` of one program."""
+"""`Instead`, bound to one program."""
 
 
 Refused = Mapping[tuple[str, str | None], str]
-"""Calls that PyTorch is to run, by operator and source line, and why."""
+"""Calls that PyTorch runs, by operator and source line, and the reason."""
 
 
 def compile_program(
@@ -84,11 +85,10 @@ def compile_program(
 ) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
-    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says,
-    unless ``instead`` has something else to run.
-    ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
-    wait for it as well (and the report is complete after it).
-    Where smelt cannot have some calls, or they are ``refused``, the program is compiled in clusters
+    The C++ compiler runs in parallel to Python: the first call of the result waits for it, and raises its
+    errors, unless ``instead`` has something else to run. ``called_next``: that call is this thread's next use
+    of it, so the measurements of mode ``max`` may wait for it as well (and the report is complete after it).
+    If smelt does not support some calls, or they are ``refused``, the program is compiled in clusters
     (`smelt.contract.clusters`), each with a report of its own.
 
     Raises:
@@ -117,7 +117,7 @@ def compile_program(
 
 
 def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
-    """Whether a higher-order call stays whole: it is denied, or there is a kernel of ours for it."""
+    """Whether a higher-order call is not inlined: it is denied, or there is a kernel of ours for it."""
     reason = Denied.of(config).reason(node)
     if reason is not None:
         node.meta[REFUSED] = reason
@@ -127,7 +127,7 @@ def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
-    """Mark the calls that PyTorch is to run; those are given back that no ATen call can stand for."""
+    """Marks the calls that PyTorch runs; returns those that no ATen call can replace."""
     found: dict[torch.fx.Node, list[str]] = {}
     denied = Denied.of(config)
     if not denied and not refused:
@@ -183,7 +183,7 @@ def _compile(
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
     job = rest.job(unit)
-    if not called_next or program.kind != "inference":  # AOTAutograd asks now how saved outputs lie
+    if not called_next or program.kind != "inference":  # AOTAutograd asks now for the layout of saved outputs
         return rest.measured(tuning, unit, job)
 
     def measured() -> Compiled:
@@ -195,7 +195,7 @@ def _compile(
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left to do for a program that is lowered."""
+    """The remaining phases of a program that is lowered."""
 
     program: Program
     config: Config
@@ -211,7 +211,7 @@ class _Rest:
     otherwise: Deoptimize | None
 
     def unit(self) -> Unit:
-        """The graph as kernels and text; compilers begin with what there is of it."""
+        """The graph as kernels and text; compilers start with the finished parts of it."""
         config, report, tuning = self.config, self.report, self.tuning
         objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
@@ -234,10 +234,9 @@ class _Rest:
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
-        """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no
-        kernel.
+        """The unit's compilation, with ``extra`` files for its cache entry; None if there is no kernel.
 
-        An entry without a plan is no program yet: another process compiles it again.
+        An entry without a plan is incomplete: another process compiles it again.
         """
         if not unit.scheduled.runs:
             return None
@@ -245,13 +244,15 @@ class _Rest:
         return library.compile_unit(text, self.tools, self.store, self.key, extra, parts, unit.objects)
 
     def measured(self, tuning: Tuning, unit: Unit, job: CompileJob | None) -> Compiled:
-        """What runs the unit that ``job`` compiles; another one where that is slower than ATen's calls."""
+        """The executor of the unit that ``job`` compiles, or a faster one by measurement against ATen's
+        calls.
+        """
         with self.report.phase("tuning"):
             otherwise = tuning.measure(unit.scheduled, job)
         return self.finished(self.unit() if otherwise else unit)
 
     def finished(self, unit: Unit) -> Compiled:
-        """What runs the unit; the report says how."""
+        """The executor of the unit; the report describes it."""
         program, report, graph = self.program, self.report, self.graph
         constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
         orders = _orders(graph, unit.scheduled.graph)
@@ -277,7 +278,7 @@ class _Rest:
 
 
 def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
-    """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
+    """``compiled``, once its library exists; ``otherwise`` if it cannot be made."""
     if otherwise is None:
         return compiled
 
@@ -292,7 +293,7 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deop
 
 
 def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
-    """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
+    """The result of ``make``, or that of ``otherwise`` for its error."""
     try:
         return make()
     except SmeltError as error:
@@ -302,7 +303,7 @@ def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
 
 
 def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled:
-    """``compiled`` with outputs that lie as AOTAutograd was told (`tell_orders`)."""
+    """``compiled`` with outputs in the layouts that AOTAutograd was told (`tell_orders`)."""
     if not orders:
         return compiled
 
@@ -323,7 +324,7 @@ def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]
 def _checked(
     compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Deoptimize | None
 ) -> Compiled:
-    """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
+    """The executor of the plan; a program without Winograd runs if the plan's last output asks for it."""
     if len(plan.outputs) == len(program.outputs):
         return compiled
 
@@ -337,7 +338,7 @@ def _checked(
 def _thawed(
     program: Program, config: Config, otherwise: Deoptimize | None, changing: frozenset[int]
 ) -> Compiled:
-    """The program for which the inputs at these positions are no constants: they change from call to call."""
+    """The program in which the inputs at these positions are no constants: they change from call to call."""
     names = ", ".join(program.inputs[position].name for position in sorted(changing))
     logs.logger.info("smelt: %s: %s change at every call; compiled anew", program.name, names)
     inputs = tuple(
@@ -353,7 +354,7 @@ def _again(program: Program, config: Config, otherwise: Deoptimize | None) -> Co
 
 
 def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """How the scheduled graph's memory has the dimensions of outputs that it lays out otherwise (`Plan`)."""
+    """The memory order of the dimensions of outputs whose layout the scheduled graph has changed (`Plan`)."""
     found = []
     for position, (before, after) in enumerate(zip(graph.outputs, scheduled.outputs, strict=True)):
         if isinstance(after, StridedView) and before != after:
@@ -366,7 +367,7 @@ def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]]
 def _clocks(
     plan: Plan, built: Library | CompileJob | None, report: CompileReport
 ) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
-    """What makes of an ATen operator one that counts its time (`CompileReport.clocks`), where wanted."""
+    """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted."""
     if "clocks" not in plan.notes:
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
@@ -376,7 +377,7 @@ def _clocks(
 
 
 def with_errors(plan: Plan, cpp: CppUnit) -> Plan:
-    """The plan with what its native steps, and those of its bodies, may raise."""
+    """The plan with the errors of its native steps, and of those of its bodies."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, NativeStep):
@@ -403,7 +404,7 @@ def _from_cache(
     report: CompileReport,
     otherwise: Deoptimize | None,
 ) -> Compiled | None:
-    """The compiled program that an earlier process left, where there is one."""
+    """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
         entry = store.get(key)
         if entry is None or _PLAN not in entry.digests:
@@ -439,7 +440,7 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 
 def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:
-    """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
+    """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
         scheduled = schedule(lowered(program, config, target), config, target)
@@ -451,7 +452,7 @@ def _keep_texts(report: CompileReport, program: Program, config: Config, target:
 
 
 def made_with() -> dict[str, str]:
-    """What the keys of stored programs depend on besides the program: elsewhere they are useless.
+    """The inputs of cache keys apart from the program: the compiler, the machine and their versions.
 
     Raises:
         ToolchainError: there is no compiler that could have made them.
