@@ -19,17 +19,13 @@ from smelt.codegen import NestText
 from smelt.errors import Unsupported
 from smelt.nest import ir
 from smelt.ops import Handler
-from smelt.reporting import LOG
 from tests.lowering.harness import compare
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "scalar_c.py"
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> None:
-    torch._dynamo.reset()
-    LOG.clear()
+pytestmark = [
+    pytest.mark.usefixtures("fresh"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
 
 
 def _backend() -> Callable[..., Any]:
