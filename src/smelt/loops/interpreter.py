@@ -274,15 +274,15 @@ def _attention(
     with _attention_domain(body, buffers, sizes, origin) as made:
         rank, extents = len(body.shape), made.extents
         (*outer, _, column, key, _) = made.variables
-        shares = torch.softmax(made.scores, rank)
+        probabilities = torch.softmax(made.scores, rank)
         blind = made.scores == -math.inf
         if extents[rank] < _lanes() and body.blind == 0.0:
             blind = ~(made.scores > -math.inf)
         blind = blind.all(rank, keepdim=True)
-        shares = shares.masked_fill(blind, 0.0)
+        probabilities = probabilities.masked_fill(blind, 0.0)
         total = torch.logsumexp(made.scores, rank, keepdim=True).masked_fill(blind, body.blind)
         values = made.wide(body.value((*outer, key, column)))
-        out = (shares * made.kept * values).sum(rank, keepdim=True)
+        out = (probabilities * made.kept * values).sum(rank, keepdim=True)
         out = out.expand(*extents[:rank], 1, 1)[..., 0, 0]
         return [out.to(body.dtype).contiguous(), total[..., 0, 0, 0].to(made.within).contiguous()]
 
@@ -304,15 +304,18 @@ def _attention_gradients(
         rank, extents, wide = len(body.shape), made.extents, made.wide
         (*outer, query, column, key, _) = made.variables
         over = (*outer, query, column)
-        logsumexp, slope = wide(body.logsumexp((*outer, query))), wide(body.slope((*outer, query, key)))
-        shares = torch.exp(made.scores - logsumexp)
+        logsumexp, derivative = (
+            wide(body.logsumexp((*outer, query))),
+            wide(body.derivative((*outer, query, key))),
+        )
+        probabilities = torch.exp(made.scores - logsumexp)
         upstream = wide(body.upstream(over)).expand(*extents[:rank], 1, 1)
-        gained = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
-        pulls = shares * slope * (upstream * gained).sum(rank - 1, keepdim=True)
+        weighted = made.kept * wide(body.attention.value((*outer, key, column))) - wide(body.result(over))
+        ds = probabilities * derivative * (upstream * weighted).sum(rank - 1, keepdim=True)
         found = [
-            (pulls * made.keys).sum(rank)[..., 0, :],
-            (pulls * made.queries).sum(rank - 2)[..., 0, :, :],
-            (shares * made.kept * upstream).sum(rank - 2)[..., 0].mT,
+            (ds * made.keys).sum(rank)[..., 0, :],
+            (ds * made.queries).sum(rank - 2)[..., 0, :, :],
+            (probabilities * made.kept * upstream).sum(rank - 2)[..., 0].mT,
         ]
         for position, shape in enumerate(body.shapes):
             inner = [evaluate(size, sizes) for size in shape]
@@ -327,7 +330,7 @@ class _Scored:
     """Inside an attention's loops, whose dimensions are (*i, q, c, k, r); values are float64.
 
     ``queries`` and ``keys`` are what is multiplied, ``scores`` (*i, q, 1, k, 1) what comes of it, -inf where
-    nothing is seen; ``kept`` is what shares are multiplied with. ``wide`` widens a value of the loop
+    nothing is seen; ``kept`` is what probabilities are multiplied with. ``wide`` widens a value of the loop
     functions.
     """
 
@@ -540,7 +543,7 @@ def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:
 
 
 def view_of(view: StridedView, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int]) -> Tensor:
-    """The view as a torch tensor that shares the buffer's memory."""
+    """The view as a torch tensor that probabilities the buffer's memory."""
     tensor = buffers[view.buffer]
     shape = [evaluate(size, sizes) for size in view.shape]
     strides = [evaluate(stride, sizes) for stride in view.strides]

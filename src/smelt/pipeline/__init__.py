@@ -42,9 +42,9 @@ from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
+from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob
-from smelt.runtime.otherwise import at_first_call
 from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
@@ -64,7 +64,7 @@ has measured it measures behind ``codegen``, or at the first call, waiting for t
 
 _PLAN = "plan.json"
 
-Otherwise = Callable[[SmeltError], Compiled]
+Deoptimize = Callable[[SmeltError], Compiled]
 """`Instead` of one program."""
 
 Refused = Mapping[tuple[str, str | None], str]
@@ -150,7 +150,7 @@ def _compile(
     report: CompileReport,
     watch: Watch | None,
     called_next: bool,
-    otherwise: Otherwise | None,
+    otherwise: Deoptimize | None,
     again: Again,
 ) -> Compiled:
     with report.phase("contract"):
@@ -212,7 +212,7 @@ class _Rest:
     header: Precompiled | None
     graph: Graph
     tuning: Tuning | None
-    otherwise: Otherwise | None
+    otherwise: Deoptimize | None
     again: Again
 
     def unit(self) -> Unit:
@@ -320,7 +320,7 @@ def _noted(
     return replace(plan, notes=notes, orders=orders), constants
 
 
-def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Otherwise | None) -> Compiled:
+def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
     """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
     if otherwise is None:
         return compiled
@@ -335,7 +335,7 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Othe
     return at_first_call(finish)
 
 
-def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
+def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
     """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
     try:
         return make()
@@ -346,7 +346,7 @@ def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
 
 
 def _again(
-    otherwise: Otherwise | None, target: CodeTarget | None, program: Program, config: Config
+    otherwise: Deoptimize | None, target: CodeTarget | None, program: Program, config: Config
 ) -> Compiled:
     instead = None if otherwise is None else lambda _, error: otherwise(error)
     return _or(otherwise, partial(compile_program, program, config, instead=instead, target=target))

@@ -17,8 +17,8 @@ from smelt.loops.ir import Graph, StridedView
 from smelt.reporting import CompileReport
 from smelt.runtime import executor
 from smelt.runtime.clocks import Clocks
+from smelt.runtime.deoptimize import or_deoptimized
 from smelt.runtime.library import CompileJob, Library
-from smelt.runtime.otherwise import or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.symbolic import size_hint
 
@@ -53,11 +53,11 @@ def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config, a
     if len(plan.outputs) == len(program.outputs):
         return compiled
 
-    def compile_otherwise() -> Compiled:
+    def compile_deoptimized() -> Compiled:
         logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
         return again(program, replace(config, winograd=False))
 
-    return or_otherwise(compiled, compile_otherwise)
+    return or_deoptimized(compiled, compile_deoptimized)
 
 
 def _thawed(program: Program, config: Config, again: Again, changing: frozenset[int]) -> Compiled:
