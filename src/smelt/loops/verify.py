@@ -10,7 +10,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.dependencies import analyze, attention_values, domain, variables, views_in
-from smelt.loops.interpreter import resolve
+from smelt.loops.host import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,

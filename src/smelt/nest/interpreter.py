@@ -15,6 +15,7 @@ from sympy.logic.boolalg import Boolean
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
 from smelt.nest.begins import begin_nothing
+from smelt.nest.inside import check_bounds, open_bounds
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -32,7 +33,7 @@ from smelt.nest.ir import (
     Store,
     Update,
 )
-from smelt.nest.tree import named, reduced_axes
+from smelt.nest.tree import named, reduced_axes, stages
 from smelt.ops import TABLE
 from smelt.records import dataclass, field
 from smelt.symbolic import evaluate, flatten
@@ -56,7 +57,10 @@ def run_kernel(
 
     Raises:
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
+        SmeltError: SM1048, an index of a stage is outside of its buffer at these sizes.
     """
+    if stages(kernel.body):
+        check_bounds(kernel, open_bounds(kernel), sizes or {})
     _Machine(kernel, dict(memory), dict(sizes or {}), first or {}).run()
 
 
