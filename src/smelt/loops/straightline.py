@@ -159,9 +159,6 @@ def replay(
 def _replay(
     steps: Iterable[Recordable], handler: Handler, values: dict[str, Any], symbols: dict[Symbol, Expr]
 ) -> None:
-    def place(expr: Expr) -> Expr:
-        return expr.xreplace(symbols) if symbols else expr
-
     for step in steps:
         if isinstance(step, MaskedInstruction):
             inner = step
@@ -171,17 +168,30 @@ def _replay(
                 return values[inner.result]
 
             values[step.name] = handler.masked(values[step.mask], body, step.other)
-        elif step.op == "load":
-            values[step.name] = handler.load(step.args[0], tuple(place(expr) for expr in step.args[1]))
-        elif step.op == "constant":
-            values[step.name] = handler.constant(step.args[0], step.dtype)
-        elif step.op == "index_expr":
-            values[step.name] = handler.index_expr(place(step.args[0]), step.dtype)
-        elif step.op == "indirect_index":
-            x, size, wrap, check = step.args
-            assert step.index is not None
-            symbols[step.index] = handler.indirect_index(values[x], size, wrap=wrap, check=check)
-        elif step.op in ("to_dtype", "bitcast"):
-            values[step.name] = getattr(handler, step.op)(values[step.args[0]], step.dtype)
         else:
-            values[step.name] = handler.elementwise(step.op, *(values[arg] for arg in step.args))
+            perform(step, handler, values, symbols)
+
+
+def perform(step: Instruction, handler: Handler, values: dict[str, Any], symbols: dict[Symbol, Expr]) -> Any:
+    """The value of one instruction under a handler; it comes to ``values``, or its index to ``symbols``."""
+
+    def place(expr: Expr) -> Expr:
+        return expr.xreplace(symbols) if symbols else expr
+
+    if step.op == "load":
+        value = handler.load(step.args[0], tuple(place(expr) for expr in step.args[1]))
+    elif step.op == "constant":
+        value = handler.constant(step.args[0], step.dtype)
+    elif step.op == "index_expr":
+        value = handler.index_expr(place(step.args[0]), step.dtype)
+    elif step.op == "indirect_index":
+        x, size, wrap, check = step.args
+        assert step.index is not None
+        symbols[step.index] = handler.indirect_index(values[x], size, wrap=wrap, check=check)
+        return symbols[step.index]
+    elif step.op in ("to_dtype", "bitcast"):
+        value = getattr(handler, step.op)(values[step.args[0]], step.dtype)
+    else:
+        value = handler.elementwise(step.op, *(values[arg] for arg in step.args))
+    values[step.name] = value
+    return value

@@ -29,6 +29,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.loops.record import Recorder
+from smelt.loops.reductions import MODES, identity
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import (
     Alloc,
@@ -65,27 +66,7 @@ from smelt.symbolic.affine import replaced
 
 ZERO = sympy.Integer(0)
 
-MODES: dict[str, str] = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-"""A reduction that a stage makes in memory → the mode of its store."""
-
 KINDS = {mode: kind for kind, mode in MODES.items()}
-
-
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """The identity of a reduction (a key of `MODES`).
-
-    >>> identity("sum", torch.float32), identity("max", torch.int8), identity("min", torch.float64)
-    (0.0, -128, inf)
-    """
-    if dtype is torch.bool:
-        return kind in ("prod", "min")
-    if kind in ("sum", "prod"):
-        number = int(kind == "prod")
-        return float(number) if dtype.is_floating_point else number
-    if dtype.is_floating_point:
-        return float("-inf") if kind == "max" else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if kind == "max" else limits.max
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from smelt import logs
 from smelt.capture import Program, tell_orders
 from smelt.capture.sizes import explain_sizes
 from smelt.clusters import in_clusters
-from smelt.codegen.cpp import CLOCKS, CppUnit, UnitPrinter, header_text, once_text
+from smelt.codegen.cpp import UnitPrinter, header_text, once_text
 from smelt.config import Config
 from smelt.contract import (
     Denied,
@@ -29,30 +28,29 @@ from smelt.contract import (
 )
 from smelt.contract.facts import REFUSED, data_sizes
 from smelt.errors import SmeltError
-from smelt.loops.ir import Graph, StridedView
+from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
 from smelt.nest.ir import Kernel
 from smelt.nest.printer import print_run
 from smelt.nest.verify import verify as verify_kernel
 from smelt.nest.verify import verify_run
 from smelt.passes import Watch
+from smelt.pipeline.built import Again, Compiled, in_orders, output_orders, runnable, with_errors
 from smelt.pipeline.notes import Unit, choices, fill_report, notes_of, work_of
 from smelt.pipeline.passes import lowered, watched
+from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
-from smelt.runtime import cache, executor, library, plan_json, process, toolchain
+from smelt.runtime import cache, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
-from smelt.runtime.clocks import Clocks
-from smelt.runtime.deoptimize import at_first_call, or_deoptimized
+from smelt.runtime.deoptimize import at_first_call
 from smelt.runtime.garbage import garbage_goes, garbage_waits
-from smelt.runtime.library import CompileJob, Library
-from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
+from smelt.runtime.library import CompileJob
+from smelt.runtime.plan import Plan
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
-from smelt.schedule import Scheduled, Target, schedule
-from smelt.symbolic import size_hint
+from smelt.schedule import Choose, Scheduled, Target, schedule
 from smelt.tuning import Tuning
 
-Compiled = Callable[[list[Any]], Sequence[Any]]
 Instead = Callable[[Program, SmeltError], Compiled]
 """The function that runs a program whose compilation fails at its first call, given the error; it may raise
 that error.
@@ -70,7 +68,6 @@ _PLAN = "plan.json"
 Deoptimize = Callable[[SmeltError], Compiled]
 """`Instead`, bound to one program."""
 
-
 Refused = Mapping[tuple[str, str | None], str]
 """Calls that PyTorch runs, by operator and source line, and the reason."""
 
@@ -82,6 +79,7 @@ def compile_program(
     called_next: bool = False,
     instead: Instead | None = None,
     refused: Refused | None = None,
+    target: CodeTarget | None = None,
 ) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
@@ -89,7 +87,8 @@ def compile_program(
     errors, unless ``instead`` has something else to run. ``called_next``: that call is this thread's next use
     of it, so the measurements of mode ``max`` may wait for it as well (and the report is complete after it).
     If smelt does not support some calls, or they are ``refused``, the program is compiled in clusters
-    (`smelt.contract.clusters`), each with a report of its own.
+    (`smelt.contract.clusters`), each with a report of its own. ``target``: the target of kernels, by default
+    this machine's CPU through C++; its results are not cached.
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
@@ -107,11 +106,14 @@ def compile_program(
             contracts = contracted(program, partial(_stays, config, refused or {}), watch)
             reasons = unsupported(contracts) | _refused(contracts, config, refused or {})
             parts = clustered(contracts, reasons, config.min_cluster) if reasons else None
-        if parts is None:
-            compiled = _compile(contracts, config, report, watch, called_next, otherwise)
-        else:
-            each = partial(compile_program, called_next=called_next, instead=instead)
+        again = partial(_again, otherwise, target)
+        if parts is not None:
+            each = partial(compile_program, called_next=called_next, instead=instead, target=target)
             compiled = in_clusters(parts, config, report, each)
+        elif target is not None:
+            compiled = _compile_for(target, contracts, config, report, watch, again)
+        else:
+            compiled = _compile(contracts, config, report, watch, called_next, otherwise, again)
         report.keep_texts_with(compiled)
         return compiled
 
@@ -149,6 +151,7 @@ def _compile(
     watch: Watch | None,
     called_next: bool,
     otherwise: Deoptimize | None,
+    again: Again,
 ) -> Compiled:
     with report.phase("contract"):
         if program.kind != "backward":
@@ -166,7 +169,7 @@ def _compile(
         )
     if config.keep_text:
         _keep_texts(report, program, config, target)
-    found = None if config.print_passes else _from_cache(store, key, program, config, report, otherwise)
+    found = None if config.print_passes else _from_cache(store, key, program, config, report, again)
     if found is not None:
         return found
     process.check(tools.command, tools.seconds)
@@ -178,7 +181,8 @@ def _compile(
         with report.phase("tuning"):
             tuning = Tuning(config, target, tools, store, source_digest())
             tuning.look_up(graph)
-    rest = _Rest(program, config, report, watch, target, tools, store, key, header, graph, tuning, otherwise)
+    about = (program, config, report, watch, target, tools, store, key, header, graph, tuning)
+    rest = _Rest(*about, otherwise, again)
     unit = rest.unit()
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
@@ -209,6 +213,7 @@ class _Rest:
     graph: Graph
     tuning: Tuning | None
     otherwise: Deoptimize | None
+    again: Again
 
     def unit(self) -> Unit:
         """The graph as kernels and text; compilers start with the finished parts of it."""
@@ -230,7 +235,7 @@ class _Rest:
         with report.phase("codegen"):
             cpp = printer.finish(scheduled.all_runs, library.compilers(), config.clocks)
             objects.start_rest(cpp.parts)  # here: the thread that waits for them would come late to it
-            plan = with_errors(scheduled.plan, cpp)
+            plan = with_errors(scheduled.plan, cpp.errors)
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
@@ -253,28 +258,67 @@ class _Rest:
 
     def finished(self, unit: Unit) -> Compiled:
         """The executor of the unit; the report describes it."""
-        program, report, graph = self.program, self.report, self.graph
-        constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
-        orders = _orders(graph, unit.scheduled.graph)
-        plan = replace(unit.plan, notes=notes_of(unit, constants), orders=orders)
-        tell_orders(program, plan.orders)
-        with report.phase("schedule"):
-            found = choices(graph, unit.scheduled.graph, self.config, self.target, self.tuning)
-            plan.notes["choices"] = found
-        if self.config.clocks:
+        program, config, report = self.program, self.config, self.report
+        about = (program, config, report, self.target, self.graph, self.tuning)
+        plan, constants = _noted(*about, unit.scheduled, unit.plan)
+        if config.clocks:
             plan.notes["clocks"] = work_of(unit)
-        fill_report(report, plan.notes)
         report.keep_text("cpp", unit.cpp.text)
         with report.phase("compile"):
             job = self.job(unit, {_PLAN: plan_json.to_json(plan).encode()})
             if job is not None:
                 job.on_ready = lambda job: report.phase_seconds.update(wait=job.waited)
-        with report.phase("executor"):
-            report.keep_text("plan", lambda: executor.render(plan))
-            thaw = partial(_thawed, program, self.config, self.otherwise)
-            built = executor.build(plan, job, constants, _clocks(plan, job, report), thaw)
-            checked = _checked(built, plan, program, self.config, self.otherwise)
-        return checked if job is None else _once_there(checked, job, plan, self.otherwise)
+        built = runnable(plan, job, constants, program, config, report, self.again)
+        return built if job is None else _once_there(built, job, plan, self.otherwise)
+
+
+def _compile_for(
+    target: CodeTarget,
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    watch: Watch | None,
+    again: Again,
+) -> Compiled:
+    """Compiles a program for another target than C++, without cache, measurements or parallel compilation."""
+    machine = target.machine
+    if config.keep_text:
+        _keep_texts(report, program, config, machine, target.choose)
+    with report.phase("lowering"):
+        graph = lowered(program, config, machine, watch)
+    with report.phase("schedule"):
+        scheduled = schedule(graph, config, machine, choose=target.choose, watch=watch)
+        if config.verify:
+            _verify_kernels(scheduled)
+    with report.phase("codegen"):
+        code = target.build(scheduled.all_runs)
+    plan = with_errors(scheduled.plan, code.errors)
+    plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
+    report.keep_text("cpp", code.text)
+    return runnable(plan, code.library, constants, program, config, report, again)
+
+
+def _noted(
+    program: Program,
+    config: Config,
+    report: CompileReport,
+    target: Target,
+    graph: Graph,
+    tuning: Tuning | None,
+    scheduled: Scheduled,
+    plan: Plan,
+) -> tuple[Plan, dict[str, torch.Tensor]]:
+    """The plan with the data of the report and the cache, and its constants. AOTAutograd is told the layout
+    of the outputs.
+    """
+    constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
+    orders = output_orders(graph, scheduled.graph)
+    tell_orders(program, orders)
+    notes = notes_of(scheduled, constants)
+    with report.phase("schedule"):
+        notes["choices"] = choices(graph, scheduled.graph, config, target, tuning)
+    fill_report(report, notes)
+    return replace(plan, notes=notes, orders=orders), constants
 
 
 def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
@@ -286,7 +330,7 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deop
         try:
             job.result()
         except SmeltError as error:
-            return _in_orders(otherwise(error), plan.orders)
+            return in_orders(otherwise(error), plan.orders)
         return compiled
 
     return at_first_call(finish)
@@ -302,91 +346,11 @@ def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
         return otherwise(error)
 
 
-def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled:
-    """``compiled`` with outputs in the layouts that AOTAutograd was told (`tell_orders`)."""
-    if not orders:
-        return compiled
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        results = list(compiled(args))
-        for output, order in orders:
-            value, step = results[output], 1
-            strides = list(value.stride())
-            for dim in reversed(order):
-                strides[dim] = step
-                step *= value.shape[dim]
-            results[output] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-        return results
-
-    return call
-
-
-def _checked(
-    compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Deoptimize | None
+def _again(
+    otherwise: Deoptimize | None, target: CodeTarget | None, program: Program, config: Config
 ) -> Compiled:
-    """The executor of the plan; a program without Winograd runs if the plan's last output asks for it."""
-    if len(plan.outputs) == len(program.outputs):
-        return compiled
-
-    def compile_deoptimized() -> Compiled:
-        logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
-        return _again(program, replace(config, winograd=False), otherwise)
-
-    return or_deoptimized(compiled, compile_deoptimized)
-
-
-def _thawed(
-    program: Program, config: Config, otherwise: Deoptimize | None, changing: frozenset[int]
-) -> Compiled:
-    """The program in which the inputs at these positions are no constants: they change from call to call."""
-    names = ", ".join(program.inputs[position].name for position in sorted(changing))
-    logs.logger.info("smelt: %s: %s change at every call; compiled anew", program.name, names)
-    inputs = tuple(
-        replace(each, static=each.static and position not in changing)
-        for position, each in enumerate(program.inputs)
-    )
-    return _again(replace(program, inputs=inputs), config, otherwise)
-
-
-def _again(program: Program, config: Config, otherwise: Deoptimize | None) -> Compiled:
-    again = None if otherwise is None else lambda _, error: otherwise(error)
-    return _or(otherwise, partial(compile_program, program, config, instead=again))
-
-
-def _orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The memory order of the dimensions of outputs whose layout the scheduled graph has changed (`Plan`)."""
-    found = []
-    for position, (before, after) in enumerate(zip(graph.outputs, scheduled.outputs, strict=True)):
-        if isinstance(after, StridedView) and before != after:
-            steps = [size_hint(stride, graph.hints) for stride in after.strides]
-            dims = [dim for dim, size in enumerate(after.shape) if size != 1]
-            found.append((position, tuple(sorted(dims, key=lambda dim: -steps[dim]))))
-    return tuple(found)
-
-
-def _clocks(
-    plan: Plan, built: Library | CompileJob | None, report: CompileReport
-) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
-    """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted."""
-    if "clocks" not in plan.notes:
-        return None
-    clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
-    clocks.library = built
-    report.clocks = clocks.read
-    return clocks.timed
-
-
-def with_errors(plan: Plan, cpp: CppUnit) -> Plan:
-    """The plan with the errors of its native steps, and of those of its bodies."""
-    steps: list[Step] = []
-    for step in plan.steps:
-        if isinstance(step, NativeStep):
-            step = replace(step, errors=tuple(cpp.errors.get(step.function, ())))
-        elif isinstance(step, ExternStep) and step.bodies:
-            step = replace(step, bodies=tuple(with_errors(body, cpp) for body in step.bodies))
-        steps.append(step)
-    folded = tuple(replace(each, plan=with_errors(each.plan, cpp)) for each in plan.folded)
-    return replace(plan, steps=tuple(steps), folded=folded)
+    instead = None if otherwise is None else lambda _, error: otherwise(error)
+    return _or(otherwise, partial(compile_program, program, config, instead=instead, target=target))
 
 
 def _verify_kernels(scheduled: Scheduled) -> None:
@@ -402,7 +366,7 @@ def _from_cache(
     program: Program,
     config: Config,
     report: CompileReport,
-    otherwise: Deoptimize | None,
+    again: Again,
 ) -> Compiled | None:
     """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
@@ -414,22 +378,19 @@ def _from_cache(
             plan = plan_json.from_json(entry.read(_PLAN))
             compiled = library.load_entry(entry)
             text = entry.read(library.SOURCE).decode()
-        with report.phase("executor"):
-            constants = {
-                name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
-            }
-            thaw = partial(_thawed, program, config, otherwise)
-            built = executor.build(plan, compiled, constants, _clocks(plan, compiled, report), thaw)
-            fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
+        constants = {
+            name: _attribute(program.graph_module, path) for name, path in plan.notes["constants"].items()
+        }
+        built = runnable(plan, compiled, constants, program, config, report, again)
+        fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
     except Exception:  # whatever is wrong with what was stored: it is compiled again
         store.remove(key)
         return None
-    report.keep_text("plan", lambda: executor.render(plan))
     report.cache_hit = True
     tell_orders(program, plan.orders)
     fill_report(report, plan.notes)
     report.keep_text("cpp", text)
-    return _checked(built, plan, program, config, otherwise)
+    return built
 
 
 def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
@@ -439,11 +400,13 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
     return value.detach()
 
 
-def _keep_texts(report: CompileReport, program: Program, config: Config, target: Target) -> None:
+def _keep_texts(
+    report: CompileReport, program: Program, config: Config, target: Target, choose: Choose | None = None
+) -> None:
     """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
-        scheduled = schedule(lowered(program, config, target), config, target)
+        scheduled = schedule(lowered(program, config, target), config, target, choose=choose)
         return "\n\n".join(print_run(run) for run in scheduled.runs)
 
     report.keep_text("contract", lambda: program.graph_module.print_readable(print_output=False))

@@ -35,12 +35,12 @@ class Unit:
     objects: library.Objects
 
 
-def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
+def notes_of(scheduled: Scheduled, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
     """The report's data of a compilation, which the cache keeps with the plan."""
-    graph = unit.scheduled.graph
-    runs = [run for run in unit.scheduled.runs if not run.name.startswith(AHEAD)]
+    graph = scheduled.graph
+    runs = [run for run in scheduled.runs if not run.name.startswith(AHEAD)]
     calls = [call for run in runs for call in run.calls]
-    folded = unit.plan.folded_constants
+    folded = scheduled.plan.folded_constants
     externs: Counter[str] = Counter()
     fallbacks = []
     paths: dict[str, str] = {}
@@ -61,9 +61,9 @@ def notes_of(unit: Unit, constants: dict[str, torch.Tensor]) -> dict[str, Any]:
         "externs": dict(externs),
         "fallbacks": fallbacks,
         "symbols": {
-            name: hint for name, hint in hints.items() if name in unit.plan.symbols and name not in late
+            name: hint for name, hint in hints.items() if name in scheduled.plan.symbols and name not in late
         },
-        "arena_bytes": size_hint(unit.scheduled.arena_size, graph.hints),
+        "arena_bytes": size_hint(scheduled.arena_size, graph.hints),
         "folded": len(folded),
         "folded_bytes": sum(graph.constants[name].nbytes for name in folded),
         "constants": {name: paths.get(name, name) for name in constants},

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import torch
 from sympy import Symbol
 
-from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.micro_kernels import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
+from smelt.codegen.index import Names, Offset, index_text
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
 from smelt.nest.primitives import inner_loop
 from smelt.records import dataclass

@@ -14,9 +14,9 @@ import sympy
 import torch
 from sympy import Expr
 
-from smelt.codegen.cpp.index import Names, Offset, index_text
 from smelt.codegen.cpp.scope import Memory
 from smelt.codegen.cpp.types import literal
+from smelt.codegen.index import Names, Offset, index_text
 from smelt.nest.ir import For, Let, Store
 from smelt.records import dataclass
 from smelt.symbolic.affine import replaced

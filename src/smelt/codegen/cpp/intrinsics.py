@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from sympy import Expr
 
-from smelt.codegen.cpp.index import Offset
 from smelt.codegen.cpp.scope import Function, Memory
 from smelt.codegen.cpp.types import CPP_TYPES
+from smelt.codegen.index import Offset
 from smelt.errors import SmeltError
 from smelt.nest.ir import Stage, Text
 from smelt.nest.tree import accesses, loops

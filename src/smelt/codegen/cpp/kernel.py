@@ -18,7 +18,6 @@ from sympy import Expr
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.assembly import factors_of_several, sums_of
 from smelt.codegen.cpp.fills import filled
-from smelt.codegen.cpp.index import ITERATION, Names, condition_text
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
 from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel, tile_micro_kernel
 from smelt.codegen.cpp.register_transpose import columns_transposed, stores_adjacent
@@ -26,13 +25,12 @@ from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.values import ValuePrinter
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
+from smelt.codegen.index import ITERATION, Names, condition_text
 from smelt.errors import SmeltError
 from smelt.nest.ir import (
-    Accumulate,
     Advance,
     Alloc,
     Block,
-    Carry,
     For,
     Guard,
     Kernel,
@@ -44,7 +42,6 @@ from smelt.nest.ir import (
     Stage,
     Stmt,
     Store,
-    Update,
 )
 from smelt.nest.primitives import without_jams
 from smelt.nest.tree import loops, trip_count, walk
@@ -72,8 +69,7 @@ class KernelPrinter(ValuePrinter):
         parameters += [f"i64 {name}" for name in self.symbols.values()]
         with self.head([None]):
             self.statements(self.kernel.body, Scope())
-        body = [part for entry in self.lines for part in ([entry] if isinstance(entry, str) else entry)]
-        body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + body
+        body = [f"  const divider {name}({by});" for by, name in self.symbols.dividers.items()] + self.text()
         if "stream" in self.needs and self.fences:
             body.append("  streamed();")
         if self.checked:
@@ -100,35 +96,12 @@ class KernelPrinter(ValuePrinter):
             self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
             if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
                 beside.update(range(position, position + count))
-            elif isinstance(stmt, For):
-                known = self.fills(stmt, scope) or self.calls_rows(stmt)
-                if not (known or self.transposed_loop(stmt, scope) or self.sums(stmt, scope)):
-                    self.loop(stmt, scope)
-            elif isinstance(stmt, Let):
-                scope = self.let(stmt, scope)
-            elif isinstance(stmt, Masked):
-                self.masked(stmt, scope)
-            elif isinstance(stmt, Store):
-                self.store(stmt, scope)
-            elif isinstance(stmt, Accumulate):
-                declared.append(self.accumulate(stmt, scope))
-            elif isinstance(stmt, Update):
-                self.update(stmt, scope)
-            elif isinstance(stmt, SortRow):
-                self.sort_row(stmt, scope)
-            elif isinstance(stmt, Carry):
-                self.carry(stmt, scope)
-            elif isinstance(stmt, Advance):
-                self.advance(stmt, scope)
-            elif isinstance(stmt, Guard):
-                self.guard(stmt, scope)
-            elif isinstance(stmt, Stage):
-                self.intrinsic(stmt, scope)
-            elif isinstance(stmt, Prefetch):
-                memory = self.memories[stmt.buffer]
-                self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
-            elif isinstance(stmt, Alloc):
-                self.alloc(stmt, scope)
+                continue
+            made = self.statement(stmt, scope)
+            if isinstance(made, Scope):
+                scope = made
+            elif isinstance(made, Accumulator):
+                declared.append(made)
             for accumulator in declared:
                 rest = block.stmts[position + 1 :]
                 if not accumulator.finished and accumulator.name not in updates_in(rest):
@@ -136,6 +109,9 @@ class KernelPrinter(ValuePrinter):
         return scope
 
     def loop(self, stmt: For, scope: Scope) -> None:
+        known = self.fills(stmt, scope) or self.calls_rows(stmt)
+        if known or self.transposed_loop(stmt, scope) or self.sums(stmt, scope):
+            return
         self.loops.append(stmt)
         var = self.symbols[stmt.var] = self.fresh("d")
         if stmt.kind is LoopKind.VECTOR and stmt.step > 1:
@@ -345,7 +321,7 @@ class KernelPrinter(ValuePrinter):
         with self.block(f"if (any({mask}))"):
             self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
 
-    def intrinsic(self, stage: Stage, scope: Scope) -> None:
+    def stage(self, stage: Stage, scope: Scope) -> None:
         """A call of a stage's text; its body, if the macros for the text are missing."""
         text = stage.text
         assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
@@ -361,6 +337,10 @@ class KernelPrinter(ValuePrinter):
         self.line("#else")
         self.statements(stage.body, scope)
         self.line("#endif")
+
+    def prefetch(self, stmt: Prefetch, scope: Scope) -> None:
+        memory = self.memories[stmt.buffer]
+        self.line(f"__builtin_prefetch({memory.at(memory.offset(stmt.index), self.symbols)});")
 
     def sort_row(self, stmt: SortRow, scope: Scope) -> None:
         if scope.lanes > 1:

@@ -20,8 +20,8 @@ import sympy
 from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Max, Min
 
-from smelt.codegen.cpp.index import Names, Offset, Term, index_text
 from smelt.codegen.cpp.scope import Memory
+from smelt.codegen.index import Names, Offset, Term, index_text
 from smelt.nest.ir import Advance, Block, Carry, For, Kernel, Let, LoopKind, Param, Prefetch, Stmt, Store
 from smelt.nest.tree import trip_count, walk
 from smelt.ops import TABLE

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate
 from typing import Protocol
 
-from sympy import Expr, Symbol
-
 from smelt.codegen.cpp.functions import Functions
 from smelt.codegen.cpp.header import ONCE, header_text
-from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function
 from smelt.codegen.cpp.types import CPP_TYPES
-from smelt.nest.ir import Call, InArena, Kernel, Run
+from smelt.codegen.index import Names, index_text
+from smelt.codegen.runs import call_arguments, run_parameters
+from smelt.nest.ir import InArena, Kernel, Run
 from smelt.records import dataclass
 from smelt.runtime.trampoline import MOST_ARGUMENTS
 
@@ -51,6 +50,8 @@ optimized (``SMELT_PLAIN``).
 TILES_ARE_FASTER = 5
 """The same ratio for register tiles and rows that kernels call: one line for each vector, and hardly a loop.
 """
+
+_BUFFERS = {dtype: f"{text}_buffer" for dtype, text in CPP_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +204,8 @@ def _file(
 
 
 def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> tuple[str, bool]:
-    sizes = Names({symbol: f"s{position}" for position, symbol in enumerate(run.sizes)})
-    parameters = [
-        "char* arena",
-        *(f"void* p{k}" for k in range(len(run.arguments))),
-        *(f"i64 {s}" for s in sizes.values()),
-    ]
+    parameters, names = run_parameters(run, "i64")
+    sizes = Names(names)
     places = dict.fromkeys(arg.offset for call in run.calls for arg in call.args if isinstance(arg, InArena))
     offsets = {
         offset: str(offset) if offset.is_Integer else f"at{number}" for number, offset in enumerate(places)
@@ -245,7 +242,8 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
         function, numbers = kernels[call.kernel]
         number = len(calls)
         calls.append(function.name)
-        args = ", ".join([*_arguments(call, offsets, sizes), *numbers])
+        given = call_arguments(call, offsets.__getitem__, _BUFFERS, sizes)
+        args = ", ".join([*given, *numbers])
         if clocks:
             lines.append(f"  clock_reading clock{number}({CLOCKS} + {2 * number});")
         if function.checked:
@@ -257,10 +255,3 @@ def _print_run(run: Run, kernels: Functions, calls: list[str], clocks: bool) -> 
             lines.append(f"  clock{number}.stop();")
     signature = f'extern "C" SMELT_ENTRY i64 {run.name}({", ".join(parameters)})'
     return "\n".join([f"{signature} {{", *lines, "  return 0;", "}"]), any_checked
-
-
-def _arguments(call: Call, offsets: Mapping[Expr, str], sizes: Mapping[Symbol, str]) -> Iterable[str]:
-    for param, place in zip(call.kernel.params, call.args, strict=True):
-        where = f"(arena + {offsets[place.offset]})" if isinstance(place, InArena) else f"p{place.position}"
-        yield f"({CPP_TYPES[param.dtype]}_buffer*){where}"
-    yield from (sizes[symbol] for symbol in call.kernel.sizes)

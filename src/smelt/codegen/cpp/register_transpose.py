@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import sympy
 import torch
 
-from smelt.codegen.cpp.index import Offset, flat_offset
 from smelt.codegen.cpp.scope import Memory, Scope
+from smelt.codegen.index import Offset, flat_offset
 from smelt.nest.ir import FEW_COLUMNS, For, Let, LoopKind, Stmt, Store
 from smelt.records import dataclass
 from smelt.symbolic import flatten

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from sympy import Expr, Symbol
 
-from smelt.codegen.cpp.index import Names, Offset, flat_offset
+from smelt.codegen.index import Names, Offset, flat_offset
 from smelt.records import dataclass, field
 
 

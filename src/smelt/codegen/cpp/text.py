@@ -5,40 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.codegen.cpp.accumulators import Accumulator
-from smelt.codegen.cpp.index import Names, index_text
 from smelt.codegen.cpp.scope import Function, Head, Memory, Value
-from smelt.nest.ir import (
-    For,
-    Kernel,
-    Let,
-)
+from smelt.codegen.index import Names
+from smelt.codegen.nests import NestText
+from smelt.nest.ir import For, Let
 from smelt.records import dataclass, field
 
 
 @dataclass(slots=True)
-class KernelText:
+class KernelText(NestText):
     """The text of one kernel so far, and its names.
 
     ``fences``: the kernel waits at its end for its non-temporal stores; a tile leaves that to its caller.
     """
 
-    kernel: Kernel
     number: Callable[[int | str], str] = str
     known: bool = True
     fences: bool = True
-    lines: list[str | list[str]] = field(default_factory=list)
-    indent: int = 1
-    symbols: Names = field(default_factory=Names)
+    symbols: Names = field(default_factory=Names, kw_only=True)
     memories: dict[str, Memory] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict, kw_only=True)
     definitions: dict[str, Let] = field(default_factory=dict)
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
     carries: dict[str, Value] = field(default_factory=dict)
     zeros: set[str] = field(default_factory=set)
-    counters: dict[str, int] = field(default_factory=dict)
     checked: bool = False
     needs: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
@@ -46,22 +39,6 @@ class KernelText:
     heads: dict[Symbol | None, Head] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     computes: bool = False
-
-    def fresh(self, prefix: str) -> str:
-        number = self.counters.get(prefix, 0)
-        self.counters[prefix] = number + 1
-        return f"{prefix}{number}"
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.indent + text)
-
-    @contextmanager
-    def block(self, opening: str, closing: str = "}") -> Iterator[None]:
-        self.line(f"{opening} {{".lstrip())
-        self.indent += 1
-        yield
-        self.indent -= 1
-        self.line(closing)
 
     @contextmanager
     def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
@@ -84,6 +61,3 @@ class KernelText:
             head.names[text] = self.fresh("q")
             head.lines.append(f"{'  ' * head.indent}const i64 {head.names[text]} = {text};")
         return head.names[text]
-
-    def index(self, expr: Expr) -> str:
-        return index_text(expr, self.symbols)

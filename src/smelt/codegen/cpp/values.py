@@ -8,10 +8,10 @@ from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator
 from smelt.codegen.cpp.header import CORE_OPERATORS, RANDOM_OPERATORS
-from smelt.codegen.cpp.index import Names, Offset, flat_offset
 from smelt.codegen.cpp.scope import Scope, Value
 from smelt.codegen.cpp.text import KernelText
 from smelt.codegen.cpp.types import CPP_TYPES, ERROR_CODES, literal
+from smelt.codegen.index import Names, Offset, flat_offset
 from smelt.errors import SmeltError
 from smelt.loops.ir import ACCUMULATIONS
 from smelt.nest.ir import (

@@ -26,6 +26,7 @@ from smelt.loops.ir import (
     Scatter,
     StridedView,
 )
+from smelt.loops.reductions import identity
 from smelt.lowering.dtypes import supported
 from smelt.ops import ops
 from smelt.records import replace
@@ -45,7 +46,6 @@ COLUMN_CHUNK = 256
 faster.
 """
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
-_IDENTITY: dict[str, Any] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor_sum": 0}
 
 
 class Rewriter:
@@ -252,22 +252,8 @@ def _without_ones(body: Reduction) -> Reduction:
     return replace(body, reduce_shape=tuple(body.reduce_shape[d] for d in places), inner_fn=value)
 
 
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """The identity of the reduction."""
-    if kind in ("max", "min"):
-        sign = -1 if kind == "max" else 1
-        if dtype.is_floating_point:
-            return sign * float("inf")
-        if dtype is torch.bool:
-            return kind == "min"
-        info = torch.iinfo(dtype)
-        return info.min if kind == "max" else info.max
-    value = _IDENTITY[kind]
-    return float(value) if dtype.is_floating_point else bool(value) if dtype is torch.bool else value
-
-
 def _iterates_columns(node: Node, rewriter: Rewriter) -> bool:
-    """Whether results, not terms, are contiguous in the largest buffer that is read."""
+    """Whether results lie side by side in the largest buffer that is read, and terms do not."""
     body = node.body
     assert isinstance(body, Reduction)
     buffers = rewriter.graph.buffers
