@@ -98,9 +98,10 @@ def analyze(
     inlining are cached.
 
     Args:
-        node: any node. index: the loop variables to use, ``i0 …`` where not given. rindex: those of the
-        reduced dimensions (of a fold's iterations), ``r0 …`` where not given. inlined: buffers that are
-        computed where they are read: their own reads are recorded instead.
+        node: any node.
+        index: the loop variables to use, ``i0 …`` where not given.
+        rindex: those of the reduced dimensions (of a fold's iterations), ``r0 …`` where not given.
+        inlined: buffers that are computed where they are read: their own reads are recorded instead.
     """
     if index is not None or rindex is not None or inlined:
         return _analyzed(node, index, rindex, inlined or {})

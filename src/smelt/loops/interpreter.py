@@ -156,8 +156,10 @@ def evaluate_body(
     """Computes a body, with one entry per output: contiguous tensors (an Extern's are as ATen gives them).
 
     Args:
-        body: the body to run. buffers: the tensors it may load, by name; each has its buffer's shape. sizes:
-        the number of each size symbol. origin: for messages.
+        body: the body to run.
+        buffers: the tensors it may load, by name; each has its buffer's shape.
+        sizes: the number of each size symbol.
+        origin: for messages.
 
     Raises:
         IndexError: a checked indirect index was out of range.
