@@ -169,8 +169,7 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
 
 
 def kinds(kernel: Kernel, lanes: int) -> Kernel:
-    """Legalizes loop kinds: vector loops get the target's number of lanes, and unsupported kinds become
-    serial.
+    """Legalizes loop kinds: vector loops get the target's lanes, and unsupported kinds become serial.
 
     A vector loop whose lanes would differ in more than stored values becomes serial; so does a parallel loop
     inside a parallel or a vector loop.
