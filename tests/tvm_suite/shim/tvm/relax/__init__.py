@@ -1,10 +1,10 @@
 """TVM's ``relax``: smelt's, by the names of TVM 0.27."""
 
-from smelt.contract import export_decompositions, portable_decompositions
+from smelt.contract import portable_decompositions
 from smelt.relax import *
 from smelt.relax import GlobalVar as GlobalVar
 from tvm.relax import analysis as analysis
 from tvm.relax import frontend as frontend
 from tvm.relax import transform as transform
 
-portable_decompositions(), export_decompositions()  # once, before tests are forked
+portable_decompositions()  # once, before tests are forked

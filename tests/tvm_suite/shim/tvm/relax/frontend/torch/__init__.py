@@ -1,5 +1,7 @@
 """TVM's importers of PyTorch programs; what they give remembers the model (see ``tvm.relax.running``)."""
 
+import torch
+
 from smelt.relax.frontend import torch as ours
 from tvm.relax.running import detach_params as detach_params
 from tvm.relax.running import random_tensor, remember
@@ -20,3 +22,7 @@ def from_exported_program(program, **options):
     if options.get("custom_convert_map"):  # whose functions may import something else
         return mod
     return remember(mod, program.module(), program.example_inputs[0])
+
+
+# once, before tests are forked: PyTorch makes its list of composite operators
+ours.from_exported_program(torch.export.export(torch.nn.ReLU(), (torch.ones(1),)))
