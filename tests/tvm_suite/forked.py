@@ -111,7 +111,7 @@ def trees_once(session: pytest.Session) -> None:
     """Parses each file once: ``inspect`` parses all of it whenever it looks for the source of a class."""
     if sys.version_info >= (3, 13):  # a class knows its line
         return
-    inspect.ast = SimpleNamespace(parse=functools.lru_cache(ast.parse))  # type: ignore[attr-defined]
+    inspect.ast = SimpleNamespace(**{**vars(ast), "parse": functools.lru_cache(ast.parse)})  # type: ignore[attr-defined]
     for path in {item.path for item in session.items}:
         inspect.ast.parse("".join(inspect.linecache.getlines(str(path))))  # type: ignore[attr-defined]
 

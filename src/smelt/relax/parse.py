@@ -252,6 +252,9 @@ class Parser:
         if self._name(node) in ("T.int64", "T.var", "T.int32") and not arguments(node):
             self.sizes.setdefault(name, _variable(name))
             return
+        if self._name(node) in ("I.meta_var", "T.meta_var"):
+            self.vars[name] = self.value(arguments(node)[0])
+            return
         if self._name(node) == "R.match_cast":
             assert isinstance(node, ast.Call)
             value, cast = self.leaf(self.value(node.args[0]), node), self.info(node.args[1])
@@ -439,6 +442,8 @@ class Parser:
             return (Max if name == "T.max" else Min)(*args)
         if len(args) == 1 and isinstance(getattr(torch, name.removeprefix("T."), None), torch.dtype):
             return args[0]
+        if name in ("T.IntImm", "T.FloatImm") and len(args) == 2:
+            return args[1]
         raise self.error(
             node, f"{name} of {len(args)} arguments in a relax function", "write numbers and variables"
         )
