@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from smelt.relax.operators.shapes import Axes, axes_of
-from smelt.relax.operators.table import aten, operator
+from smelt.relax.operators.table import OPERATORS, aten, composed, operator
 from smelt.relax.types import torch_dtype
 
 Ints = int | Sequence[int]
@@ -439,6 +439,9 @@ def attention(
         q, k, v, mask, is_causal=causal_mask == "TopLeft" and mask is None, scale=scale
     )
     return found.transpose(1, 2)
+
+
+composed("nn.attention_bias")(OPERATORS["nn.attention"])
 
 
 _INTERPOLATIONS = {(2, "linear"): "bilinear", (2, "cubic"): "bicubic", (3, "linear"): "trilinear"}
