@@ -17,7 +17,7 @@ from smelt.config import Config
 from smelt.contract import Clustered, graph_key
 from smelt.errors import Unsupported
 from smelt.reporting import CompileReport, PartTime, Region
-from smelt.runtime.otherwise import at_first_call
+from smelt.runtime.deoptimize import at_first_call
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 

@@ -46,7 +46,7 @@ class Config:
 
     fallback_random: bool = False
     """Whether ATen draws random numbers, one call for each operator: then they are eager's for the same seed.
-    Otherwise smelt draws them in its own kernels: reproducible too, but other numbers."""
+    Deoptimize smelt draws them in its own kernels: reproducible too, but other numbers."""
 
     deny: str = ""
     """Operators that PyTorch is to run, ``;`` between them: ``aten.softmax; aten::add.Tensor; aten.*norm*``.

@@ -130,7 +130,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "jam of a size": (
         kernel(loop(A, S0, ONE, kind=LoopKind.JAM)),
-        "the loop over a cannot be jammed: s0 turns",
+        "the loop over a cannot be jammed: s0 iterations",
     ),
     "jam with scratch": (
         kernel(loop(A, 4, Alloc("tmp", F32, ()), kind=LoopKind.JAM)),

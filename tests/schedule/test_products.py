@@ -331,7 +331,7 @@ def test_what_the_next_panel_is_packed_from_is_prefetched(depth: int) -> None:
 
 
 def _values(index: Any, loops: dict[Any, For]) -> list[int]:
-    """An index in all turns of the loops around it, which are given outermost first."""
+    """An index in all iterations of the loops around it, which are given outermost first."""
     needed = set(index.free_symbols)
     for loop in reversed(loops.values()):
         if loop.var in needed:

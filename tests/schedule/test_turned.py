@@ -1,4 +1,6 @@
-"""Copies that turn memory are turned in registers: each line of what they read and write is touched once."""
+"""Copies that iteration memory are turned in registers: each line of what they read and write is touched
+once.
+"""
 
 from __future__ import annotations
 

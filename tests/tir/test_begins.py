@@ -43,8 +43,12 @@ NOT_AFFINE = program(
 )
 
 REFUSED: dict[str, tuple[PrimFunc, Callable[[Schedule], object], str]] = {
-    "the last turn begins": (BACKWARDS, lambda s: s.decompose_reduction("B", s.get_loops("B")[1]), "first"),
-    "parts of one that the last turn begins": (
+    "the last iteration begins": (
+        BACKWARDS,
+        lambda s: s.decompose_reduction("B", s.get_loops("B")[1]),
+        "first",
+    ),
+    "parts of one that the last iteration begins": (
         BACKWARDS,
         lambda s: s.rfactor(s.split(s.get_loops("B")[1], [None, 4])[0], 0),
         "first value",

@@ -48,7 +48,7 @@ class Read:
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What one element of a node needs, over ``variables`` (and ``reduce_variables`` for a Reduction; a
-    Fold's is its turn).
+    Fold's is its iteration).
 
     ``whole`` are buffers used as a whole: an Extern's arguments, a Scatter's base, what is sorted.
     ``operations``, ``cost`` (units of one float addition) are those of one call of the loop function;
@@ -100,7 +100,7 @@ def analyze(
     Args:
         node: any node.
         index: the loop variables to use, ``i0 …`` where not given.
-        rindex: those of the reduced dimensions (of a fold's turns), ``r0 …`` where not given.
+        rindex: those of the reduced dimensions (of a fold's iterations), ``r0 …`` where not given.
         inlined: buffers that are computed where they are read: what they read is noted in their place.
     """
     if index is not None or rindex is not None or inlined:
@@ -179,7 +179,7 @@ def attention_values(body: Attentions, index: Index, rindex: Index, product: Val
         of.visible((*outer, query, key))
     if isinstance(body, AttentionGradients):
         values += [body.upstream(index), body.result(index)]
-        values += [body.logsumexp((*outer, query)), body.slope((*outer, query, key))]
+        values += [body.logsumexp((*outer, query)), body.derivative((*outer, query, key))]
     return values
 
 

@@ -40,7 +40,7 @@ class Origin:
 class Buffer:
     """A named, typed, shaped piece of memory; strides are in elements.
 
-    ``border``: how many zeros lie before and after each dimension, which may be loaded but not stored; ()
+    ``halo``: how many zeros lie before and after each dimension, which may be loaded but not stored; ()
     for none. ``paired``: ATen and the caller see complex numbers here; loop functions see real ones, the last
     dimension holds real and imaginary part.
     """
@@ -49,7 +49,7 @@ class Buffer:
     dtype: torch.dtype
     shape: Shape
     strides: Shape
-    border: tuple[tuple[Expr, Expr], ...] = ()
+    halo: tuple[tuple[Expr, Expr], ...] = ()
     paired: bool = False
 
     @property
@@ -66,17 +66,17 @@ class Buffer:
 
     @property
     def whole_shape(self) -> Shape:
-        """The shape with the border."""
-        if not self.border:
+        """The shape with the halo."""
+        if not self.halo:
             return self.shape
         return tuple(
-            before + size + after for size, (before, after) in zip(self.shape, self.border, strict=True)
+            before + size + after for size, (before, after) in zip(self.shape, self.halo, strict=True)
         )
 
     @property
     def first(self) -> Expr:
-        """How many elements of the border lie before the buffer's first one."""
-        return sympy.Add(*(before * step for (before, _), step in zip(self.border, self.strides)))
+        """How many elements of the halo lie before the buffer's first one."""
+        return sympy.Add(*(before * step for (before, _), step in zip(self.halo, self.strides)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,12 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A state handed on along dimension ``dim`` of ``shape``, and what each turn makes of it.
+    """A state handed on along dimension ``dim`` of ``shape``, and what each iteration makes of it.
 
     ``state, (out_0[index], …) = inner_fn(index, state)`` for one index after the other along ``dim``. Along
     the other dimensions every line has a state of its own. ``state`` has the dtype of each part and what it
-    is at first, ``dtypes`` those of the outputs. Nothing is assumed of ``inner_fn``: its turns go in order.
+    is at first, ``dtypes`` those of the outputs. Nothing is assumed of ``inner_fn``: its iterations go in
+    order.
     """
 
     shape: Shape
@@ -141,10 +142,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What becomes of a state in a number of turns, for each element on its own: recurrences, iterations.
+    """What becomes of a state in a number of iterations, for each element on its own: recurrences,
+    iterations.
 
     ``state = inner_fn(index, turn, state)`` for ``turn`` from 0 to ``turns - 1``; at first it is what
-    ``state`` says, as in a `Scan`. There is one output for each part: what it is after the last turn.
+    ``state`` says, as in a `Scan`. There is one output for each part: what it is after the last iteration.
     ``turns`` may be a size that depends on data.
     """
 
@@ -318,8 +320,8 @@ class Attention:
     ::
 
         score(*i, q, k) = score((*i, q, k), sum over r of query((*i, q), (r,)) * key((*i, k), (r,)))
-        share(*i, q, k) = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
-        out[*i, q, c]   = sum over k of share(*i, q, k) * kept((*i, q, k)) * value((*i, k, c))
+        P(*i, q, k)  = exp(score(*i, q, k)) / sum over k of exp(score(*i, q, k))
+        out[*i, q, c]   = sum over k of P(*i, q, k) * kept((*i, q, k)) * value((*i, k, c))
         logsumexp[*i, q] = log of sum over k of exp(score(*i, q, k))
 
     ``shape`` is (*i, q, c); ``reduce_shape`` (keys, depth): k runs over the first ``seen((*i, q))`` keys, all
@@ -356,26 +358,26 @@ class AttentionGradients:
 
     ::
 
-        share(*i, q, k) = exp(score(*i, q, k) - logsumexp(*i, q))
-        pull(*i, q, k)  = share(*i, q, k) * slope(*i, q, k) * sum over c of upstream(*i, q, c)
-                          * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
-        by_query[*i, q, r] = sum over k of pull(*i, q, k) * key((*i, k), (r,))
-        by_key[*j, k, r]   = sum over i and q of pull(*i, q, k) * query((*i, q), (r,))
-        by_value[*j, k, c] = sum over i and q of share(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
+        P(*i, q, k)  = exp(score(*i, q, k) - logsumexp(*i, q))
+        dS(*i, q, k) = P(*i, q, k) * derivative(*i, q, k) * sum over c of upstream(*i, q, c)
+                       * (kept((*i, q, k)) * value((*i, k, c)) - result(*i, q, c))
+        by_query[*i, q, r] = sum over k of dS(*i, q, k) * key((*i, k), (r,))
+        by_key[*j, k, r]   = sum over i and q of dS(*i, q, k) * query((*i, q), (r,))
+        by_value[*j, k, c] = sum over i and q of P(*i, q, k) * kept((*i, q, k)) * upstream(*i, q, c)
 
     ``score``, ``kept`` and what they are made of are those of ``attention``, and so is what a query sees:
-    here that is ``q`` and a number of keys that is the same for all. ``slope`` is the derivative of a score
-    by its product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of the
-    last dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one another
-    share their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is ATen's
-    kernel for the same.
+    here that is ``q`` and a number of keys that is the same for all. ``derivative`` is the derivative of a
+    score by its product, ``logsumexp`` and ``result`` are what the attention gave. ``heads`` is the size of
+    the last dimension of ``j``: where it is smaller than that of ``i``, as many of these as follow one
+    another share their keys and values. The loop functions give values of `accumulator` (dtype). ``call`` is
+    ATen's kernel for the same.
     """
 
     attention: Attention
     upstream: Callable[[Index], Value]
     result: Callable[[Index], Value]
     logsumexp: Callable[[Index], Value]
-    slope: Callable[[Index], Value]
+    derivative: Callable[[Index], Value]
     heads: Expr
     call: Extern
 

@@ -55,7 +55,7 @@ def index_text(index: Iterable[Any]) -> str:
 
 
 def buffer_text(buffer: Any) -> str:
-    """``name: f32[2, 3]``, with the strides where they are not row-major, and the border where there is one.
+    """``name: f32[2, 3]``, with the strides where they are not row-major, and the halo where there is one.
 
     >>> import sympy
     >>> from smelt.loops.ir import Buffer
@@ -71,9 +71,9 @@ def buffer_text(buffer: Any) -> str:
     text = text if plain else f"{text} strides ({index_text(buffer.strides)})"
     if isinstance(buffer, Buffer) and buffer.paired:
         text = f"{text} complex"
-    if not isinstance(buffer, Buffer) or not buffer.border:
+    if not isinstance(buffer, Buffer) or not buffer.halo:
         return text
-    return f"{text} border ({', '.join(f'{before}+{after}' for before, after in buffer.border)})"
+    return f"{text} halo ({', '.join(f'{before}+{after}' for before, after in buffer.halo)})"
 
 
 def print_graph(graph: Graph) -> str:
@@ -236,27 +236,27 @@ def _attention_lines(node: Node, body: Attentions, graph: Graph, outputs: Sequen
     shared = list(outer)
     if not same(body.heads, body.shape[-3]):
         shared[-1] = FloorDiv(shared[-1], FloorDiv(body.shape[-3], body.heads))
-    gained = [
-        f"gain += upstream * (value{times} - result)",
-        f"{names[2]}[{index_text((*shared, key, column))}] += share{times} * upstream",
+    weighted = [
+        f"dP += upstream * (value{times} - result)",
+        f"{names[2]}[{index_text((*shared, key, column))}] += P{times} * upstream",
     ]
     upstream, result = code("upstream", body.upstream, index), code("result", body.result, index)
-    pulled = [
-        f"{names[0]}[{index_text((*outer, query, depth))}] += pull * right",
-        f"{names[1]}[{index_text((*shared, key, depth))}] += pull * left",
+    scored = [
+        f"{names[0]}[{index_text((*outer, query, depth))}] += dS * right",
+        f"{names[1]}[{index_text((*shared, key, depth))}] += dS * left",
     ]
     return [
         f"{', '.join(outputs)} = gradients of attention, as {body.call.target}",
         *lines,
         *(f"            {line}" for line in code("logsumexp", body.logsumexp, (*outer, query))),
         *(f"            {line}" for line in kept),
-        "            share, gain = exp(score - logsumexp), 0",
+        "            P, dP = exp(score - logsumexp), 0",
         f"            for {loop(column)}:",
-        *(f"                {line}" for line in [*value, *upstream, *result, *gained]),
-        *(f"            {line}" for line in code("slope", body.slope, (*outer, query, key))),
-        "            pull = share * slope * gain",
+        *(f"                {line}" for line in [*value, *upstream, *result, *weighted]),
+        *(f"            {line}" for line in code("derivative", body.derivative, (*outer, query, key))),
+        "            dS = P * derivative * dP",
         f"            for {loop(depth)}:",
-        *(f"                {line}" for line in [*left, *right, *pulled]),
+        *(f"                {line}" for line in [*left, *right, *scored]),
     ]
 
 
@@ -303,7 +303,7 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
 
 
 def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
-    """What a turn is handed, and the text of what that is at first."""
+    """What an iteration is handed, and the text of what that is at first."""
     state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
     for value in state:
         recorder.adopt(value)
@@ -314,7 +314,7 @@ def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue],
 
 
 def _turn_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A turn's code, and the texts of the values that it writes where they are used."""
+    """An iteration's code, and the texts of the values that it writes where they are used."""
     steps = list(recorder.instructions)
     uses = Counter(results)
     _count(steps, uses)

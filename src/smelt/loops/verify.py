@@ -10,7 +10,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Problem, VerificationError
 from smelt.loops.dependencies import analyze, attention_values, domain, variables, views_in
-from smelt.loops.interpreter import resolve
+from smelt.loops.host import resolve
 from smelt.loops.ir import (
     ACCUMULATIONS,
     REDUCTIONS,
@@ -247,12 +247,12 @@ def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
 
 
 def _state_head(body: Scan | Fold) -> str | None:
-    """What is wrong with the direction, the turns or the state of a scan or fold."""
+    """What is wrong with the direction, the iterations or the state of a scan or fold."""
     name = type(body).__name__.lower()
     if isinstance(body, Scan) and not 0 <= body.dim < len(body.shape):
         return f"the scan runs along dimension {body.dim} of {len(body.shape)}"
     if isinstance(body, Fold) and body.turns.is_negative:
-        return f"the fold has {body.turns} turns"
+        return f"the fold has {body.turns} iterations"
     for dtype, number in body.state:
         kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
         if type(number) is not kind:
@@ -297,8 +297,8 @@ def _scatter(body: Scatter, place: Sequence[Expr], graph: Graph) -> Iterator[str
 
 def _in_range(buffer: Buffer, index: Sequence[Expr], extents: Mapping[Symbol, Expr]) -> Iterator[str]:
     """Only what is certain is said: an affine index reaches its bounds. Zeros around it may be loaded."""
-    borders = buffer.border or ((0, 0),) * len(buffer.shape)
-    for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, borders)):
+    halos = buffer.halo or ((0, 0),) * len(buffer.shape)
+    for dim, (expr, size, (before, after)) in enumerate(zip(index, buffer.shape, halos)):
         low, high = bounds(expr, extents)
         if not expr.is_Integer and not _reaches_bounds(expr, extents):
             continue

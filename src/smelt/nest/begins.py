@@ -1,4 +1,4 @@
-"""What reductions begin with: in front of the loops that reduce, and where those have no turns."""
+"""What reductions begin with: in front of the loops that reduce, and where those have no iterations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from smelt.symbolic import free_symbols
 from smelt.symbolic.affine import linear, replaced, symbols_in
 
 
-def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
+def begin_separately(kernel: Kernel, lanes: int) -> Kernel:
     """What a reduction begins with, stored by loops of its own in front of those that reduce.
 
     for k: for i: if k == 0: C[i] = 0; C[i] += x   →   for i: C[i] = 0; for k: for i: C[i] += x
@@ -40,7 +40,7 @@ def begin_apart(kernel: Kernel, lanes: int) -> Kernel:
 
 
 def begin_nothing(kernel: Kernel) -> Kernel:
-    """Begins the elements of reductions over nothing, which no turn of the loops around them would.
+    """Begins the elements of reductions over nothing, which no iteration of the loops around them would.
 
     for k in n: P; stage C (init: C[i] = 0)   →   if n <= 0: for i: C[i] = 0
                                                   for k in n: P; stage C
@@ -173,4 +173,4 @@ def _same_places(stage: Stage) -> bool:
     return all(places.get(buffer, index) == index for buffer, index, _ in touched)
 
 
-__all__ = ["begin_apart", "begin_nothing"]
+__all__ = ["begin_nothing", "begin_separately"]

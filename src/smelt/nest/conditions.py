@@ -117,7 +117,7 @@ def _bounds_of(condition: Boolean, var: Symbol) -> tuple[Expr | None, Expr | Non
 # -- lanes in which a condition holds ------------------------------------------------------------------------
 
 
-def alike_in_lanes(kernel: Kernel, lanes: int) -> Kernel:
+def uniform_in_lanes(kernel: Kernel, lanes: int) -> Kernel:
     """Vector loops in parts, so that a condition holds in all lanes of a part or in none.
 
     vector for i in 16: A; if 16*o + i < n: B
@@ -152,7 +152,7 @@ def _parts(loop: For, most: int) -> list[Stmt]:
 
 
 def _ends_of(loop: For) -> tuple[Relational, list[Expr]] | None:
-    """A condition in a loop that changes at known turns, and the first turns after each change."""
+    """A condition in a loop that changes at known iterations, and the first iterations after each change."""
     inside = {stmt.var for stmt in walk(loop.body) if isinstance(stmt, For)}
     inside |= {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
     for guard in walk(loop.body):

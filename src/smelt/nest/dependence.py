@@ -1,8 +1,8 @@
-"""Whether the turns of a loop depend on one another: the legality test of the primitives.
+"""Whether the iterations of a loop depend on one another: the legality test of the primitives.
 
-Plain loops are looked at by flat index. Loops of stages are by dimension: two turns of a loop touch different
-elements if each digit of the loop's number (a fused loop has several) can be read from some dimension of the
-index, whatever the loops inside do.
+Plain loops are looked at by flat index. Loops of stages are by dimension: two iterations of a loop touch
+different elements if each digit of the loop's number (a fused loop has several) can be read from some
+dimension of the index, whatever the loops inside do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
-from smelt.nest.apart import apart, at_least, coefficients_of
+from smelt.nest.disjoint import at_least, coefficients_of, disjoint
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -48,24 +48,24 @@ def carried_updates(loop: For) -> list[Update]:
 
 
 def carried_state(loop: For) -> list[Advance]:
-    """Advances in the loop of carries that are declared outside it: its turns go in order."""
+    """Advances in the loop of carries that are declared outside it: its iterations go in order."""
     within = walk(loop.body)
     inside = {stmt.name for stmt in within if type(stmt) is Carry}
     return [stmt for stmt in within if type(stmt) is Advance and stmt.carry not in inside]
 
 
 def conflict(loop: For, private: Collection[str] = ()) -> str | None:
-    """Why two turns of the loop may touch the same element, one of them writing; None where they cannot.
+    """Why two iterations of the loop may touch the same element, one of them writing; None where they cannot.
 
     Expects flattened accesses, or stages. Conservative: what it cannot show to be safe counts as a conflict.
     Accumulators are not looked at (`carried_updates`), a state that is handed on is. ``private``: the memory
-    that each turn has for itself.
+    that each iteration has for itself.
     """
     if stages(loop.body):
         return reduced_over(loop) or overlap(loop, private) or _not_digits(loop)
     handed = carried_state(loop)
     if handed:
-        return f"every turn of {loop.var} hands {handed[0].carry} on to the next"
+        return f"every iteration of {loop.var} hands {handed[0].carry} on to the next"
     if loop.independent:
         return None
     private = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)}
@@ -85,9 +85,11 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
             continue
         placed = {tuple(expr.xreplace(moved) for expr in index) for index in indices} if moved else indices
         if not all(_separated(index, loop, within, indirect) for index in placed):
-            return f"two turns of {loop.var} may write the same element of {buffer}"
+            return f"two iterations of {loop.var} may write the same element of {buffer}"
         if len(placed) > 1 and not _same_digit(placed, loop, within, indirect):
-            return f"{buffer} is written at one index and read or written at another in turns of {loop.var}"
+            return (
+                f"{buffer} is written at one index and read or written at another in iterations of {loop.var}"
+            )
     return None
 
 
@@ -116,7 +118,7 @@ def _inner_extents(loop: For) -> tuple[Extents, dict[Symbol, Expr]]:
 
 
 def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: set[Symbol]) -> bool:
-    """Whether different turns give different flat indices, whatever the inner loops do (a mixed radix
+    """Whether different iterations give different flat indices, whatever the inner loops do (a mixed radix
     argument).
     """
     if len(index) != 1:
@@ -185,11 +187,11 @@ def _same_digit(indices: set[tuple[Expr, ...]], loop: For, within: Extents, indi
 
 
 def reduced_over(loop: For) -> str | None:
-    """Why the turns of a loop all add to one element; None where no stage reduces over it."""
+    """Why the iterations of a loop all add to one element; None where no stage reduces over it."""
     for stage in members(loop.body):
         for axis in stage.axes:
             if axis.kind is AxisKind.REDUCE and axis.value.has(loop.var):
-                return f"{named(loop)} is reduced over: its turns add to {_written(stage)}"
+                return f"{named(loop)} is reduced over: its iterations add to {_written(stage)}"
     return None
 
 
@@ -204,11 +206,11 @@ def _written(stage: Stage) -> str:
 
 
 def commutes(loop: For) -> str | None:
-    """Why the turns of a loop cannot run in another order; None where they can.
+    """Why the iterations of a loop cannot run in another order; None where they can.
 
-    In loops of stages, besides turns that are independent, turns of a reduction may change places, and those
-    of a stage that computes each element from its index alone: an element that is computed twice gets one
-    value.
+    In loops of stages, besides iterations that are independent, iterations of a reduction may change places,
+    and those of a stage that computes each element from its index alone: an element that is computed twice
+    gets one value.
     """
     if not stages(loop.body):
         return conflict(loop)
@@ -250,8 +252,8 @@ def _loops_to(block: Block, stage: Stage) -> tuple[For, ...]:
 
 
 def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
-    """Why loops around a reduction may begin one of its elements twice, or not with their first turn; None
-    where they cannot. ``around``: from an outer loop down to the stage, each inside of the one before.
+    """Why loops around a reduction may begin one of its elements twice, or not with their first iteration;
+    None where they cannot. ``around``: from an outer loop down to the stage, each inside of the one before.
 
     Then all first values can be stored before the loops, and terms added in any order.
     """
@@ -268,7 +270,7 @@ def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
         for each in around:
             if each.var in over & condition.free_symbols and not _falls(condition, each.var):
                 text = python_text(condition)
-                return f"where {text} holds, {stage.name} may not begin with its first turn"
+                return f"where {text} holds, {stage.name} may not begin with its first iteration"
     if stage.init is None:
         return None
     for access in found_accesses(stage):
@@ -281,7 +283,7 @@ def not_begun_once(stage: Stage, around: Sequence[For]) -> str | None:
         for number, each in enumerate(around):
             inner = tuple((inside.var, (inside.begin, inside.end - 1)) for inside in around[number + 1 :])
             one = Access(access.buffer, told, told, True, None, inner, ())
-            if trip_count(each) != 1 and not apart(one, one, each):
+            if trip_count(each) != 1 and not disjoint(one, one, each):
                 return f"turns of {named(each)} may begin one element of {access.buffer} twice"
     return None
 
@@ -333,7 +335,7 @@ def _says_its_index(stage: Stage, buffer: str) -> bool:
 
 
 def overlap(loop: For, private: Collection[str] = ()) -> str | None:
-    """Why two turns of a loop of stages may touch the same element, one of them writing; None where they
+    """Why two iterations of a loop of stages may touch the same element, one of them writing; None where they
     cannot. Buffers of ``private`` are not looked at.
     """
     own = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, Alloc)} | set(private)
@@ -345,26 +347,27 @@ def overlap(loop: For, private: Collection[str] = ()) -> str | None:
         found = list({(each.index, each.is_store, each.loops): each for each in found}.values())
         for number, one in enumerate(found):
             for other in found[number:]:
-                if (one.is_store or other.is_store) and not apart(one, other, loop):
+                if (one.is_store or other.is_store) and not disjoint(one, other, loop):
                     what = "write" if one.is_store and other.is_store else "write and read"
-                    return f"two turns of {named(loop)} may {what} the same element of {buffer}"
+                    return f"two iterations of {named(loop)} may {what} the same element of {buffer}"
     return None
 
 
 def clash(first: Stmt | Block, second: Stmt | Block, loop: For) -> str | None:
-    """Why two parts of a loop's body may not become loops of their own, nor two such loops one: a turn of one
-    part may touch what a later turn of the other does. None where that cannot be.
+    """Why two parts of a loop's body may not become loops of their own, nor two such loops one: an iteration
+    of one part may touch what a later iteration of the other does. None where that cannot be.
     """
     for one in found_accesses(first):
         for other in found_accesses(second):
             shared = one.buffer == other.buffer and (one.is_store or other.is_store)
-            if shared and not apart(one, other, loop):
-                return f"a turn may touch what a later one does of {one.buffer}"
+            if shared and not disjoint(one, other, loop):
+                return f"an iteration may touch what a later one does of {one.buffer}"
     return None
 
 
 def not_placed(stage: Stage, moving: Collection[Symbol]) -> str | None:
-    """Why it is not plain in which turns of loops a stage computes which of its elements; None where it is.
+    """Why it is not plain in which iterations of loops a stage computes which of its elements; None where it
+    is.
 
     Values of axes are sums of digits of loops, the smallest of which counts for 1 (TVM: quasi-affine), and a
     condition bounds one of them.

@@ -14,8 +14,8 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 from torch.utils._sympy.functions import Min
 
-from smelt.nest.begins import begin_apart
-from smelt.nest.conditions import alike_in_lanes, bound_loops
+from smelt.nest.begins import begin_separately
+from smelt.nest.conditions import bound_loops, uniform_in_lanes
 from smelt.nest.ir import (
     Accumulate,
     Advance,
@@ -72,7 +72,7 @@ def sums_in_registers(kernel: Kernel, lanes: int) -> Kernel:
     for k: for i in 4: vector for j in 16: C[i, j] += a * b
         →   vector for j in 16: jam for i in 4: s = 0; for k: s = fma(a, b, s); C[i, j] += s
 
-    Terms of one element keep their order. A tile at the border, which has fewer turns, stays in memory.
+    Terms of one element keep their order. A tile at the border, which has fewer iterations, stays in memory.
     """
 
     def rewrite(stmt: Stmt) -> Sequence[Stmt] | None:
@@ -125,7 +125,7 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
 
 
 def _whole(loop: For) -> tuple[For, Boolean] | None:
-    """The loop with all of its turns, where they are few, and when it has them."""
+    """The loop with all of its iterations, where they are few, and when it has them."""
     turns = trip_count(loop)
     if turns.is_Integer:
         return loop, sympy.true
@@ -137,7 +137,7 @@ def _whole(loop: For) -> tuple[For, Boolean] | None:
 
 
 def _step(turns: Expr, lanes: int, most: int) -> int:
-    """How many lanes a vector loop takes at once: whole registers, if they go into its turns, ``most``."""
+    """The lanes of a vector loop: whole registers where they divide its iterations, ``most`` at most."""
     fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
     return lanes * (fitting[0] if fitting else 1)
 
@@ -170,8 +170,8 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
 def kinds(kernel: Kernel, lanes: int) -> Kernel:
     """Vector loops by as many lanes as the target has; what a loop cannot be it is not.
 
-    A vector loop whose lanes would have to differ in more than what they store runs one turn after the other,
-    so does a parallel loop inside a parallel one, or in a vector.
+    A vector loop whose lanes would have to differ in more than what they store runs one iteration after the
+    other, so does a parallel loop inside a parallel one, or in a vector.
     """
     return with_body(kernel, _kinds(kernel.body, lanes, ()))
 
@@ -208,7 +208,7 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
 
 
 def _varying(loop: For) -> list[Guard]:
-    """The conditions in a loop that may hold in one of its turns and not in another."""
+    """The conditions in a loop that may hold in one of its iterations and not in another."""
     varies = {loop.var} | {s.index for s in walk(loop.body) if isinstance(s, Let) and s.index is not None}
     guards = [stmt for stmt in walk(loop.body) if isinstance(stmt, Guard)]
     return [guard for guard in guards if not varies.isdisjoint(guard.condition.free_symbols)]
@@ -238,11 +238,11 @@ def hoist_invariants(kernel: Kernel, context: object) -> Kernel:
 
 
 PASSES = (
-    begin_apart,
+    begin_separately,
     dissolve_stages,
     compact_buffers,
     bound_loops,
-    alike_in_lanes,
+    uniform_in_lanes,
     sums_in_registers,
     flatten_indices,
     kinds,

@@ -51,7 +51,8 @@ def run_kernel(
     Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
     nest that adds in another order gives the same here up to one rounding.
 
-    Stages run as what they say (`smelt.nest.ir.Stage`); elements to which no turn adds anything begin too.
+    Stages run as what they say (`smelt.nest.ir.Stage`); elements to which no iteration adds anything begin
+    too.
 
     Raises:
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
@@ -90,7 +91,8 @@ class _Machine:
 
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For):
-            # a vector loop is a loop whose turns do not depend on one another: one lane after the other will
+            # a vector loop is a loop whose iterations do not depend on one another: one lane after the other
+            # will
             # do
             turns = range(self._number(stmt.begin), self._number(stmt.end))
             for turn in turns:

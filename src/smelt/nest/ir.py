@@ -44,14 +44,14 @@ class LoopKind(Enum):
 class For:
     """``for var in range(begin, end, step)``.
 
-    A VECTOR loop has ``step`` lanes per turn: its body is computed for ``var … var + step - 1`` at once;
+    A VECTOR loop has ``step`` lanes per iteration: its body is computed for ``var … var + step - 1`` at once;
     ``end - begin`` need not be a multiple (the printer adds the tail). It may hold SERIAL loops; all lanes
-    run through them in step. The turns of a JAM loop, a few, run side by side: its statements once for each
-    turn, inner loops only once (`smelt.nest.primitives.side_by_side`). ``independent``: whoever made the loop
-    has shown that no turn touches an element that another turn writes (for accumulators that still has to be
-    looked at). ``label``: what a person calls the loop; the variable's name where it is "". ``thread``: the
-    GPU index that the turns are bound to (``blockIdx.x`` …), None for none; ``notes``: what a person wrote
-    beside it, which changes nothing.
+    run through them in step. The iterations of a JAM loop, a few, run side by side: its statements once for
+    each iteration, inner loops only once (`smelt.nest.primitives.side_by_side`). ``independent``: whoever
+    made the loop has shown that no iteration touches an element that another iteration writes (for
+    accumulators that still has to be looked at). ``label``: what a person calls the loop; the variable's name
+    where it is "". ``thread``: the GPU index that the iterations are bound to (``blockIdx.x`` …), None for
+    none; ``notes``: what a person wrote beside it, which changes nothing.
     """
 
     var: Symbol
@@ -125,7 +125,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Declares ``name``, a value that turns of the loops below hand on, and what it is at first.
+    """Declares ``name``, a value that iterations of the loops below hand on, and what it is at first.
 
     Visible in the rest of the block. ``Let(op="read")`` gives what it is at that point, Advance what it is
     from there on. Loops between the two statements run serially and in order: they may be neither parallel
@@ -221,8 +221,8 @@ class Guard:
 
 
 class AxisKind(Enum):
-    """What a stage does along an axis: every turn writes another element; all turns add to one element; the
-    turns have to go in order, or nothing is known of them.
+    """What a stage does along an axis: every iteration writes another element; all iterations add to one
+    element; the iterations have to go in order, or nothing is known of them.
     """
 
     SPATIAL = "spatial"
@@ -232,8 +232,8 @@ class AxisKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An index variable of a stage. It goes through ``range(begin, begin + extent)``; in a turn of the loops
-    around the stage it is ``value``, an expression of their variables. ``label``: as for a loop.
+    """An index variable of a stage. It goes through ``range(begin, begin + extent)``; in an iteration of the
+    loops around the stage it is ``value``, an expression of their variables. ``label``: as for a loop.
     """
 
     var: Symbol
@@ -248,8 +248,8 @@ class Axis:
 class Operand:
     """A buffer of a `Text`, which finds it as the pointer ``name`` and the strides ``name_0`` … in elements.
 
-    It begins where the body's access number ``access`` is in the first turn of its loops; dimension d goes on
-    with the body's loop number ``loops[d]``. ``strides``: what they have to be, None for anything.
+    It begins where the body's access number ``access`` is in the first iteration of its loops; dimension d
+    goes on with the body's loop number ``loops[d]``. ``strides``: what they have to be, None for anything.
     """
 
     name: str
@@ -277,8 +277,8 @@ class Stage:
     """A computation with index variables of its own (TVM: a block). What is inside speaks of its axes alone,
     never of the loops around it.
 
-    It runs once in each turn of the loops around it in which all of ``where`` holds (conditions over these
-    loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
+    It runs once in each iteration of the loops around it in which all of ``where`` holds (conditions over
+    these loops' variables). ``init`` runs before ``body`` where every reduce axis is at its first value: a
     reduction is in memory form, ``init`` stores the identity and ``body`` stores with a mode. A body is
     statements like any other, also loops and stages. ``notes``: what a person wrote beside it, which changes
     nothing. ``text``: how a target computes the body.

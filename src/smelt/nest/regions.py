@@ -1,4 +1,4 @@
-"""Which part of a buffer a piece of a nest touches: a box, over all turns of the loops inside the piece.
+"""Which part of a buffer a piece of a nest touches: a box, over all iterations of the loops inside the piece.
 
 A bound that cannot be found is None: the whole dimension. Boxes are never too small.
 """
@@ -135,8 +135,8 @@ def _product(expr: sympy.Mul, ranges: Mapping[Symbol, Interval], facts: Facts) -
 
 
 def relaxed(expr: Expr, loops: Sequence[tuple[Symbol, Interval]], facts: Facts) -> Interval | None:
-    """Between which values an expression lies over all turns of loops, given the outermost first: bounds of a
-    loop may depend on the loops around it.
+    """Between which values an expression lies over all iterations of loops, given the outermost first: bounds
+    of a loop may depend on the loops around it.
     """
     start = facts.simple(expr)
     found: Interval = (start, start)
@@ -271,7 +271,7 @@ def _collect(
 
 
 def box_of(access: Access, facts: Facts, shape: Sequence[Expr] | None = None) -> Box:
-    """What an access touches over all turns of the loops of its piece, as far as it lies in the buffer."""
+    """The box that an access touches over all iterations of the loops of its piece, within the buffer."""
     if access.whole:
         return tuple(None for _ in access.index)
     inside = Facts({**facts.extents, **{var: high + 1 for var, (_, high) in access.loops}})

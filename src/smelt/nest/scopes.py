@@ -236,8 +236,8 @@ def _reads_itself(stage: Stage) -> str | None:
 
 
 def written_again(stage: Stage, names: Iterable[str], loops: set[Symbol]) -> str | None:
-    """A buffer of which a stage may give an element several values in turns of loops, as it adds to it or its
-    index does not say which turn it is; None where there is none.
+    """A buffer of which a stage may give an element several values in iterations of loops, as it adds to it
+    or its index does not say which turn it is; None where there is none.
     """
     moving = {axis.var for axis in stage.axes if not loops.isdisjoint(axis.value.free_symbols)}
     for buffer, index, is_store in accesses(Block((stage,))):

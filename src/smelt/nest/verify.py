@@ -447,7 +447,7 @@ _ARITY = {
 
 def unproved(kernel: Kernel) -> list[str]:
     """The claims of a kernel of stages that rest on the word of who made it: loops that are parallel, a
-    vector, or ``independent``, whose turns cannot be shown to touch different elements, and why.
+    vector, or ``independent``, whose iterations cannot be shown to touch different elements, and why.
     """
     found: list[str] = []
     for loop in loops(kernel.body):

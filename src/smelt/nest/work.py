@@ -70,7 +70,7 @@ class _Counter:
         self.stores: dict[str, float] = defaultdict(float)
 
     def block(self, block: Block, times: float, last: Mapping[Symbol, int]) -> None:
-        """``times``: how often the block runs; ``last``: the last turns of the loops around it."""
+        """``times``: how often the block runs; ``last``: the last iterations of the loops around it."""
         for stmt in block.stmts:
             if isinstance(stmt, For):
                 trips = self._trips(stmt, last)

@@ -42,9 +42,9 @@ from smelt.reporting import LOG, CompileReport
 from smelt.runtime import cache, executor, library, plan_json, process, toolchain
 from smelt.runtime.cache import key_of
 from smelt.runtime.clocks import Clocks
+from smelt.runtime.deoptimize import at_first_call, or_deoptimized
 from smelt.runtime.garbage import garbage_goes, garbage_waits
 from smelt.runtime.library import CompileJob, Library
-from smelt.runtime.otherwise import at_first_call, or_otherwise
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.runtime.precompiled import Precompiled, precompiled
 from smelt.runtime.toolchain import Toolchain
@@ -66,7 +66,7 @@ has measured it measures behind ``codegen``, or at the first call, waiting for t
 
 _PLAN = "plan.json"
 
-Otherwise = Callable[[SmeltError], Compiled]
+Deoptimize = Callable[[SmeltError], Compiled]
 """`Instead` of one program."""
 
 
@@ -148,7 +148,7 @@ def _compile(
     report: CompileReport,
     watch: Watch | None,
     called_next: bool,
-    otherwise: Otherwise | None,
+    otherwise: Deoptimize | None,
 ) -> Compiled:
     with report.phase("contract"):
         if program.kind != "backward":
@@ -208,7 +208,7 @@ class _Rest:
     header: Precompiled | None
     graph: Graph
     tuning: Tuning | None
-    otherwise: Otherwise | None
+    otherwise: Deoptimize | None
 
     def unit(self) -> Unit:
         """The graph as kernels and text; compilers begin with what there is of it."""
@@ -276,7 +276,7 @@ class _Rest:
         return checked if job is None else _once_there(checked, job, plan, self.otherwise)
 
 
-def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Otherwise | None) -> Compiled:
+def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
     """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
     if otherwise is None:
         return compiled
@@ -291,7 +291,7 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Othe
     return at_first_call(finish)
 
 
-def _or(otherwise: Otherwise | None, make: Callable[[], Compiled]) -> Compiled:
+def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
     """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
     try:
         return make()
@@ -321,21 +321,21 @@ def _in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]
 
 
 def _checked(
-    compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Otherwise | None
+    compiled: Compiled, plan: Plan, program: Program, config: Config, otherwise: Deoptimize | None
 ) -> Compiled:
     """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
     if len(plan.outputs) == len(program.outputs):
         return compiled
 
-    def compile_otherwise() -> Compiled:
+    def compile_deoptimized() -> Compiled:
         logs.logger.info("smelt: %s: a convolution's result is not finite; compiled anew", program.name)
         return _again(program, replace(config, winograd=False), otherwise)
 
-    return or_otherwise(compiled, compile_otherwise)
+    return or_deoptimized(compiled, compile_deoptimized)
 
 
 def _thawed(
-    program: Program, config: Config, otherwise: Otherwise | None, changing: frozenset[int]
+    program: Program, config: Config, otherwise: Deoptimize | None, changing: frozenset[int]
 ) -> Compiled:
     """The program for which the inputs at these positions are no constants: they change from call to call."""
     names = ", ".join(program.inputs[position].name for position in sorted(changing))
@@ -347,7 +347,7 @@ def _thawed(
     return _again(replace(program, inputs=inputs), config, otherwise)
 
 
-def _again(program: Program, config: Config, otherwise: Otherwise | None) -> Compiled:
+def _again(program: Program, config: Config, otherwise: Deoptimize | None) -> Compiled:
     again = None if otherwise is None else lambda _, error: otherwise(error)
     return _or(otherwise, partial(compile_program, program, config, instead=again))
 
@@ -401,7 +401,7 @@ def _from_cache(
     program: Program,
     config: Config,
     report: CompileReport,
-    otherwise: Otherwise | None,
+    otherwise: Deoptimize | None,
 ) -> Compiled | None:
     """The compiled program that an earlier process left, where there is one."""
     with report.phase("cache"):

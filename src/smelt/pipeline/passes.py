@@ -13,8 +13,8 @@ from smelt import logs
 from smelt.capture import Program
 from smelt.capture.bugs import bug_of_program
 from smelt.config import Config
+from smelt.contract import fuse_horizontally
 from smelt.contract import graph as contract_graph
-from smelt.contract import join_siblings
 from smelt.errors import SmeltError
 from smelt.loops.ir import Graph
 from smelt.loops.printer import print_graph
@@ -33,9 +33,9 @@ from smelt.schedule import loops as schedule_loops
 from smelt.schedule.graph.scales import fold_scales
 from smelt.schedule.graph.winograd import with_winograd
 from smelt.schedule.grouping.items import Work
-from smelt.schedule.memory.assembly import Assembly, Grouped
+from smelt.schedule.memory.execution import Execution, Grouped
 from smelt.schedule.printer import (
-    print_assembly,
+    print_execution,
     print_groups,
     print_work,
     verify_groups,
@@ -60,7 +60,7 @@ def join_products(program: Program, context: _Context) -> Program:
     """Joins products of frozen weights with one left operand, so that they run as one."""
     config = context.config
     joined = program.frozen_inputs and config.freezing and not config.deny
-    return join_siblings(program) if joined else program
+    return fuse_horizontally(program) if joined else program
 
 
 def lower_calls(program: Program, context: _Context) -> Graph:
@@ -129,6 +129,6 @@ FORMS = (
     Form(Graph, print_graph, verify_loops),
     Form(Work, print_work, verify_work),
     Form(Grouped, print_groups, verify_groups),
-    Form(Assembly, print_assembly, verify_groups),
+    Form(Execution, print_execution, verify_groups),
     Form(Kernel, print_kernel, verify_kernel),
 )

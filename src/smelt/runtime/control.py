@@ -52,7 +52,7 @@ def while_loop(bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[
 def while_loop_stack_output(
     bodies: Sequence[Body], carried: Sequence[Any], others: Sequence[Any]
 ) -> list[Any]:
-    """``while_loop`` for a backward to come: what each carried value was after every turn, stacked."""
+    """``while_loop`` for a backward to come: what each carried value was after every iteration, stacked."""
     test, step = bodies
     state = list(carried)
     history: list[list[Any]] = [[] for _ in state]
@@ -66,7 +66,8 @@ def while_loop_stack_output(
 def scan(
     bodies: Sequence[Body], initial: Sequence[Any], items: Sequence[Tensor], others: Sequence[Any]
 ) -> list[Any]:
-    """``scan``: carried values handed on along the first dimension of ``items``, and what each turn gives.
+    """``scan``: carried values handed on along the first dimension of ``items``, and what each iteration
+    gives.
 
     >>> step = lambda args: [args[0] + args[1], args[0] * args[1]]
     >>> scan([step], [torch.tensor(0)], [torch.tensor([1, 2, 3])], [])
@@ -114,7 +115,7 @@ CONTROL = {
 
 
 def _keep(outs: list[Any], results: Sequence[Any], turn: int, turns: int) -> None:
-    """Put the results of one turn into tensors for all turns, which the first turn makes."""
+    """Put the results of one turn into tensors for all iterations, which the first iteration makes."""
     if not outs:
         outs += [
             each.new_empty((turns, *each.shape)) if isinstance(each, Tensor) else None for each in results

@@ -10,7 +10,7 @@ from smelt.nest.ir import Kernel
 from smelt.passes import Watch, run
 from smelt.records import replace
 from smelt.runtime.plan import Folded, FoldedUse
-from smelt.schedule import assemble
+from smelt.schedule import plan_execution
 from smelt.schedule.context import Choose, Context
 from smelt.schedule.graph.constants import split_constants
 from smelt.schedule.graph.contractions import choose_kernels
@@ -19,7 +19,7 @@ from smelt.schedule.grouping.fusion import fuse
 from smelt.schedule.grouping.items import Work
 from smelt.schedule.grouping.merging import merge
 from smelt.schedule.loops import Target
-from smelt.schedule.memory.assembly import Grouped, Scheduled
+from smelt.schedule.memory.execution import Grouped, Scheduled
 from smelt.schedule.products.groups import ProductKernels, attach
 
 AHEAD = "ahead"
@@ -67,7 +67,7 @@ def _schedule(graph: Graph, context: Context) -> Scheduled:
         id(body): _schedule(body, replace(context, prefix=f"{context.prefix}body{number}_", alone=()))
         for number, body in enumerate(inner)
     }
-    return replace(assemble.assemble(grouped, bodies, context), graph=graph)
+    return replace(plan_execution.plan_execution(grouped, bodies, context), graph=graph)
 
 
 def fuse_items(work: Work, context: Context) -> Grouped:
@@ -90,7 +90,7 @@ def merge_groups(grouped: Grouped, context: Context) -> Grouped:
 
 
 GROUPING = (fuse_items, attach_epilogues, merge_groups)
-PASSES = (choose_kernels, *prepare.PASSES, *GROUPING, *assemble.PASSES)
+PASSES = (choose_kernels, *prepare.PASSES, *GROUPING, *plan_execution.PASSES)
 """The passes of a schedule, in order; those of a nest (`smelt.schedule.loops.PASSES`) are inside
 ``arrange_nests``.
 """

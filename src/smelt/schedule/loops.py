@@ -63,7 +63,7 @@ FEWEST_COLUMN_TERMS = 8
 BLOCK = 8192
 GATHER_COST = 1.0
 SCANNED_GATHER_COST = 3.0
-"""Lanes that scan lines of their own each fetch from another line of the cache, turn after turn."""
+"""Lanes that scan lines of their own each fetch from another line of the cache, iteration after iteration."""
 HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
 """Of one element of a row that is sorted."""
@@ -72,7 +72,7 @@ TAIL_TURNS = 4
 FEW_TURNS = 16
 """Turns of a parallel loop that threads could not share evenly."""
 WORTH_DIVIDING = 512
-"""Cost of a turn from which on a division more does not matter."""
+"""Cost of an iteration from which on a division more does not matter."""
 LINE_BYTES = 64
 WIDE_TURNS = 32
 """Turns of a vector loop from which on a wider tail does not matter."""
@@ -172,12 +172,12 @@ class _Arranger:
         return inner
 
     def _peel(self, var: Symbol, count: int) -> Symbol:
-        """Cut off what comes behind a loop's first turns; returns the loop of that."""
+        """Cut off what comes behind a loop's first iterations; returns the loop of that."""
         self.kernel, (_, rest) = partition(self.kernel, var, [count, None], plain=True)
         return rest
 
     def _interchange(self, var: Symbol) -> None:
-        """Swap a loop, whose turns are independent, with the one that is its body."""
+        """Swap a loop, whose iterations are independent, with the one that is its body."""
         self.kernel = interchange(self.kernel, var, proved=True)
 
     def cascaded(self) -> Kernel:
@@ -267,8 +267,8 @@ class _Arranger:
                 self._parallelize_from(stmt.var)
 
     def _shared_as_one(self, loop: For, inner: For) -> bool:
-        """Whether threads share a loop and the one inside it as one: there are few turns, or one does so much
-        that to find its place in both costs nothing. Kernels of many sizes are one then.
+        """Whether threads share a loop and the one inside it as one: there are few iterations, or one does so
+        much that to find its place in both costs nothing. Kernels of many sizes are one then.
         """
         return self.trips(loop) < FEW_TURNS or self._work(inner) >= WORTH_DIVIDING * self.trips(inner)
 
@@ -313,7 +313,7 @@ class _Arranger:
         return var
 
     def _moves_inside(self, var: Symbol, times: int) -> bool:
-        """Bring a loop so many loops further inside, where turns of it and of those may change places."""
+        """Bring a loop so many loops further inside, where their iterations may change places."""
         chain = self._perfect_chain(var)[: times + 1]
         if any(not_parallel(loop) is not None for loop in chain):
             return False
@@ -458,7 +458,7 @@ class _Arranger:
         return 1.0 if isinstance(stmt, (Store, Update, Advance)) else 0.0
 
     def _vector_cost(self, block: Block, var: Symbol, lanes: int, gather: float) -> float:
-        """Cost of one turn of a vector loop over ``var``, in which a gather costs as much as ``gather``."""
+        """Cost of an iteration of a vector loop over ``var``, in which a gather costs ``gather``."""
         total = 0.0
         varying = {var} | {s.index for s in walk(block) if isinstance(s, Let) and s.index is not None}
         for stmt in block.stmts:
@@ -535,7 +535,7 @@ def _column_block(terms: int) -> int:
 
 def _only_store(block: Block) -> Store | None:
     """The one thing that a block without loops stores. None: there are more, or it looks elements up, so that
-    turns side by side would each want an index symbol of their own.
+    iterations side by side would each want an index symbol of their own.
     """
     inside = list(walk(block))
     kinds = all(isinstance(stmt, (Let, Masked, Store)) for stmt in inside)

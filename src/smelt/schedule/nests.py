@@ -41,7 +41,7 @@ from smelt.schedule.names import kernel_name, sources
 from smelt.symbolic import contiguous_strides, flatten, free_symbols, loop_var, numel, reshape_index
 
 SCRATCH_BYTES = 65536
-"""Most bytes of intermediate rows that one turn of the shared loops keeps on the stack."""
+"""Most bytes of intermediate rows that one iteration of the shared loops keeps on the stack."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def spilled(work: Work, group: Group) -> set[str]:
 
 
 def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
-    """What one turn of the prefix writes of each buffer that a later segment reads: its shape, if it has
+    """What one iteration of the prefix writes of each buffer that a later segment reads: its shape, if it has
     one.
     """
     rows = {}
@@ -88,7 +88,7 @@ def row_buffers(work: Work, group: Group) -> dict[str, tuple[Expr, ...]]:
     return rows
 
 
-class BuiltOnce:
+class Deduplicated:
     """Kernels by what they do: what does the same to other buffers that lie alike is built once."""
 
     def __init__(self, work: Work) -> None:
@@ -99,7 +99,7 @@ class BuiltOnce:
         """Equal for kernels that do the same (``what``) to buffers by number; ``names``: these in order."""
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         buffers = [self.work.buffers[name] for name in numbers]
-        lie = tuple((each.dtype, each.shape, each.strides, each.border) for each in buffers)
+        lie = tuple((each.dtype, each.shape, each.strides, each.halo) for each in buffers)
         hold = tuple(self.work.contents.get(name) for name in numbers)
         return what, tuple(numbers[name] for name in names), lie, hold
 
@@ -127,7 +127,7 @@ class Nests:
     """The nests of a graph's groups."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.once = work, BuiltOnce(work)
+        self.work, self.once = work, Deduplicated(work)
 
     def build(self, group: Group, stored: set[str]) -> BuiltKernel:
         """The nest of ``group``; ``stored``: the buffers that must be in memory when it has run."""
@@ -169,7 +169,7 @@ class KernelBuilder:
         self.available: dict[str, RecordedValue] = {}
         self.foreign: list[RecordedValue] = []
         # Every element is written where its own coordinates are, and fusion lets items read only what their
-        # own turn has written: no loop carries anything through memory, save a scatter's.
+        # own iteration has written: no loop carries anything through memory, save a scatter's.
         self.independent = not any(isinstance(item.body, Scatter) for item in group.items)
         self.dtypes = dict(work.dtypes) if self.rows else work.dtypes
 
@@ -273,7 +273,7 @@ class KernelBuilder:
     def _handing(
         self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan | Fold, index: Sequence[Expr]
     ) -> None:
-        """One turn of a scan or fold: what it is handed, what it makes of that, what it hands on."""
+        """One iteration of a scan or fold: what it is handed, what it makes of that, what it hands on."""
         number = len(state.scans)
         opened = _Handed(loops_outside(item, state.space), [])
         for part, (dtype, initial) in enumerate(body.state):
@@ -404,7 +404,9 @@ class _Open:
 
 @dataclass(slots=True)
 class _Handed:
-    """A scan or fold under construction: the loops around its own; (carry, what a turn is handed, first)."""
+    """A scan or fold under construction: the loops around its own; (carry, what an iteration is handed,
+    first).
+    """
 
     outer: int
     parts: list[tuple[str, RecordedValue, float | int | bool]]

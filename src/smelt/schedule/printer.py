@@ -8,7 +8,7 @@ from smelt.errors import Problem, VerificationError
 from smelt.loops.printer import index_text
 from smelt.nest.printer import print_kernel
 from smelt.schedule.grouping.items import Item, Work
-from smelt.schedule.memory.assembly import Assembly, Grouped
+from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
@@ -26,13 +26,15 @@ def print_groups(grouped: Grouped) -> str:
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
 
 
-def print_assembly(assembly: Assembly) -> str:
+def print_execution(execution: Execution) -> str:
     """The kernels as far as they are built, and where each buffer lives."""
-    kernels = [print_kernel(built.kernel) for built in assembly.built.values()] or ["no kernel yet\n"]
-    homes = [f"{name}: {where}\n" for name, where in sorted(assembly.homes.items())]
-    roots = [f"{name} has the memory of {other}\n" for name, other in sorted(assembly.roots.items())]
-    offsets = [f"{name} begins at byte {offset}\n" for name, offset in sorted(assembly.arena.offsets.items())]
-    steps = [f"{step}\n" for step in assembly.scheduled.plan.steps]
+    kernels = [print_kernel(built.kernel) for built in execution.built.values()] or ["no kernel yet\n"]
+    homes = [f"{name}: {where}\n" for name, where in sorted(execution.homes.items())]
+    roots = [f"{name} has the memory of {other}\n" for name, other in sorted(execution.roots.items())]
+    offsets = [
+        f"{name} begins at byte {offset}\n" for name, offset in sorted(execution.arena.offsets.items())
+    ]
+    steps = [f"{step}\n" for step in execution.scheduled.plan.steps]
     return "".join([*kernels, *homes, *roots, *offsets, *steps])
 
 
@@ -57,7 +59,7 @@ def verify_work(work: Work) -> None:
     _verify(work, work.items)
 
 
-def verify_groups(grouped: Grouped | Assembly) -> None:
+def verify_groups(grouped: Grouped | Execution) -> None:
     """`verify_work`, in the order of the groups; those of one group count as one.
 
     Raises:

@@ -526,7 +526,9 @@ def _heads(body: Block) -> set[str]:
 
 
 def _is_marked(loop: For) -> bool:
-    """Whether a loop's turns are said to be independent; a parallel or a vector loop says it by its kind."""
+    """Whether a loop's iterations are said to be independent; a parallel or a vector loop says it by its
+    kind.
+    """
     return loop.independent and loop.kind not in (LoopKind.PARALLEL, LoopKind.VECTOR)
 
 

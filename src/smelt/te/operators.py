@@ -21,7 +21,7 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.begins import begin_apart
+from smelt.nest.begins import begin_separately
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
@@ -380,7 +380,9 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     )
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
-    begun = with_sizes(begin_apart(kernel, 1), sizes)  # before a size of 0 takes its loops' conditions away
+    begun = with_sizes(
+        begin_separately(kernel, 1), sizes
+    )  # before a size of 0 takes its loops' conditions away
     plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
     wanted = [(fitted.params[p].dtype, fitted.params[p].shape) for p in sign.results]
@@ -394,7 +396,7 @@ def _interpret(kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: Mappin
 
 def with_sizes(kernel: Kernel, sizes: Mapping[Symbol, Expr]) -> Kernel:
     """The kernel at sizes: numbers, or expressions of the sizes of a graph around it. Loops that then have no
-    turns are left out.
+    iterations are left out.
     """
     if not sizes:
         return kernel

@@ -84,12 +84,12 @@ class LoopMoves(Core):
     # -- how they run ------------------------------------------------------------------------------------
 
     def parallel(self, loop: LoopRV) -> None:
-        """Run the turns on threads (`smelt.nest.primitives.kinds.parallelize`)."""
+        """Run the iterations on threads (`smelt.nest.primitives.kinds.parallelize`)."""
         var = self._loop_var(loop)
         self._step(kinds.parallelize(self._kernel, var), "parallel", {"loop": loop})
 
     def vectorize(self, loop: LoopRV) -> None:
-        """Run the turns in lanes (`smelt.nest.primitives.kinds.vectorize`)."""
+        """Run the iterations in lanes (`smelt.nest.primitives.kinds.vectorize`)."""
         var = self._loop_var(loop)
         self._step(kinds.vectorize(self._kernel, var), "vectorize", {"loop": loop})
 

@@ -40,7 +40,7 @@ class PlaceMoves:
     def compute_at(
         self, block: Block, loop: Loop, preserve_unit_loops: bool = False, index: int = -1
     ) -> None:
-        """Compute a producer in each turn of a loop (`smelt.nest.primitives.places.compute_at`)."""
+        """Compute a producer in each iteration of a loop (`smelt.nest.primitives.places.compute_at`)."""
         name, var = self._stage_name(block), self._loop_var(loop)
         changed = places.compute_at(self._kernel, name, var, preserve_unit_loops, index)
         options = {"preserve_unit_loops": preserve_unit_loops, "index": index}
@@ -49,7 +49,7 @@ class PlaceMoves:
     def reverse_compute_at(
         self, block: Block, loop: Loop, preserve_unit_loops: bool = False, index: int = -1
     ) -> None:
-        """Compute a consumer in each turn of a loop (`smelt.nest.primitives.places.reverse_compute_at`)."""
+        """Compute a consumer in every iteration (`smelt.nest.primitives.places.reverse_compute_at`)."""
         name, var = self._stage_name(block), self._loop_var(loop)
         changed = places.reverse_compute_at(self._kernel, name, var, preserve_unit_loops, index)
         options = {"preserve_unit_loops": preserve_unit_loops, "index": index}

@@ -39,7 +39,7 @@ FILE = "schedule.json"
 BESIDE = 4
 """So many candidates are compiled beside those that are measured."""
 SLOT = 0.02
-"""Seconds of a turn."""
+"""Seconds of an iteration."""
 REGISTERS = 28
 
 
@@ -247,7 +247,7 @@ class _Search:
         trial.seconds = self._timed(made)
 
     def _timed(self, made: Built) -> float:
-        """Seconds of a call: the fastest of several within a turn."""
+        """Seconds of a call: the fastest of several within an iteration."""
         best, spent = float("inf"), 0.0
         while spent < SLOT:
             start = time.perf_counter()
@@ -392,4 +392,4 @@ def _lanes(func: PrimFunc, name: str, lanes: int) -> Iterator[Trial]:
                     sch.parallel(outer)
             except ScheduleError:
                 continue
-            yield Trial(sch, f"{vectors * lanes} elements a turn{', parallel' if threads else ''}", 1.0)
+            yield Trial(sch, f"{vectors * lanes} elements an iteration{', parallel' if threads else ''}", 1.0)

@@ -368,7 +368,9 @@ class _Run:
                         self.why[id(value)] = "it is changed where data decides"
 
     def _loop(self, node: Node) -> list[Any]:
-        """A loop turn by turn as far as sizes and numbers tell whether it goes on, all turns at once then."""
+        """A loop iteration by iteration as far as sizes and numbers tell whether it goes on, all iterations
+        at once then.
+        """
         (body,) = node.blocks
         most, goes_on = (self._value(value) for value in node.inputs[:2])
         carried = [self._value(value) for value in node.inputs[2:]]
@@ -393,7 +395,7 @@ class _Run:
             if all(_is_same(one, other) for one, other in zip(carried, joined)):
                 return joined
             carried = joined
-        return self._unknown(node, "each turn of the loop changes what it carries")
+        return self._unknown(node, "each iteration of the loop changes what it carries")
 
     def _joined(self, one: Any, other: Any) -> Any:
         """What is known of a value that is one or the other."""

@@ -1,6 +1,6 @@
 """TorchScript's graphs as plain objects: one place that knows ``torch._C``'s bindings of them.
 
-``prim::If`` has two blocks, ``prim::Loop`` one (its inputs: the turn, then what is carried; its outputs:
+``prim::If`` has two blocks, ``prim::Loop`` one (its inputs: the iteration, then what is carried; its outputs:
 whether to go on, then what is carried). Functions and methods are inlined.
 """
 

@@ -440,7 +440,7 @@ class _Writer:
         most, begins = node.inputs[:2]
         counted = not (most.node is not None and most.node.is_constant and most.node.constant == _FOREVER)
         if counted or body.inputs[0].users:
-            raise _not_structured(node, "it counts its turns")
+            raise _not_structured(node, "it counts its iterations")
         self._check_pure(node)
         goes_on = self._predicate(begins, node)
         names = [self._name(value) for value in body.inputs[1:]]

@@ -5,7 +5,7 @@
 Compilers load an operand right in front of its use, and rely on the processor to run ahead. It does so less
 where another thread shares its core, as on most rented machines: products of 512 and 1024 had 0.75 to 0.87 of
 the speed of MKL's there, and have 0.89 to 0.96 with this (and `products.tiles.DEPTH`); alone on its core it
-gains some percent. Four terms a turn, two sets of registers for the panel, the next two numbers of
+gains some percent. Four terms an iteration, two sets of registers for the panel, the next two numbers of
 lhs on their way. Terms may be in several loops (a window's lines, and what is in one); in lhs they may lie
 side by side, or its rows do.
 """
@@ -21,7 +21,7 @@ import torch
 from sympy import Symbol
 
 from smelt.codegen.cpp.index import Names, Offset, index_text
-from smelt.codegen.cpp.outline import accessed
+from smelt.codegen.cpp.micro_kernels import accessed
 from smelt.codegen.cpp.scope import Memory, Scope
 from smelt.nest.ir import Advance, Block, For, Let, LoopKind, Prefetch
 from smelt.nest.primitives import inner_loop
@@ -86,7 +86,7 @@ class Sums:
 
         counts, terms, turns, given = [fresh("k") for _ in self.loops[1:]], fresh("k"), fresh("k"), fresh("k")
         walks = [self.rows[0], self.panel, *([self.ahead] if self.ahead else [])]
-        overlap = -(-NUMBERS // len(self.rows))  # a turn loads what so many terms behind it use
+        overlap = -(-NUMBERS // len(self.rows))  # an iteration loads what so many terms behind it use
         for name, loop in zip((*counts, terms), self.loops):
             yield f"const i64 {name} = max_of({index_text(loop.end - loop.begin, names)}, i64(0));"
         counts.append(terms)
@@ -202,7 +202,7 @@ class _Reader:
         return memory.offset([replaced(each, begins) for each in index])
 
     def step(self, access: Let | Prefetch, variable: Symbol | None) -> Offset:
-        """By how much the next turn of a loop moves an access."""
+        """By how much the next iteration of a loop moves an access."""
         name, index = _have(accessed(access))
         return _have(self.memories[name].offset(index).split(_have(variable)))[1]
 
@@ -254,7 +254,9 @@ def _instructions(
     moved = ("rax", "rcx", "r11")[: 3 if ahead else 2]
     """By how much an outer loop moves these, it is told in this order."""
     around = [lhs_step + 1 + level * (2 + len(moved)) for level in range(outer)]
-    """Where what each outer loop is told begins: how many turns, how many are left, by how much it moves."""
+    """Where what each outer loop is told begins: how many iterations, how many are left, by how much it
+    moves.
+    """
     into = (*ROWS[:rows], "rcx", *(AHEAD if ahead else ()))
     lines = [f"mov {told(number)}, %%{name}" for number, name in zip(addresses, into)]
     lines += ["xor %%eax, %%eax", *(f"vpxord %{total}, %{total}, %{total}" for total in range(totals))]

@@ -5,8 +5,9 @@
         →  for (i64 d0 = 0; d0 < n0; d0 += 1) … in0[d0*n1]
 
 Compilers take as long for a copy as for a product. A model packs a weight of each size, updates it, and sums
-over each size of its values. What a turn of a loop hands on in registers, as sums of products are, keeps its
-numbers: there what the compiler knows is speed. Memory of its own keeps its size, and what divides is known.
+over each size of its values. What an iteration of a loop hands on in registers, as sums of products are,
+keeps its numbers: there what the compiler knows is speed. Memory of its own keeps its size, and what divides
+is known.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from sympy import Expr
 
 from smelt.codegen.cpp.accumulators import Accumulator, updates_in
 from smelt.codegen.cpp.assembly import factors_of_several, sums_of
-from smelt.codegen.cpp.filled import filled
+from smelt.codegen.cpp.fills import filled
 from smelt.codegen.cpp.index import ITERATION, Names, condition_text
 from smelt.codegen.cpp.intrinsics import intrinsic_call, macros
-from smelt.codegen.cpp.outline import Outlined, rows_outlined, tile_outlined
+from smelt.codegen.cpp.micro_kernels import MicroKernel, row_micro_kernel, tile_micro_kernel
+from smelt.codegen.cpp.register_transpose import columns_transposed, stores_adjacent
 from smelt.codegen.cpp.scope import Function, Memory, Scope, Value
-from smelt.codegen.cpp.turned import columns_turned, stores_beside
 from smelt.codegen.cpp.types import CPP_TYPES, literal
 from smelt.codegen.cpp.values import ValuePrinter
 from smelt.codegen.cpp.vectorize import VectorPlan, plan_vector_loop
@@ -97,11 +97,11 @@ class KernelPrinter(ValuePrinter):
             if position in beside:
                 continue
             self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
-            if isinstance(stmt, Store) and (count := self.stores_beside(block.stmts[position:], scope)):
+            if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
                 beside.update(range(position, position + count))
             elif isinstance(stmt, For):
                 known = self.fills(stmt, scope) or self.calls_rows(stmt)
-                if not (known or self.turned_loop(stmt, scope) or self.sums(stmt, scope)):
+                if not (known or self.transposed_loop(stmt, scope) or self.sums(stmt, scope)):
                     self.loop(stmt, scope)
             elif isinstance(stmt, Let):
                 scope = self.let(stmt, scope)
@@ -259,11 +259,11 @@ class KernelPrinter(ValuePrinter):
 
     def calls_tile(self, loop: For) -> bool:
         """Call the function of the register tile that a loop is; False where it is none."""
-        return len(self.loops) > 1 and self.calls(tile_outlined(loop, self.memories, self.definitions))
+        return len(self.loops) > 1 and self.calls(tile_micro_kernel(loop, self.memories, self.definitions))
 
     def calls_rows(self, loop: For) -> bool:
         """Call the function of the rows that a loop makes behind a tile; False where it makes none."""
-        return bool(self.functions) and self.calls(rows_outlined(loop, self.memories, self.definitions))
+        return bool(self.functions) and self.calls(row_micro_kernel(loop, self.memories, self.definitions))
 
     def fills(self, loop: For, scope: Scope) -> bool:
         """Call what fills the rows that a loop fills; False where it does something else."""
@@ -274,7 +274,7 @@ class KernelPrinter(ValuePrinter):
             self.line(rows.call(self.memories, self.symbols, scope.parallel > 0))
         return bool(found)
 
-    def calls(self, outlined: Outlined | None) -> bool:
+    def calls(self, outlined: MicroKernel | None) -> bool:
         """Call a function of its own, if there is one."""
         if outlined is None:
             return False
@@ -402,9 +402,9 @@ class KernelPrinter(ValuePrinter):
         if array != name:
             self.line(f"{cpp}_buffer* const {name} = {array};")
 
-    def turned_loop(self, loop: For, scope: Scope) -> bool:
+    def transposed_loop(self, loop: For, scope: Scope) -> bool:
         """Print a loop that makes as many columns as there are lanes; False where it does something else."""
-        columns = columns_turned(loop, scope, self.memories)
+        columns = columns_transposed(loop, scope, self.memories)
         if columns is None:
             return False
         self.needs.add("transpose")
@@ -439,9 +439,9 @@ class KernelPrinter(ValuePrinter):
             self.line(line)
         return True
 
-    def stores_beside(self, stmts: Sequence[Stmt], scope: Scope) -> int:
+    def stores_adjacent(self, stmts: Sequence[Stmt], scope: Scope) -> int:
         """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
-        stores = stores_beside(stmts, scope, self.memories)
+        stores = stores_adjacent(stmts, scope, self.memories)
         values = [self.value(store.value) for store in stores]
         if not stores or any(value.lanes != scope.lanes for value in values):
             return 0

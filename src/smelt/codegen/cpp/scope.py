@@ -72,7 +72,8 @@ class Head:
 class Function:
     """A printed kernel, or what is outlined of one, and what it ``needs`` of the header. ``checked``: it
     returns an error number. ``before``: comments or attributes. ``computes``: it does more than call
-    functions. ``carries``: a turn of a loop hands values to the next, in registers. ``calls``: the functions.
+    functions. ``carries``: an iteration of a loop hands values to the next, in registers. ``calls``: the
+    functions.
     """
 
     name: str

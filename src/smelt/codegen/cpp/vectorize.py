@@ -20,7 +20,9 @@ _UPDATE_COST = {"welford": 5, "argmax": 15, "argmin": 15, "online_softmax": 45}
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
-    """``lanes`` a turn in the main loop (if ``main``), then ``tail_lanes`` under a mask unless ``exact``."""
+    """``lanes`` an iteration in the main loop (if ``main``), then ``tail_lanes`` under a mask unless
+    ``exact``.
+    """
 
     lanes: int
     tail_lanes: int

@@ -324,7 +324,9 @@ class _Match:
             raise self.differ(f"a {type(b).__name__.lower()}, not a {type(a).__name__.lower()}")
         if isinstance(a, For) and isinstance(b, For):
             if expand((a.end - a.begin) - (b.end - b.begin)) != 0 or a.begin != b.begin:
-                raise self.differ(f"the loop {named(b)} has {b.end - b.begin} turns, not {a.end - a.begin}")
+                raise self.differ(
+                    f"the loop {named(b)} has {b.end - b.begin} iterations, not {a.end - a.begin}"
+                )
             self.symbols[a.var] = b.var
             self.blocks(a.body, b.body)
         elif isinstance(a, Stage) and isinstance(b, Stage):

@@ -374,7 +374,7 @@ def meeting(block: Block, writer: Stage, users: Sequence[Stage]) -> tuple[list[F
 
 
 def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...]:
-    """The box with bounds that are known, and sizes that are the same in all turns."""
+    """The box with bounds that are known, and sizes that are the same in all iterations."""
     found: list[Interval] = []
     for dim, span in enumerate(box):
         whole = (ZERO, shape[dim] - 1)

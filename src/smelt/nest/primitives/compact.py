@@ -1,4 +1,4 @@
-"""Memory inside the loop that uses it, as large as one turn needs."""
+"""Memory inside the loop that uses it, as large as one iteration needs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from smelt.symbolic.affine import expand, symbols_in
 ZERO = sympy.Integer(0)
 
 Written = tuple[Box, frozenset[Boolean]]
-"""A box of which every element is written, and the conditions on the turn under which that happens."""
+"""A box of which every element is written, and the conditions on the iteration under which that happens."""
 
 
 def compact(kernel: Kernel) -> Kernel:
-    """Scratch memory goes into the innermost loop each of whose turns writes what it reads of it, and shrinks
-    to what a turn touches.
+    """Scratch memory goes into the innermost loop each of whose iterations writes what it reads of it, and
+    shrinks to what an iteration touches.
 
     scratch B: f32[64, 64]                      for i in 64:
     for i in 64:                                    scratch B: f32[1, 64]
         for j in 64: B[i, j] = …           →        for j in 64: B[0, j] = …
         for j in 64: C[i, j] = f(B[i, j])           for j in 64: C[i, j] = f(B[0, j])
 
-    A buffer of which a turn reads what another one wrote stays where it is. Expects a kernel without stages
-    (`smelt.nest.stages.dissolve`).
+    A buffer of which an iteration reads what another one wrote stays where it is. Expects a kernel without
+    stages (`smelt.nest.stages.dissolve`).
     """
     for alloc in [stmt for stmt in kernel.body.stmts if isinstance(stmt, Alloc)]:
         around = home(kernel.body, alloc)
@@ -85,12 +85,12 @@ def _touches(stmt: Stmt, buffer: str) -> bool:
     return False
 
 
-# -- does a turn write what it reads? ------------------------------------------------------------------------
+# -- does an iteration write what it reads? ------------------------------------------------------------------
 
 
 def covered(block: Block, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr]) -> bool:
-    """Whether every turn of a block reads only elements of a buffer that it has written before. ``inner``:
-    the loops around the block, inside of the place in question, and where they begin.
+    """Whether every iteration of a block reads only elements of a buffer that it has written before.
+    ``inner``: the loops around the block, inside of the place in question, and where they begin.
     """
     have: list[Written] = []
     buffer = alloc.buffer
@@ -140,7 +140,7 @@ def _written(stmt: Stmt, alloc: Alloc, facts: Facts, inner: Mapping[Symbol, Expr
 
 
 def _first_turn(condition: Boolean, access: Access, begins: Mapping[Symbol, Expr]) -> bool:
-    """Whether a condition holds in the first turn of loops that an element's index does not depend on."""
+    """Whether a condition holds in the first iteration of the loops that an element's index does not use."""
     if not isinstance(condition, Eq):
         return False
     gap = expand(condition.lhs - condition.rhs)

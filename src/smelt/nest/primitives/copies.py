@@ -57,7 +57,7 @@ def copying(
     values: Values,
     where: Sequence[Boolean] = (),
 ) -> Stmt:
-    """A stage in loops of its own that copies one element in each turn.
+    """A stage in loops of its own that copies one element in each iteration.
 
     for ax0: target[…] = source[…]
     """

@@ -41,7 +41,7 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     T[i] = 0; T[i] += A[i, k]          D[i] = C[i]
     D[i] = T[i] + C[i]             →   D[i] += A[i, k]
 
-    Floating sums are added in another order. (TVM also puts a maximum or a clamp into every turn, which
+    Floating sums are added in another order. (TVM also puts a maximum or a clamp into every iteration, which
     computes something else: that is refused.)
 
     Raises:

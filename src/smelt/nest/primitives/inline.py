@@ -208,12 +208,12 @@ def _check_stable(kernel: Kernel, place: Place, users: Sequence[Stage], what: st
                     "SM1024", what, f"{other.name} writes {name} again, before a consumer is computed"
                 )
         if name in local - top and place.scope is None:
-            raise refusal("SM1024", what, f"{name} is memory of a loop's turn")
+            raise refusal("SM1024", what, f"{name} is memory of a loop's iteration")
     around = {each.var for each in place.loops}
     for other in order[:here]:
         again = written_again(other, reads(target), around)
         if again is not None:
-            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            why = f"it reads {again}, which {other.name} gives other values in later iterations"
             raise refusal("SM1024", what, why)
 
 

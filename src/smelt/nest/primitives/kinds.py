@@ -65,15 +65,15 @@ THREADS = (
 
 
 def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
-    """Run the turns of a loop on a thread team.
+    """Run the iterations of a loop on a thread team.
 
     for i0: A   →   parallel for i0: A
 
     ``proved``: the caller has asked `not_parallel`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, turns write what others read or write, or add to
-            one accumulator; SM1006, the loop is reduced over.
+        ScheduleError: SM1002, there is no such loop; SM1005, iterations write what others read or write, or
+            add to one accumulator; SM1006, the loop is reduced over.
     """
     loop, _ = loop_place(kernel, var, "parallel")
     why = None if proved else not_parallel(loop, own_memory(kernel, loop))
@@ -83,8 +83,8 @@ def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
 
 
 def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's turns cannot run at the same time; None where they can. ``private``: the memory that each
-    turn has for itself.
+    """Why a loop's iterations cannot run at the same time; None where they can. ``private``: the memory that
+    each iteration has for itself.
     """
     carried = carried_updates(loop)
     if carried:
@@ -93,17 +93,17 @@ def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None
 
 
 def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = False) -> Kernel:
-    """Compute ``lanes`` turns of a loop at once; loops inside it run with all lanes in step. How many, where
-    that is 1, is left to the target.
+    """Compute ``lanes`` iterations of a loop at once; loops inside it run with all lanes in step. How many,
+    where that is 1, is left to the target.
 
     for i0 in n: A   →   vector(16) for i0 in n: A
 
     ``proved``: the caller has asked `not_vector`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, turns depend on each other other than through
-            accumulators, an inner bound depends on the loop, or an inner loop is parallel or vector already;
-            SM1006, a stage reduces over the loop.
+        ScheduleError: SM1002, there is no such loop; SM1005, iterations depend on each other other than
+            through accumulators, an inner bound depends on the loop, or an inner loop is parallel or vector
+            already; SM1006, a stage reduces over the loop.
     """
     loop, _ = loop_place(kernel, var, "vectorize")
     why = None if proved else not_vector(loop, own_memory(kernel, loop))
@@ -113,7 +113,7 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = Fal
 
 
 def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
-    """The memory that each turn of a loop can have for itself: it reads only what it has written."""
+    """The memory that each iteration of a loop can have for itself: it reads only what it has written."""
     if not stages(loop.body):
         return frozenset()
     inside = find(compact(dissolve(kernel)).body, loop.var)
@@ -121,14 +121,14 @@ def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
 
 
 def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:
-    """The loop with other fields. That the turns of stages are independent has been shown then."""
+    """The loop with other fields. That the iterations of stages are independent has been shown then."""
     shown = bool(stages(loop.body))
     made = replace(loop, **fields, independent=loop.independent or shown)
     return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: (made,)))
 
 
 def _dependent(kernel: Kernel, method: str, loop: For, why: str) -> ScheduleError:
-    """The error of turns that cannot run at the same time, with what else there is to do."""
+    """The error of iterations that cannot run at the same time, with what else there is to do."""
     if reduced_over(loop) is None:
         return refused(kernel, method, loop.var, why, code="SM1005")
     (stage,) = [each for each in members(loop.body) if _reduces(each, loop)][:1]
@@ -149,7 +149,7 @@ def _others(kernel: Kernel, stage: Stage) -> list[str]:
 
 
 def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's turns cannot be lanes of one vector; None where they can. ``private``: as for
+    """Why a loop's iterations cannot be lanes of one vector; None where they can. ``private``: as for
     `not_parallel`.
     """
     for inner in loops(loop.body):
@@ -171,7 +171,7 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
 
 
 def unroll(kernel: Kernel, var: Symbol) -> Kernel:
-    """Print the turns of a loop one after another (its extent must be a small number).
+    """Print the iterations of a loop one after another (its extent must be a small number).
 
     for i0 in 4: A   →   unroll for i0 in 4: A
 
@@ -181,13 +181,15 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
     loop, _ = loop_place(kernel, var, "unroll")
     turns = trip_count(loop)
     if not turns.is_Integer or int(turns) > MOST_UNROLLED:
-        raise refused(kernel, "unroll", var, f"{turns} turns", code="SM1008", remedy="split the loop first")
+        raise refused(
+            kernel, "unroll", var, f"{turns} iterations", code="SM1008", remedy="split the loop first"
+        )
     made = replace(loop, kind=LoopKind.UNROLL, thread=None)
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
 
 
 def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
-    """Say which index of a GPU's threads the turns of a loop are.
+    """Say which index of a GPU's threads the iterations of a loop are.
 
     for i: A   →   for i on blockIdx.x: A
 
@@ -257,18 +259,19 @@ def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) 
 
 
 def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool = False) -> Kernel:
-    """Run the turns of a short loop side by side: its statements once for each turn, inner loops only once.
+    """Run the iterations of a short loop side by side: its statements once for each iteration, inner loops
+    only once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
-    What does not vary with ``var`` is computed once for all turns. This is how registers are filled: each
-    turn has accumulators of its own. ``stores_last``: every turn computes what it stores before any of them
-    stores, as a tile that is turned in registers wants it; no loops inside then. ``proved``: the caller has
-    asked `not_parallel`.
+    What does not vary with ``var`` is computed once for all iterations. This is how registers are filled:
+    each iteration has accumulators of its own. ``stores_last``: every iteration computes what it stores
+    before any of them stores, as a tile that is turned in registers wants it; no loops inside then.
+    ``proved``: the caller has asked `not_parallel`.
 
     Raises:
-        ScheduleError: SM1002, there is no such loop; SM1005, more than 64 turns, turns that depend on each
-            other, or inner bounds that vary; SM1003, stores cannot come last.
+        ScheduleError: SM1002, there is no such loop; SM1005, more than 64 iterations, iterations that depend
+            on each other, or inner bounds that vary; SM1003, stores cannot come last.
     """
     loop, _ = loop_place(kernel, var, "jam")
     why = not_jammed(loop) or (None if proved else not_parallel(loop))
@@ -284,12 +287,12 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool 
 
 
 def not_jammed(loop: For) -> str | None:
-    """Why the turns of a loop cannot run side by side, whether they depend on each other or not; None where
-    they can.
+    """Why the iterations of a loop cannot run side by side, whether they depend on each other or not; None
+    where they can.
     """
     turns = trip_count(loop)
     if not turns.is_Integer or int(turns) > MOST_JAMMED:
-        return f"{turns} turns"
+        return f"{turns} iterations"
     for inner in loops(loop.body):
         if inner.begin.has(loop.var) or inner.end.has(loop.var):
             return f"the bounds of {named(inner)} depend on {named(loop)}"
@@ -300,7 +303,7 @@ def not_jammed(loop: For) -> str | None:
 
 
 def side_by_side(loop: For) -> Block:
-    """What runs in place of a loop whose turns `jam` runs side by side, and of JAM loops in it."""
+    """What runs in place of a loop whose iterations `jam` runs side by side, and of JAM loops in it."""
     values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
     return _jammed(without_jams(loop.body), loop.var, values, set())
 
@@ -330,10 +333,10 @@ def without_jams(block: Block) -> Block:
 
 
 def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:
-    """``varying``: the names that differ from turn to turn; they get a number behind them.
+    """``varying``: the names that differ from iteration to iteration; they get a number behind them.
 
-    Between inner loops, what all turns share comes first, then one turn after the other: few values live at
-    the same time.
+    Between inner loops, what all iterations share comes first, then one iteration after the other: few values
+    live at the same time.
     """
     stmts: list[Stmt] = []
     together: list[Stmt] = []
@@ -359,7 +362,7 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
 
 
 def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
-    """Whether a statement does the same in all turns: gives one value, prefetches one element."""
+    """Whether a statement does the same in all iterations: gives one value, prefetches one element."""
     if isinstance(stmt, Let):
         if stmt.op == "read" or stmt.index is not None:
             return False

@@ -70,7 +70,8 @@ def split(
     predicated: bool = True,
     plain: bool = False,
 ) -> tuple[Kernel, list[Symbol]]:
-    """Make several loops of one, the first the outermost; one factor may be None: as many turns as it takes.
+    """Make several loops of one, the first the outermost; one factor may be None: as many iterations as it
+    takes.
 
     for i in n: A   →   for i_0 in (n + 15)//16: for i_1 in 16: A[i := i_0*16 + i_1] where i_0*16 + i_1 < n
     plain:          →   for i in (n + 15)//16: for i1 in i*16 … min(n, i*16 + 16): A[i := i1]
@@ -91,7 +92,7 @@ def split(
     whole = sympy.Mul(*sizes)
     even = same(whole, extent)
     if not even and not predicated:
-        why = f"{whole} turns are not known to be the {extent} of {named(loop)}, and no condition is wanted"
+        why = f"{whole} is not known to be the extent {extent} of {named(loop)}, and no condition is wanted"
         raise refused(kernel, method, var, why, code="SM1004", remedy="leave disable_predication out")
     if plain:
         return _split_plain(kernel, loop, sizes, even, method)
@@ -185,7 +186,8 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
 
     for i in n: for j in m: A   →   for i_j_fused in n*m: A[i := i_j_fused//m, j := i_j_fused%m]
 
-    Where an index goes on with j as far as one turn of i takes it, it has neither division nor remainder.
+    Where an index goes on with j as far as one iteration of i takes it, it has neither division nor
+    remainder.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1003, one is not the whole body of the one before, its
@@ -257,8 +259,8 @@ def fuses_cleanly(kernel: Kernel, var: Symbol) -> bool:
 
 
 def _going_on(expr: Expr, chain: Sequence[For], sizes: Sequence[Expr]) -> tuple[Expr, Expr] | None:
-    """How far an index goes in each turn of the innermost loop, and what it is besides, where each loop goes
-    on where the turns of the one inside end; None where it is not so.
+    """How far an index goes in each iteration of the innermost loop, and what it is besides, where each loop
+    goes on where the iterations of the one inside end; None where it is not so.
     """
     rest = expr
     steps = []
@@ -291,14 +293,14 @@ def unbound(kernel: Kernel, loop: For, method: str) -> None:
 def partition(
     kernel: Kernel, var: Symbol, factors: Sequence[Factor], *, plain: bool = False
 ) -> tuple[Kernel, list[Symbol]]:
-    """Make several loops of one, one after the other, of so many turns; one may be None: what is left.
+    """Make several loops of one, one after the other, of so many iterations; one may be None: what is left.
 
     for i in 100: A   →   for i0 in 0 … 64: A_i0; for i1 in 64 … 100: A_i1      (factors 64, None)
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1004, factors that are no positive numbers or more
-            than there are turns, or an extent that is no number; SM1008, the loop is bound to a thread or has
-            notes.
+            than there are iterations, or an extent that is no number; SM1008, the loop is bound to a thread
+            or has notes.
     """
     loop, _ = loop_place(kernel, var, "loop_partition")
     method = f"loop_partition with factors [{', '.join(map(str, factors))}]"
@@ -311,7 +313,7 @@ def partition(
     elif not factors or len(factors) - len(known) > 1 or any(each <= 0 for each in known):
         why = "one factor may be None, the others are positive numbers"
     elif total(known) > extent or (None in factors and total(known) == extent):
-        why = f"the factors add up to {total(known)}, {named(loop)} has {extent} turns"
+        why = f"the factors add up to {total(known)}, {named(loop)} has {extent} iterations"
     if why is not None:
         raise refused(kernel, method, var, why, code="SM1004")
     turns = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]

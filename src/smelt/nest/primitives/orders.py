@@ -48,12 +48,12 @@ def reorder(
     for i: for j: for k: A   →   for k: for j: for i: A      (reorder(k, i))
 
     ``parting``: where a loop between them holds other statements too, it is parted from those (`fission`).
-    ``proved``: the caller knows that the turns may change places.
+    ``proved``: the caller knows that the iterations may change places.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1003, a loop twice, loops that are not around one
             another, with something else between them, in stages of their own, or whose bounds depend on one
-            another; SM1005, turns that depend on one another, or axes of which that cannot be known.
+            another; SM1005, iterations that depend on one another, or axes of which that cannot be known.
     """
     found = [loop_place(kernel, var, "reorder") for var in variables]
     method = f"reorder({', '.join(named(loop) for loop, _ in found)})"
@@ -148,7 +148,7 @@ def _check_turns(
 ) -> None:
     """
     Raises:
-        ScheduleError: SM1005, two loops that change places have turns that cannot.
+        ScheduleError: SM1005, two loops that change places have iterations that cannot.
     """
     current, body = list(chain), chain[-1].body
     moving = [loop.var for loop in [*chain, *loops(body)]]
@@ -185,8 +185,8 @@ def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol
     for i: A; B   →   for i: A; for i': B
 
     Raises:
-        ScheduleError: SM1003, there are not so many statements, or they share values; SM1005, B of a turn
-            touches what A of a later one does.
+        ScheduleError: SM1003, there are not so many statements, or they share values; SM1005, B of an
+            iteration touches what A of a later one does.
     """
     loop, _ = loop_place(kernel, var, "fission")
     stmts = loop.body.stmts
@@ -226,14 +226,14 @@ def _around(stmt: Stmt, loop: For) -> bool:
 
 
 def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
-    """Make one loop of loops that follow one another and have as many turns. Loops further in take those
+    """Make one loop of loops that follow one another and have as many iterations. Loops further in take those
     around them along, up to where they meet.
 
     for i: A; for j: B   →   for i_m: A; B[j := i_m]
 
     Raises:
         ScheduleError: SM1003, they do not follow one another, hold something else on the way, or have other
-            extents; SM1005, B of a turn touches what A of a later one does.
+            extents; SM1005, B of an iteration touches what A of a later one does.
     """
     found = [loop_place(kernel, var, "merge") for var in variables]
     names = ", ".join(named(loop) for loop, _ in found)
@@ -256,7 +256,7 @@ def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
         for each, first in zip(path, rest[0]):
             assert isinstance(each, For) and isinstance(first, For)
             if each.begin != 0 or first.begin != 0 or not same(each.end, first.end):
-                why = f"{named(each)} has {each.end} turns, {named(first)} has {first.end}"
+                why = f"{named(each)} has {each.end} iterations, {named(first)} has {first.end}"
                 raise refused(kernel, method, each.var, why)
     holder = paths[0][common - 1] if common else None
     block = kernel.body if holder is None else holder.body

@@ -159,7 +159,7 @@ def _seen_before(kernel: Kernel, stage: Stage, loop: For, buffer: str) -> str | 
     if sum(everywhere) > 1:
         return f"others store to {buffer} too"
     if any(isinstance(each, Alloc) and each.buffer == buffer for each in walk(loop.body)):
-        return f"{buffer} is memory of each turn of {named(loop)}"
+        return f"{buffer} is memory of each iteration of {named(loop)}"
     if any(param.name == buffer for param in kernel.params) and len(everywhere) > 1:
         return f"{buffer} is given, and others read it"
     return None

@@ -59,15 +59,15 @@ Spans = dict[Symbol, Interval]
 def compute_at(
     kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
 ) -> Kernel:
-    """Compute a producer in each turn of a loop of its consumers: as much of it as the turn reads.
+    """Compute a producer in each iteration of a loop of its consumers: as much of it as the iteration reads.
 
     for i, j: B[i, j] = …              for i:
     for i, j: C[i, j] = f(B[i, j])  →      for ax0: B[i, ax0] = …
                                            for j: C[i, j] = f(B[i, j])
 
-    ``preserve_unit_loops``: also loops of one turn are made. ``index``: before which statement of the loop,
-    -1 as late and -2 as early as may be. What a turn reads is a box; where that sticks out of what the stage
-    computes, a condition keeps it in.
+    ``preserve_unit_loops``: also loops of one iteration are made. ``index``: before which statement of the
+    loop, -1 as late and -2 as early as may be. What an iteration reads is a box; where that sticks out of
+    what the stage computes, a condition keeps it in.
 
     Raises:
         ScheduleError: SM1002 there is no such block or loop; SM1021 they are in different scopes, or the loop
@@ -81,7 +81,7 @@ def compute_at(
 def reverse_compute_at(
     kernel: Kernel, stage: str, loop: Symbol, preserve_unit_loops: bool = False, index: int = -1
 ) -> Kernel:
-    """Compute a consumer in each turn of a loop of its producers: what uses what the turn makes.
+    """Compute a consumer in each iteration of a loop of its producers: what uses what the iteration makes.
 
     for i, j: B[i, j] = …              for i:
     for i, j: C[i, j] = f(B[i, j])  →      for j: B[i, j] = …
@@ -89,7 +89,7 @@ def reverse_compute_at(
 
     Raises:
         ScheduleError: as `compute_at`, SM1023 where a producer is not under the loop; SM1027 a reduction
-        would add something twice, or turns of a parallel loop would write the same element.
+        would add something twice, or iterations of a parallel loop would write the same element.
     """
     return _moved(kernel, stage, loop, preserve_unit_loops, index, back=True)
 
@@ -209,7 +209,7 @@ def _check_between(move: _Move) -> None:
     for other in order[:here]:
         again = written_again(other, reads(stage), lost)
         if again is not None:
-            why = f"it reads {again}, which {other.name} gives other values in later turns"
+            why = f"it reads {again}, which {other.name} gives other values in later iterations"
             raise refusal("SM1024", move.what, why)
 
 
@@ -235,7 +235,7 @@ def _position(move: _Move, index: int) -> int:
 
 def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> None:
     """A consumer may be computed again, as that gives the same: not a reduction whose terms come in several
-    turns, and not by two turns that run at the same time.
+    iterations, and not by two iterations that run at the same time.
     """
     all_loops = (*move.around, *loops)
     moved = {each.var for each in move.around}
@@ -244,7 +244,9 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
         if stage.where or turns != points:
             why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
-            raise refusal("SM1027", move.what, why, "choose a loop in whose turns all its terms are made")
+            raise refusal(
+                "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"
+            )
     for number, each in enumerate(all_loops[: len(move.around)]):
         if each.kind is not LoopKind.PARALLEL:
             continue
@@ -252,12 +254,12 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
         assert isinstance(inner, For)
         for buffer in writes(stage):
             if not separate_turns(inner, buffer, Facts().plus(all_loops)):
-                why = f"two turns of the parallel loop {named(each)} would write the same element of {buffer}"
+                why = f"two iterations of the parallel loop {named(each)} would write one element of {buffer}"
                 raise refusal("SM1027", move.what, why)
 
 
 def separate_turns(loop: For, buffer: str, facts: Facts) -> bool:
-    """Whether different turns of a loop are known to touch different elements of a buffer."""
+    """Whether different iterations of a loop are known to touch different elements of a buffer."""
     boxes = [box_of(each, facts) for each in found_accesses(loop.body) if each.buffer == buffer]
     if not boxes:
         return True
@@ -310,8 +312,9 @@ def _regenerated(move: _Move, preserve: bool) -> tuple[Stage, list[For]]:
 def _clamped(
     span: Interval | None, axis: Axis, facts: Facts, loose: bool
 ) -> tuple[Expr, Expr, tuple[bool, bool]]:
-    """Where an axis begins in a turn, through how many values it goes, and whether these have to be kept
-    above the axis's first and below its last one. A ``loose`` interval is only taken where it is smaller.
+    """Where an axis begins in an iteration, through how many values it goes, and whether these have to be
+    kept above the axis's first and below its last one. A ``loose`` interval is only taken where it is
+    smaller.
     """
     whole = (axis.begin, axis.begin + axis.extent - 1)
     if span is None:
@@ -325,8 +328,8 @@ def _clamped(
 
 
 def _needed(move: _Move, facts: Facts, loose: set[Symbol]) -> Spans:
-    """For each axis the values that a turn of the loop needs; axes that need all are left out. ``loose`` gets
-    those of which some depend on other axes.
+    """For each axis the values that an iteration of the loop needs; axes that need all are left out.
+    ``loose`` gets those of which some depend on other axes.
     """
     stage, shapes = move.stage, shapes_of(move.kernel)
     scopes = {each.buffer: each.scope for each in walk(move.kernel.body) if isinstance(each, Alloc)}
@@ -388,7 +391,7 @@ def may_load_only(
 
 
 def _threads(around: Sequence[For], scope: str) -> tuple[tuple[Symbol, Interval], ...]:
-    """The loops whose turns fill shared memory together: those of a block's threads."""
+    """The loops whose iterations fill shared memory together: those of a block's threads."""
     if not scope.startswith("shared"):
         return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""Primitives on plain loops alone, without stages: flat accesses, and what every turn computes the same."""
+"""Primitives on plain loops, without stages: flat accesses, and moving out what every iteration repeats."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def flatten_accesses(kernel: Kernel) -> Kernel:
 
 
 def hoist(kernel: Kernel) -> Kernel:
-    """Move what a loop computes the same in every turn in front of it.
+    """Move what a loop computes the same in every iteration in front of it.
 
     for i: for j: v = sqrt(x[i]); y[i, j] = v   →   for i: v = sqrt(x[i]); for j: y[i, j] = v
 

@@ -8,8 +8,8 @@ import sympy
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Boolean
 
-from smelt.nest.apart import apart
 from smelt.nest.dependence import carried_updates, not_begun_once, not_placed
+from smelt.nest.disjoint import disjoint
 from smelt.nest.ir import (
     Accumulate,
     Alloc,
@@ -67,11 +67,11 @@ from smelt.symbolic.text import python_text
 
 
 def cascade(kernel: Kernel, var: Symbol) -> Kernel:
-    """Give each turn of a reduced loop accumulators of its own, folded into the outer ones at its end.
+    """Give each iteration of a reduced loop accumulators of its own, folded into the outer ones at its end.
 
     for i: for j: acc += x   →   for i: part = 0; for j: part += x; acc += part
 
-    Sums stay accurate, because no accumulator takes more than one turn's terms.
+    Sums stay accurate, because no accumulator takes more than one iteration's terms.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1007, an accumulator is not a plain sum.
@@ -121,7 +121,7 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     reduced = {s for axis in reduced_axes(stage) for s in symbols_in(axis.value)}
     for outer in place.loops[:at]:
         if outer.var in reduced:
-            why = f"{named(outer)} around {named(loop)} is reduced over: each of its turns would begin anew"
+            why = f"{named(outer)} around {named(loop)} is reduced over: its iterations would begin anew"
             remedy = f"take {named(outer)}, or a loop around it"
             raise refused(kernel, method, name, why, code="SM1007", remedy=remedy)
     again = not_begun_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
@@ -182,23 +182,23 @@ def _used_before(stage: Stage, around: Sequence[For]) -> str | None:
             if not others:
                 continue
             found = [access for access in found_accesses(loop.body) if access.buffer == buffer]
-            known = all(apart(one, other, loop) for one in found for other in found)
+            known = all(disjoint(one, other, loop) for one in found for other in found)
             if min(others) < here or not known:
                 return f"{inside[min(others)].name} uses {buffer} in the same loop over {named(loop)}"
     return None
 
 
 def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]:
-    """Part a reduction by one of its loops: each turn sums for itself, then the sums are added. Returns the
-    kernel and the name of the stage of the parts.
+    """Part a reduction by one of its loops: each iteration sums for itself, then the sums are added. Returns
+    the kernel and the name of the stage of the parts.
 
     for i: for k0: for k1: C[i] += A[i, k0*4 + k1]      (over k0)
         →   for i: for k0: for k1: C_rf[i, k0] += A[i, k0*4 + k1]
             for i: for k0: C[i] += C_rf[i, k0]
 
-    ``factor_axis``: the dimension of C_rf that tells the turns apart. A stage that combines several values at
-    once (argmax: position and value) has a buffer of parts for each; of equal ones any may win then. Where it
-    runs only under a condition, so do the parts.
+    ``factor_axis``: the dimension of C_rf that tells the iterations apart. A stage that combines several
+    values at once (argmax: position and value) has a buffer of parts for each; of equal ones any may win
+    then. Where it runs only under a condition, so do the parts.
 
     Raises:
         ScheduleError: SM1007, the stage is no such reduction, or its loops are not; SM1003, the loop holds
@@ -218,7 +218,7 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     dropped = [each for each in around if each.var in over and each is not loop]
     why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
-        why = f"a part of {stage.name} may begin in a later turn than its first"
+        why = f"a part of {stage.name} may begin in a later iteration than its first"
     if why is not None:
         raise refused(kernel, "rfactor", var, why, code="SM1007")
     dims = len(of.index)
@@ -344,8 +344,8 @@ def _sum_body(
 
 
 def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tuple[Boolean, ...] | None:
-    """Where a part has terms: the conditions in the first turn of the loops that it is over; None where one
-    may begin to hold in a later turn.
+    """Where a part has terms: the conditions in the first iteration of the loops that it is over; None where
+    one may begin to hold in a later iteration.
     """
     begins = {each.var: each.begin for each in dropped}
     shifted = {each.var: each.begin + each.var for each in around}

@@ -1,4 +1,4 @@
-"""The gradients of attention as a nest: the shares once more from the logarithms, block by block.
+"""The gradients of attention as a nest: the probabilities once more from the logarithms, block by block.
 
     parallel for each head of keys:
         for each block of keys:
@@ -7,14 +7,14 @@
             for each head of queries that has these keys, each block of queries that see them:
                 pack the queries, and the gradient by the result
                 for each few queries (a tile of registers):
-                    share = exp(score(tile(queries, keys)) - logsumexp);  counted = share * kept
-                    pull = slope * (counted * tile(upstream, values) - share * sum of upstream * result)
-                    by_query = by_query + tile(pull, keys)
+                    P = exp(score(tile(queries, keys)) - logsumexp);  P_kept = P * kept
+                    dS = derivative * (P_kept * tile(upstream, values) - P * sum of upstream * result)
+                    by_query = by_query + tile(dS, keys)
                 for each few keys:
-                    by_key = by_key + tile(pull, queries);  by_value = by_value + tile(counted, upstream)
+                    by_key = by_key + tile(dS, queries);  by_value = by_value + tile(P_kept, upstream)
 
 Where there are few heads it is two nests, one after the other: by key and value, parallel over blocks of keys
-too; by query, parallel over blocks of queries. The shares are computed in both (Dao et al. 2022, Dao 2023).
+too; by query, parallel over blocks of queries. P is computed in both (Dao et al. 2022, Dao 2023).
 Sizes may be symbols.
 """
 
@@ -113,7 +113,7 @@ class _Sweep:
     # -- the loops ------------------------------------------------------------------------------------------
 
     def nest(self, together: bool) -> Stmt:
-        """The sweep; ``together``: a turn of the parallel loops has all keys of a head."""
+        """The sweep; ``together``: an iteration of the parallel loops has all keys of a head."""
         writer, builder = self.writer, self.builder
         sizes = [*self.body.shape[:-3], self.body.heads if self.of_keys else self.body.shape[-3]]
         loops = [writer.variable(size) for size in sizes]
@@ -145,13 +145,13 @@ class _Sweep:
         pairs = (queries if self.of_keys else rows, keys + wide + lanes)  # rows begin in different sets
         shapes: dict[str, tuple[Expr, ...]] = {
             "keys": (pieces, builder.depth, wide),
-            "shares": pairs,
+            "P": pairs,
             "inner": (queries,),
         }
-        if self.counted != "shares":
+        if self.counted != "P":
             shapes |= {self.counted: pairs}
-        if self.pulls:
-            shapes |= {"values": (pieces, builder.columns, wide), "pulls": pairs}
+        if self.has_ds:
+            shapes |= {"values": (pieces, builder.columns, wide), "dS": pairs}
         if self.by_query is not None:
             shapes |= {"turned": (of_depth[0], keys, of_depth[1]), "found": (rows, of_depth[0] * of_depth[1])}
         if self.by_key is not None:
@@ -165,14 +165,14 @@ class _Sweep:
         yield Let("none", F32, "constant", (0.0,))
 
     @property
-    def pulls(self) -> bool:
+    def has_ds(self) -> bool:
         """Whether the scores' own gradients are wanted."""
         return self.by_query is not None or self.by_key is not None
 
     @property
     def counted(self) -> str:
-        """Where the shares are as they count after dropout."""
-        return "shares" if self.body.attention.kept is None else "counted"
+        """Where the probabilities are after dropout."""
+        return "P" if self.body.attention.kept is None else "P_kept"
 
     def _each_key_block(self, count: Expr | None) -> Iterator[Stmt]:
         """One block of keys after the other; what is added to the gradient by query begins at 0."""
@@ -283,7 +283,7 @@ class _Sweep:
             return of.key((*at, self.begin + place), (term,))
 
         yield writer.pack("keys", self.length, self.wide, builder.depth, key)
-        if self.pulls:
+        if self.has_ds:
             yield writer.pack(
                 *("values", self.length, self.wide, builder.columns),
                 lambda place, column: of.value((*at, self.begin + place, column)),
@@ -314,7 +314,7 @@ class _Sweep:
                 lambda column, place: self.body.upstream((*self.at(place), column)),
             )
         tiles = ceiling(length, self.rows)
-        if self.pulls:
+        if self.has_ds:
             yield writer.over(tiles * self.rows, self._inner)
         yield writer.over(tiles, lambda number: _QueryTile(self, number).statements())
         if self.of_keys:
@@ -335,7 +335,7 @@ class _Sweep:
         yield Store("inner", (place,), "d1")
 
     def _of_keys(self, number: Expr, length: Expr) -> Iterator[Stmt]:
-        """``by_value += tile(counted, upstream)`` and ``by_key += tile(pull, query)`` for a few keys."""
+        """``by_value += tile(P_kept, upstream)`` and ``by_key += tile(dS, query)`` for a few keys."""
         begin: Expr = ZERO
         if self.ahead is not None:
             before = self.query_block * self.queries.block
@@ -343,7 +343,7 @@ class _Sweep:
         builder = self.builder
         kinds = (
             ("by_value", self.by_value, self.counted, "came", builder.columns, builder.across),
-            ("by_key", self.by_key, "pulls", "asked", builder.depth, builder.deep),
+            ("by_key", self.by_key, "dS", "asked", builder.depth, builder.deep),
         )
         for into, wanted, factor, packed, size, width in kinds:
             if wanted is not None:
@@ -402,7 +402,7 @@ class _QueryTile:
         return self.number * self.rows + row
 
     def _local(self, row: Expr) -> Expr:
-        """The row of ``shares``, ``counted`` and ``pulls``."""
+        """The row of ``P``, ``P_kept`` and ``dS``."""
         return self._place(row) if self.sweep.of_keys else row
 
     def _seen(self, row: Expr) -> Expr:
@@ -417,9 +417,9 @@ class _QueryTile:
         sweep, over = self.sweep, self.writer.over
         rows = sympy.Integer(self.rows)
         yield over(self.panels, lambda panel: [self._scores(panel)])
-        yield over(rows, self._shares)
-        if sweep.pulls:
-            yield over(self.panels, lambda panel: [self._pulls(panel)])
+        yield over(rows, self._probabilities)
+        if sweep.has_ds:
+            yield over(self.panels, lambda panel: [self._ds(panel)])
         if sweep.by_query is not None:
             yield over(
                 ceiling(sweep.builder.depth, sweep.builder.deep), lambda panel: [self._by_query(panel)]
@@ -430,7 +430,7 @@ class _QueryTile:
                 yield over(rows if even else least(rows, left), self._added)
 
     def _scores(self, panel: Expr) -> Stmt:
-        """``shares = tile(queries, keys)``: the products."""
+        """``P = tile(queries, keys)``: the products."""
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
             at = self.sweep.at(self._place(row))
@@ -440,43 +440,43 @@ class _QueryTile:
             return "keys", (panel, *terms, column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
-            return [Store("shares", (self._local(row), panel * self.sweep.wide + column), made)]
+            return [Store("P", (self._local(row), panel * self.sweep.wide + column), made)]
 
         depth = self.sweep.builder.depth
         return self.writer.tile(self.rows, self.sweep.wide, (depth,), left, right, finish)
 
-    def _shares(self, row: Expr) -> Iterator[Stmt]:
-        """``share = exp(score - logsumexp)``, ``counted = share * kept``, 0 for what is not seen."""
+    def _probabilities(self, row: Expr) -> Iterator[Stmt]:
+        """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for what is not seen."""
         sweep, writer, kept = self.sweep, self.writer, self.body.attention.kept
         at = sweep.at(self._place(row))
         before, logsumexp = writer.coded(lambda: self.body.logsumexp(at), "l")
         yield from before
         seen, local = self._seen(row), self._local(row)
 
-        def share(key: Expr) -> Iterator[Stmt]:
+        def probability(key: Expr) -> Iterator[Stmt]:
             made, below = RecordedValue("made", F32), RecordedValue("below", F32)
-            yield Let("made", F32, "load", ("shares", (local, key)))
+            yield Let("made", F32, "load", ("P", (local, key)))
             index = (*at, sweep.begin + key)
             stmts, value = writer.coded(lambda: self.body.attention.score(index, made), "c", {"made": F32})
             yield from stmts
             yield Let("below", F32, "sub", (value, logsumexp))
             stmts, value = writer.coded(lambda: exp_below_one(below), "x", {"below": F32})
             yield from stmts
-            yield Store("shares", (local, key), value)
+            yield Store("P", (local, key), value)
             if kept is not None:
                 stmts, factor = writer.coded(lambda: kept(index), "k")
                 yield from (*stmts, Let("left", F32, "mul", (value, factor)))
                 yield Store(sweep.counted, (local, key), "left")
 
-        yield writer.vector(ZERO, seen, share)
+        yield writer.vector(ZERO, seen, probability)
         if sweep.ahead is not None:
-            end, cleared = self.panels * sweep.wide, dict.fromkeys(("shares", sweep.counted))
+            end, cleared = self.panels * sweep.wide, dict.fromkeys(("P", sweep.counted))
             yield writer.vector(
                 seen, end, lambda key: [Store(name, (local, key), "none") for name in cleared]
             )
 
-    def _pulls(self, panel: Expr) -> Stmt:
-        """``pulls = slope * (counted * tile(upstream, values) - shares * inner)``."""
+    def _ds(self, panel: Expr) -> Stmt:
+        """``dS = derivative * (P_kept * tile(upstream, values) - P * inner)``."""
         sweep, writer, body = self.sweep, self.writer, self.body
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
@@ -489,21 +489,21 @@ class _QueryTile:
             key = panel * sweep.wide + column
             place = (self._local(row), key)
             index = (*sweep.at(self._place(row)), sweep.begin + key)
-            slope, factor = writer.coded(lambda: body.slope(index), "g")
+            derivative, factor = writer.coded(lambda: body.derivative(index), "g")
             yield Let("inner_", F32, "load", ("inner", (self._place(row),)))
-            yield Let("share", F32, "load", ("shares", place))
-            yield from slope
-            if sweep.counted == "shares":
-                yield Let("gain", F32, "sub", (made, "inner_"))
-                yield Let("steep", F32, "mul", ("share", factor))
-                yield Let("pull", F32, "mul", ("steep", "gain"))
+            yield Let("p", F32, "load", ("P", place))
+            yield from derivative
+            if sweep.counted == "P":
+                yield Let("dp", F32, "sub", (made, "inner_"))
+                yield Let("steep", F32, "mul", ("p", factor))
+                yield Let("ds", F32, "mul", ("steep", "dp"))
             else:
                 yield Let("count", F32, "load", (sweep.counted, place))
-                yield Let("gain", F32, "mul", ("count", made))
-                yield Let("loss", F32, "mul", ("share", "inner_"))
-                yield Let("net", F32, "sub", ("gain", "loss"))
-                yield Let("pull", F32, "mul", ("net", factor))
-            yield Store("pulls", place, "pull")
+                yield Let("dp", F32, "mul", ("count", made))
+                yield Let("loss", F32, "mul", ("p", "inner_"))
+                yield Let("net", F32, "sub", ("dp", "loss"))
+                yield Let("ds", F32, "mul", ("net", factor))
+            yield Store("dS", place, "ds")
 
         return writer.tile(self.rows, sweep.wide, (sweep.builder.columns,), left, right, finish)
 
@@ -516,11 +516,11 @@ class _QueryTile:
         return self.sweep.once and divides(self.sweep.builder.deep, depth)
 
     def _by_query(self, panel: Expr) -> Stmt:
-        """``tile(pulls, keys)``."""
+        """``tile(dS, keys)``."""
         deep, sweep = self.sweep.builder.deep, self.sweep
 
         def left(row: Expr, terms: Sequence[Expr], column: Expr) -> Coded:
-            return [Let("p", F32, "load", ("pulls", (self._local(row), *terms)))], "p"
+            return [Let("p", F32, "load", ("dS", (self._local(row), *terms)))], "p"
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
             return "turned", (panel, *terms, column)

@@ -11,7 +11,7 @@ from smelt.schedule.attention.nest import AttentionBuilder
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name, sources
-from smelt.schedule.nests import BuiltKernel, BuiltOnce
+from smelt.schedule.nests import BuiltKernel, Deduplicated
 from smelt.schedule.products.tiles import F32
 from smelt.symbolic import size_hint
 
@@ -89,7 +89,7 @@ class AttentionKernels:
 
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
-        self.once = BuiltOnce(work)
+        self.once = Deduplicated(work)
 
     def build(self, item: Item, stored: set[str]) -> BuiltKernel:
         """The kernel of ``item``; ``stored``: the buffers that must be in memory when it has run."""

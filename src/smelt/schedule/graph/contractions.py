@@ -30,7 +30,7 @@ from smelt.schedule.context import Choose, Context
 from smelt.schedule.graph.constants import frozen_buffers
 from smelt.schedule.graph.layouts import Layouts, fixed_buffers
 from smelt.schedule.graph.winograd import Results
-from smelt.schedule.graph.zero_padding import Borders, Sides
+from smelt.schedule.graph.zero_padding import Halos, Sides
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import (
     Boxed,
@@ -99,7 +99,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
     config, target, choose = context.config, context.target, context.choose
     products, fixed = _products(graph, config, target, choose or worth_it, frozen)
     layouts = Layouts(fixed, chosen)
-    borders = Borders(chosen, layouts, frozen, graph.nodes)
+    halos = Halos(chosen, layouts, frozen, graph.nodes)
     for node in graph.nodes:
         product = products.get(id(node))
         if product is None:
@@ -107,7 +107,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
         else:
             if _turning_pays(product, chosen, target.lanes):
                 product = turned(product)
-            made = _Native(node, product, chosen, layouts, borders, target).nodes()
+            made = _Native(node, product, chosen, layouts, halos, target).nodes()
         for each in made:
             if _is_joined(chosen.nodes, each):
                 continue
@@ -115,7 +115,7 @@ def choose_kernels(graph: Graph, context: Context) -> Graph:
             if isinstance(each.body, Pointwise) and isinstance(each.body.inner_fn, Results):
                 _place(str(each.outputs[0]), each.body, layouts)
             layouts.follow(each)
-            borders.note(each)
+            halos.note(each)
     chosen.outputs = layouts.outputs()
     return chosen
 
@@ -287,11 +287,11 @@ class _Native:
         product: Product,
         graph: Graph,
         layouts: Layouts,
-        borders: Borders,
+        halos: Halos,
         target: Target,
     ) -> None:
         self.node, self.product, self.graph = node, product, graph
-        self.layouts, self.borders = layouts, borders
+        self.layouts, self.halos = layouts, halos
         self.target, self.lanes = target, target.lanes
         self.within = accumulator(product.body.dtype)
 
@@ -303,7 +303,7 @@ class _Native:
         sums = self._buffer("sums", body.shape)
         self.layouts.place(sums, self.product.strides)
         ahead = self._packs_ahead()
-        beyond = self.borders.read_beyond(self.product)
+        beyond = self.halos.read_beyond(self.product)
         if beyond is not None:
             body = beyond
         elif not lies_well(self.product, self.graph):
@@ -346,11 +346,11 @@ class _Native:
         often = min(size_hint(size, self.graph.hints) for size in (rows, product.depth))
         return panel_width(columns, self.lanes, product.shared, large, product.frozen, often)
 
-    def _buffer(self, purpose: str, shape: Sequence[Expr], border: Sides = ()) -> str:
+    def _buffer(self, purpose: str, shape: Sequence[Expr], halo: Sides = ()) -> str:
         name = f"{self.node.outputs[0]}_{purpose}"
         while name in self.graph.buffers:
             name += "_"
-        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), border=border)
+        made = Buffer(name, self.within, tuple(shape), contiguous_strides(shape), halo=halo)
         self.graph.buffers[name] = replace(made, strides=contiguous_strides(made.whole_shape))
         self.layouts.fixed.add(name)  # it lies as the kernel reads it
         return name
@@ -358,8 +358,8 @@ class _Native:
     def _laid_out(self, body: Contraction) -> Generator[Node, None, Contraction]:
         found = box(self.product, self.graph)
         if found is not None:
-            found, border = self.borders.around_copy(found)
-            name = yield from self._boxed("lhs", found, border)
+            found, halo = self.halos.around_copy(found)
+            name = yield from self._boxed("lhs", found, halo)
             return replace(body, lhs=found.load(name))
         shape = (*body.shape[:-1], *body.reduce_shape)
         name = self._buffer("lhs", shape)
@@ -367,9 +367,9 @@ class _Native:
         outer, terms = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         return replace(body, lhs=Place(name, (*outer[:-1], *terms), (*outer, *terms)))
 
-    def _boxed(self, operand: str, found: Boxed, border: Sides = ()) -> Generator[Node, None, str]:
+    def _boxed(self, operand: str, found: Boxed, halo: Sides = ()) -> Generator[Node, None, str]:
         """The node that lays an operand out in its box; the buffer that has it."""
-        name = self._buffer(operand, found.shape, border)
+        name = self._buffer(operand, found.shape, halo)
         yield Node((name,), Pointwise(found.shape, self.within, found.fill), self.node.origin)
         return name
 

@@ -9,7 +9,7 @@ Algorithms for Convolutional Neural Networks"; F(4x4, 3x3) would lose digits, th
 
 Where x has an infinity, or a sum overflows, sums of the patch are NaN and so are results that would not be.
 Hence the graph gets an output behind all others, a bool: whether a result was not finite. Then none of the
-others counts, and whoever runs the graph has to run one without these (`smelt.runtime.otherwise`).
+others counts, and whoever runs the graph has to run one without these (`smelt.runtime.deoptimize`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Padding that is not copied: zeros around a buffer in memory, which windows see beyond its edges.
 
-    y = pad(x);  out = conv(y)    →    x has a border of zeros;  out = conv(x), reading x at -1 too
+    y = pad(x);  out = conv(y)    →    x has a halo of zeros;  out = conv(x), reading x at -1 too
 
 The kernel that writes x writes the zeros around it too, behind its own loops: less than a copy of x would be.
 Depthwise convolutions gain by it (MobileNetV2: 8 %). Others read a copy again and again: it costs next to
-nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). That has the border then.
+nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). That has the halo then.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Sides = tuple[tuple[Expr, Expr], ...]
 """How many elements before and after each dimension."""
 
 
-class Borders:
-    """Gives buffers of a graph borders, as products want to read beyond their edges.
+class Halos:
+    """Gives buffers of a graph halos, as products want to read beyond their edges.
 
     ``graph``: has the nodes up to the product; ``frozen``: its buffers that are computed ahead.
     """
@@ -68,7 +68,7 @@ class Borders:
 
     def read_beyond(self, product: Product) -> Contraction | None:
         """The product's body, lhs a plain load of a buffer that has zeros around it now; None where lhs pads
-        nothing, the buffer can't have a border, or a copy does better.
+        nothing, the buffer can't have a halo, or a copy does better.
         """
         body = product.body
         if not product.shared or product.phases or self.sizes_are_late or body.dtype != torch.float32:
@@ -77,17 +77,13 @@ class Borders:
         extents = dict(zip(symbols, (*body.shape, *body.reduce_shape)))
         self.padding.clear()
         seen = _padded_load(operand_code(body.lhs, body, self.graph, self._through_padding))
-        if seen is None or not self._may_have_border(seen.buffer):
+        if seen is None or not self._may_have_halo(seen.buffer):
             return None
         before = self.graph.buffers[seen.buffer]
-        border = _border(seen, before, extents) or self.padding.get(seen.buffer)
-        if (
-            border is None
-            or not seen.is_of(before)
-            or not any(size != 0 for sides in border for size in sides)
-        ):
+        halo = _halo(seen, before, extents) or self.padding.get(seen.buffer)
+        if halo is None or not seen.is_of(before) or not any(size != 0 for sides in halo for size in sides):
             return None
-        self.graph.buffers[seen.buffer] = _with_border(before, border)
+        self.graph.buffers[seen.buffer] = _with_halo(before, halo)
         found = replace(body, lhs=Place(seen.buffer, seen.places, symbols))
         if lies_well(replace(product, body=found), self.graph):
             return found
@@ -95,7 +91,7 @@ class Borders:
         return None
 
     def around_copy(self, found: Boxed) -> tuple[Boxed, Sides]:
-        """A box that is all of a buffer with zeros around it, as a box without them and its border: the copy
+        """A box that is all of a buffer with zeros around it, as a box without them and its halo: the copy
         needs to ask nowhere whether it is inside. Any other box as it is, and where buffers can have none.
         """
         if self.sizes_are_late:
@@ -104,23 +100,23 @@ class Borders:
         if seen is None or beyond is None or seen.buffer in self.frozen:
             return found, ()
         outer = variables("i", len(found.shape))
-        shape, border = [ONE] * len(outer), [(ZERO, ZERO)] * len(outer)
+        shape, halo = [ONE] * len(outer), [(ZERO, ZERO)] * len(outer)
         dims: list[int | None] = []
         sizes = self.graph.buffers[seen.buffer].shape
         for place, size, (before, after) in zip(seen.places, sizes, beyond):
             dim = next((dim for dim, variable in enumerate(outer) if place + before == variable), None)
             if dim is not None and dim not in dims:
-                shape[dim], border[dim] = size, (before, after)
+                shape[dim], halo[dim] = size, (before, after)
             elif dim is not None or not place == before == after == 0 or size != 1:
                 return found, ()
             dims.append(dim)
-        whole = all(same(n + sum(sides), size) for n, sides, size in zip(shape, border, found.shape))
-        if not whole or all(size == 0 for sides in border for size in sides):
+        whole = all(same(n + sum(sides), size) for n, sides, size in zip(shape, halo, found.shape))
+        if not whole or all(size == 0 for sides in halo for size in sides):
             return found, ()
-        places = tuple(expand(place - before) for place, (before, _) in zip(found.places, border))
-        return Boxed(tuple(shape), _Copy(seen.buffer, tuple(dims)), places, found.symbols), tuple(border)
+        places = tuple(expand(place - before) for place, (before, _) in zip(found.places, halo))
+        return Boxed(tuple(shape), _Copy(seen.buffer, tuple(dims)), places, found.symbols), tuple(halo)
 
-    def _may_have_border(self, name: str) -> bool:
+    def _may_have_halo(self, name: str) -> bool:
         maker = self.makers.get(name)
         computed = maker is not None and isinstance(maker.body, Pointwise)
         return computed and not (name in self.layouts.fixed or name in self.frozen or name in self.given_out)
@@ -130,23 +126,23 @@ class Borders:
         maker = self.makers.get(buffer)
         if maker is None or not isinstance(maker.body, Pointwise):
             return None
-        seen, border = self._copied(maker.body.inner_fn, maker.body.shape)
+        seen, halo = self._copied(maker.body.inner_fn, maker.body.shape)
         if seen is None:
             return None
-        if border is not None:
-            self.padding[seen.buffer] = border
+        if halo is not None:
+            self.padding[seen.buffer] = halo
         return maker.body.inner_fn(index)
 
     def _copied(
         self, function: Callable[[Index], Value], shape: Sequence[Expr]
     ) -> tuple[_PaddedLoad, Sides | None] | tuple[None, None]:
-        """What a loop function loads, if it is a padded copy, and how much of it has zeros (`_border`)."""
+        """What a loop function loads, if it is a padded copy, and how much of it has zeros (`_halo`)."""
         outer = variables("i", len(shape))
         extents = dict(zip(outer, shape))
         seen = _padded_load(record(function, [outer], Dtypes(self.graph.buffers), extents).instructions)
         if seen is None or not seen.tests or not seen.is_of(self.graph.buffers[seen.buffer]):
             return None, None
-        return seen, _border(seen, self.graph.buffers[seen.buffer], extents)
+        return seen, _halo(seen, self.graph.buffers[seen.buffer], extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +203,7 @@ def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
     return _PaddedLoad(buffer, places, tuple(tests))
 
 
-def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
+def _halo(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
     """How many elements before and after each dimension are seen; None where that depends on sizes."""
     found: list[tuple[Expr, Expr]] = []
     for place, size in zip(seen.places, buffer.shape):
@@ -221,27 +217,27 @@ def _border(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Side
     return tuple(found)
 
 
-def _with_border(buffer: Buffer, border: Sides) -> Buffer:
-    """The buffer with (at least) this border; its dimensions keep their order in memory."""
-    if buffer.border:
-        border = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(border, buffer.border))
-    whole = replace(buffer, border=border).whole_shape
+def _with_halo(buffer: Buffer, halo: Sides) -> Buffer:
+    """The buffer with (at least) this halo; its dimensions keep their order in memory."""
+    if buffer.halo:
+        halo = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(halo, buffer.halo))
+    whole = replace(buffer, halo=halo).whole_shape
     dims = [dim for dim, size in enumerate(whole) if size != 1]
     dims.sort(key=lambda dim: -size_hint(buffer.strides[dim], {}))
-    return replace(buffer, strides=strides_in_order(whole, dims), border=border)
+    return replace(buffer, strides=strides_in_order(whole, dims), halo=halo)
 
 
 # -- the zeros ---------------------------------------------------------------------------------------------
 
 
 def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
-    """The kernel, which fills the borders of what it writes as well: a part with each turn of its parallel
+    """The kernel, which fills the halos of what it writes as well: a part with each iteration of its parallel
     loops where it has them already, else behind its loops.
     """
     lanes = target.lanes if built.arranged else 1
     stmts: list[For] = []
     for param, name in zip(built.kernel.params, built.buffers):
-        if param.written and buffers[name].border:
+        if param.written and buffers[name].halo:
             stmts += _zeros(param, buffers[name], lanes, len(stmts))
     if not stmts:
         return built
@@ -253,7 +249,8 @@ def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target
 
 def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
     """``body``, one nest of parallel loops, in whose innermost turns the loops ``stmts`` are done bit by bit;
-    None if it is something else. This is turn number ``turn`` of ``turns`` as far as the loops around tell.
+    None if it is something else. This is iteration number ``turn`` of ``turns`` as far as the loops around
+    tell.
     """
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
@@ -266,7 +263,7 @@ def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Blo
 
 
 def _part(loop: For, turn: Expr, turns: Expr) -> For:
-    """The turns of the outermost loop that has some, cut into ``turns``: part number ``turn``."""
+    """The iterations of the outermost loop that has some, cut into ``turns``: part number ``turn``."""
     inner = loop.body.stmts[0]
     if loop.end == 1 and isinstance(inner, For):
         return replace(loop, body=Block((_part(inner, turn, turns),)))
@@ -274,7 +271,7 @@ def _part(loop: For, turn: Expr, turns: Expr) -> For:
 
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
-    """Loops over a border, each element once: what lies beyond a dimension's ends, inside of those before it.
+    """Loops over a halo, each element once: what lies beyond a dimension's ends, inside of those before it.
 
     ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
     ``lanes`` where the kernel is arranged already.
@@ -282,13 +279,13 @@ def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
     found: list[For] = []
     *order, inner = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))
     kind = LoopKind.VECTOR if lanes > 1 else LoopKind.SERIAL
-    for dim, (before, after) in enumerate(buffer.border):
+    for dim, (before, after) in enumerate(buffer.halo):
         for begin, width in ((-before, before), (buffer.shape[dim], after)):
             if width == 0:
                 continue
             over = [loop_var(f"z{number + len(found)}_{d}") for d in range(len(buffer.shape))]
             zero = f"zero{number + len(found)}"
-            outside = list(zip(buffer.border, buffer.shape))[dim + 1 :]
+            outside = list(zip(buffer.halo, buffer.shape))[dim + 1 :]
             trips = [*buffer.shape[:dim], width, *(least + size + most for (least, most), size in outside)]
             first = [*[ZERO] * dim, begin, *(-least for (least, _), _ in outside)]
             place = tuple(variable + start for variable, start in zip(over, first))

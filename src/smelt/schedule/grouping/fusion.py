@@ -2,8 +2,8 @@
 
 A group's ``prefix`` is the outer loops that all its items run in; each item goes on with inner loops of its
 own, in segments one after another (`smelt.schedule.nests`). A reader may join its producer's group when at
-every turn of the shared loops it reads only what that very turn has written: the coordinates it reads at
-begin with the loop variables.
+every iteration of the shared loops it reads only what that very iteration has written: the coordinates it
+reads at begin with the loop variables.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def common_prefix(
 
 
 def _legal_depth(group: Group, item: Item, spaces: dict[int, tuple[Expr, ...]], limit: int) -> int:
-    """How many shared outer loops keep every dependency between group and item within one turn."""
+    """How many shared outer loops keep every dependency between group and item within one iteration."""
     depth = limit
     for coordinates in _dependencies(group, item, spaces):
         matched = 0
@@ -400,7 +400,7 @@ def _segment_for(
 
 def _scans_alike(items: Sequence[Item]) -> bool:
     """Whether items may share their innermost loops as far as scans go: along rows, a scan's loop runs
-    serially, one element after the other, and so does all that shares it. A fold's turns are its own.
+    serially, one element after the other, and so does all that shares it. A fold's iterations are its own.
     """
     if any(isinstance(item.body, Fold) for item in items):
         return len(items) == 1
@@ -443,7 +443,7 @@ def _worthwhile(
     segments: list[Segment],
     inner: tuple[Expr, ...],
 ) -> bool:
-    """Whether the fused nest keeps enough parallel turns in its outer loops."""
+    """Whether the fused nest keeps enough parallel iterations in its outer loops."""
     if place is not None and len(segments) == 1:
         return True
     shared = work.hint_product(prefix)

@@ -42,8 +42,8 @@ SPACE = tuple(loop_var(f"i{d}") for d in range(32))
 class Item:
     """A node to be scheduled, its loops in the order in which they shall run.
 
-    ``order`` lists the natural dimensions (shape first, then reduce_shape; a fold's turns are one) that have
-    loops, outermost first: sizes of one have none. ``outer`` of them are neither reduced nor scanned.
+    ``order`` lists the natural dimensions (shape first, then reduce_shape; a fold's iterations are one) that
+    have loops, outermost first: sizes of one have none. ``outer`` of them are neither reduced nor scanned.
     ``writes`` is the buffer written (for a mutation: an input).
     """
 
@@ -100,7 +100,7 @@ class Item:
 
     @property
     def written(self) -> int:
-        """How many of the ordered loops run over elements of the outputs: a scan writes in each turn."""
+        """How many of the ordered loops run over elements of the outputs: a scan writes in each iteration."""
         return len(self.order) if isinstance(self.node.body, Scan) else self.outer
 
     @property
@@ -114,7 +114,7 @@ def record_values(
 ) -> Any:
     """Run the item's loop function at a natural index under ``recorder``; what it returns.
 
-    ``state`` is what a scan's or fold's turn is handed.
+    ``state`` is what a scan's or fold's iteration is handed.
     """
     body = item.node.body
     rank = item.rank

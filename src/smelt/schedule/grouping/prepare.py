@@ -244,7 +244,7 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
 
 def _walk(work: Work, item: Item) -> str:
     """How the item's largest read is walked (see `Item.walk`)."""
-    order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order  # turns walk nowhere
+    order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order  # iterations walk nowhere
     if len(order) < 2:
         return "rows"
     strides = _read_strides(work, item, list(order))

@@ -10,7 +10,7 @@ from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros
 from smelt.schedule.grouping.items import Item
 from smelt.schedule.memory.arena import Lifetime, plan_arena
-from smelt.schedule.memory.assembly import Assembly
+from smelt.schedule.memory.execution import Execution
 from smelt.schedule.memory.reuse import reuse_inputs
 from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
@@ -19,11 +19,11 @@ STREAMED_BYTES = 2**24
 """Results of this size and more are stored past the caches: their beginning has left these at their end."""
 
 
-def share_overwritten(assembly: Assembly, context: Context) -> Assembly:
+def share_overwritten(execution: Execution, context: Context) -> Execution:
     """Gives what an ATen call overwrites and what it leaves there one place in memory."""
     del context
-    roots, outputs, late = dict(assembly.roots), set(assembly.outputs), set(assembly.late_buffers)
-    for item in assembly.work.items:
+    roots, outputs, late = dict(execution.roots), set(execution.outputs), set(execution.late_buffers)
+    for item in execution.work.items:
         body = item.body
         if isinstance(body, Extern) and body.overwrites:
             for before, after in zip(body.overwrites, item.writes[-len(body.overwrites) :]):
@@ -35,41 +35,41 @@ def share_overwritten(assembly: Assembly, context: Context) -> Assembly:
                     outputs.add(before)
                 if after in late:
                     late.add(before)
-    return replace(assembly, roots=roots, outputs=frozenset(outputs), late_buffers=frozenset(late))
+    return replace(execution, roots=roots, outputs=frozenset(outputs), late_buffers=frozenset(late))
 
 
-def find_homes(assembly: Assembly, context: Context) -> Assembly:
+def find_homes(execution: Execution, context: Context) -> Execution:
     """Decides for each buffer whether it is given, a fresh tensor, made by ATen or in the arena."""
     del context
-    homes = dict.fromkeys((*assembly.inputs, *assembly.graph.constants), "given")
-    for position, group in enumerate(assembly.groups):
+    homes = dict.fromkeys((*execution.inputs, *execution.graph.constants), "given")
+    for position, group in enumerate(execution.groups):
         if group.is_extern:
             item = group.items[0]
             for name in item.writes:
-                if name is not None and name in assembly.roots:
-                    homes[name] = homes[assembly.root(name)]
+                if name is not None and name in execution.roots:
+                    homes[name] = homes[execution.root(name)]
                 elif name is not None:
-                    homes[name] = "arena" if _writes_out(assembly, item, name) else "aten"
+                    homes[name] = "arena" if _writes_out(execution, item, name) else "aten"
         else:
-            for name in assembly.built[position].buffers:
+            for name in execution.built[position].buffers:
                 if name in group.writes and name not in homes:
-                    alone = name in assembly.outputs or name in assembly.late_buffers
-                    assert not (alone and assembly.work.buffers[name].border), f"{name} has no border here"
+                    alone = name in execution.outputs or name in execution.late_buffers
+                    assert not (alone and execution.work.buffers[name].halo), f"{name} has no halo here"
                     homes[name] = "fresh" if alone else "arena"
-    return replace(assembly, homes=homes)
+    return replace(execution, homes=homes)
 
 
-def _writes_out(assembly: Assembly, item: Item, name: str) -> bool:
+def _writes_out(execution: Execution, item: Item, name: str) -> bool:
     """Whether an ATen call can write its result into the arena."""
     body = item.body
     assert isinstance(body, Extern)
-    if name in assembly.outputs or name in assembly.late_buffers:
+    if name in execution.outputs or name in execution.late_buffers:
         return False
     if len(item.writes) != 1 or body.reason is not None:
         return False
     if body.sizes:  # as long as what it finds, whatever tracing takes for granted
         return False
-    return has_out_variant(body.target) and is_contiguous(assembly.work.buffers[name])
+    return has_out_variant(body.target) and is_contiguous(execution.work.buffers[name])
 
 
 def is_contiguous(buffer: Buffer) -> bool:
@@ -82,20 +82,20 @@ def is_contiguous(buffer: Buffer) -> bool:
     return True
 
 
-def reuse_memory(assembly: Assembly, context: Context) -> Assembly:
+def reuse_memory(execution: Execution, context: Context) -> Execution:
     """Lets kernels write their results where inputs lie that nothing reads afterwards."""
     del context
-    roots, homes, outputs = dict(assembly.roots), dict(assembly.homes), set(assembly.outputs)
-    built = dict(assembly.built)
-    found = replace(assembly, roots=roots)
+    roots, homes, outputs = dict(execution.roots), dict(execution.homes), set(execution.outputs)
+    built = dict(execution.built)
+    found = replace(execution, roots=roots)
     last = {name: position for position, names in found.used() for name in names}
     first = {name: position for position, names in reversed(list(found.used())) for name in names}
-    fresh = _fresh_results(assembly)
-    for position in assembly.built:
+    fresh = _fresh_results(execution)
+    for position in execution.built:
 
         def may_overwrite(result: str, source: str, position: int = position) -> bool:
             root = found.root(source)
-            if not _alike(assembly, result, root):
+            if not _alike(execution, result, root):
                 return False
             if last[root] != position or root in outputs or homes[result] == "given":
                 return False
@@ -116,67 +116,67 @@ def reuse_memory(assembly: Assembly, context: Context) -> Assembly:
     return replace(found, built=built, homes=homes, outputs=frozenset(outputs))
 
 
-def _alike(assembly: Assembly, left: str, right: str) -> bool:
-    """Whether two buffers have the same border, if any: around one and the same shape."""
-    a, b = assembly.work.buffers[left], assembly.work.buffers[right]
-    return not (a.border or b.border) or (a.shape, a.strides, a.border) == (b.shape, b.strides, b.border)
+def _alike(execution: Execution, left: str, right: str) -> bool:
+    """Whether two buffers have the same halo, if any: around one and the same shape."""
+    a, b = execution.work.buffers[left], execution.work.buffers[right]
+    return not (a.halo or b.halo) or (a.shape, a.strides, a.halo) == (b.shape, b.strides, b.halo)
 
 
-def _fresh_results(assembly: Assembly) -> set[str]:
+def _fresh_results(execution: Execution) -> set[str]:
     """The results of ATen calls in memory that nothing else refers to."""
     return {
         name
-        for group in assembly.groups
+        for group in execution.groups
         if isinstance(body := group.items[0].body, Extern) and gives_fresh_memory(body.target)
         for name in group.writes
         if name is not None
     }
 
 
-def stream_results(assembly: Assembly, context: Context) -> Assembly:
+def stream_results(execution: Execution, context: Context) -> Execution:
     """Stores large results past the caches where no kernel of the graph reads them again."""
     del context
-    built = dict(assembly.built)
+    built = dict(execution.built)
     for position, each in built.items():
         read = {buffer for buffer, _, stores in accesses(each.kernel.body) if not stores}
         params = tuple(
-            replace(param, streamed=param.name not in read and _is_streamed(assembly, buffer))
+            replace(param, streamed=param.name not in read and _is_streamed(execution, buffer))
             for param, buffer in zip(each.kernel.params, each.buffers)
         )
         built[position] = replace(each, kernel=replace(each.kernel, params=params))
-    return replace(assembly, built=built)
+    return replace(execution, built=built)
 
 
-def _is_streamed(assembly: Assembly, name: str) -> bool:
-    if assembly.homes.get(name) != "fresh" or name in assembly.readers or assembly.root(name) != name:
+def _is_streamed(execution: Execution, name: str) -> bool:
+    if execution.homes.get(name) != "fresh" or name in execution.readers or execution.root(name) != name:
         return False
-    buffer = assembly.work.buffers[name]
-    return assembly.work.hint_product(buffer.shape) * buffer.dtype.itemsize >= STREAMED_BYTES
+    buffer = execution.work.buffers[name]
+    return execution.work.hint_product(buffer.shape) * buffer.dtype.itemsize >= STREAMED_BYTES
 
 
-def fill_borders(assembly: Assembly, context: Context) -> Assembly:
-    """Has kernels whose loops are not arranged yet fill the zero borders of what they write."""
-    buffers, target = assembly.work.buffers, context.target
+def fill_halos(execution: Execution, context: Context) -> Execution:
+    """Has kernels whose loops are not arranged yet fill the zero halos of what they write."""
+    buffers, target = execution.work.buffers, context.target
     built = {
         position: each if each.arranged else with_zeros(each, buffers, target)
-        for position, each in assembly.built.items()
+        for position, each in execution.built.items()
     }
-    return replace(assembly, built=built)
+    return replace(execution, built=built)
 
 
-def place_buffers(assembly: Assembly, context: Context) -> Assembly:
+def place_buffers(execution: Execution, context: Context) -> Execution:
     """Gives each buffer that lives in the arena its place there."""
     del context
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for position, names in assembly.used():
+    for position, names in execution.used():
         for name in sorted(names):
-            if assembly.homes.get(name) == "arena":
+            if execution.homes.get(name) == "arena":
                 first.setdefault(name, position)
                 last[name] = position
     lifetimes = []
     for name, start in first.items():
-        buffer = assembly.work.buffers[name]
+        buffer = execution.work.buffers[name]
         size = expand(numel(buffer.whole_shape) * buffer.dtype.itemsize)
         lifetimes.append(Lifetime(name, size, start, last[name]))
-    return replace(assembly, arena=plan_arena(lifetimes, assembly.graph.hints))
+    return replace(execution, arena=plan_arena(lifetimes, execution.graph.hints))

@@ -1,10 +1,10 @@
 """In-place reuse: a kernel writes its result where an input lies that nobody needs any more.
 
-What a kernel may overwrite is decided on its plain nest. Each turn of the loops has to be done with an
-element of the input before it, or any other turn, writes there: the input is read at the very place where the
-result is stored, or in an earlier loop below the same turn that runs over the same elements (the rows of a
-softmax). The two parameters then become one, so everything that comes later (loop transformations, C++) sees
-a buffer that is read and written, and no aliasing.
+What a kernel may overwrite is decided on its plain nest. Each iteration of the loops has to be done with an
+element of the input before it, or any other iteration, writes there: the input is read at the very place
+where the result is stored, or in an earlier loop below the same iteration that runs over the same elements
+(the rows of a softmax). The two parameters then become one, so everything that comes later (loop
+transformations, C++) sees a buffer that is read and written, and no aliasing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _is_dense(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
 
 def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
     """The index of the load in terms of the store's loops; None unless the load of an element comes before
-    the store there, and no other turn loads that element.
+    the store there, and no other iteration loads that element.
     """
     if store.store is None or store.store.mode is not None or load.path >= store.path:
         return None

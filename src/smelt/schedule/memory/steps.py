@@ -42,7 +42,7 @@ from smelt.runtime.plan import (
 )
 from smelt.schedule.context import Context
 from smelt.schedule.grouping.items import Item
-from smelt.schedule.memory.assembly import Assembly
+from smelt.schedule.memory.execution import Execution
 from smelt.schedule.nests import BuiltKernel
 from smelt.symbolic import free_symbols, same
 from smelt.symbolic.affine import expand
@@ -50,29 +50,29 @@ from smelt.symbolic.solving import Solution, solve_sizes
 from smelt.symbolic.text import python_text
 
 
-def write_plan(assembly: Assembly, context: Context) -> Assembly:
+def write_plan(execution: Execution, context: Context) -> Execution:
     """Writes the runs of kernels, and the plan that calls them and ATen."""
-    writer = _Writer(assembly, context)
+    writer = _Writer(execution, context)
     runs, steps = writer.steps()
     alone = [
         (writer.native(f"{context.prefix}alone{number}", kernels)[0], body)
         for number, (body, kernels) in enumerate(writer.runs_alone())
     ]
     found = replace(
-        assembly.scheduled,
+        execution.scheduled,
         plan=writer.plan(steps),
         runs=runs,
         alone=alone,
-        arena_size=assembly.arena.size,
+        arena_size=execution.arena.size,
     )
-    return replace(assembly, scheduled=found.followed_by(list(assembly.bodies.values())))
+    return replace(execution, scheduled=found.followed_by(list(execution.bodies.values())))
 
 
 class _Writer:
-    def __init__(self, assembly: Assembly, context: Context) -> None:
-        self.assembly, self.context = assembly, context
-        self.work, self.graph, self.groups = assembly.work, assembly.graph, assembly.groups
-        self.built, self.homes, self.outputs = assembly.built, assembly.homes, assembly.outputs
+    def __init__(self, execution: Execution, context: Context) -> None:
+        self.execution, self.context = execution, context
+        self.work, self.graph, self.groups = execution.work, execution.graph, execution.groups
+        self.built, self.homes, self.outputs = execution.built, execution.homes, execution.outputs
         self.arena_views: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.arena_tensors: list[ArenaTensor] = []
 
@@ -82,7 +82,7 @@ class _Writer:
             inputs=tuple(_input_name(each) for each in self.graph.inputs),
             symbols=tuple(sorted(symbol.name for symbol in self._symbols())),
             constants=tuple(self.graph.constants),
-            arena_bytes=_size(self.assembly.arena.size),
+            arena_bytes=_size(self.execution.arena.size),
             arena=tuple(self.arena_tensors),
             steps=(*self._derived_sizes(), *steps),
             outputs=outputs,
@@ -108,11 +108,11 @@ class _Writer:
                 exprs.append(value)
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)}
         solved = {each.size for each in self._solved() if not each.is_plain}
-        return free_symbols(exprs) | given | self.assembly.late | solved
+        return free_symbols(exprs) | given | self.execution.late | solved
 
     def _solved(self) -> list[Solution]:
         """The sizes that come with no input of their own, from those of the input tensors."""
-        given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.assembly.late
+        given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.execution.late
         names = [name for name in self.graph.inputs if isinstance(name, str)]
         return solve_sizes([(name, self.work.buffers[name].shape) for name in names], given)
 
@@ -135,7 +135,7 @@ class _Writer:
         pending: list[BuiltKernel] = []
         made: set[str] = set()
         uses: list[set[str]] = []
-        names = dict(self.assembly.used())
+        names = dict(self.execution.used())
 
         def flush() -> None:
             if not pending:
@@ -193,9 +193,9 @@ class _Writer:
         fresh: list[str] = []
         for built in kernels:
             args: list[InArena | Argument] = []
-            for buffer in map(self.assembly.root, built.buffers):
+            for buffer in map(self.execution.root, built.buffers):
                 if self.homes[buffer] == "arena":
-                    args.append(InArena(self.assembly.place_of(buffer)))
+                    args.append(InArena(self.execution.place_of(buffer)))
                     continue
                 if buffer not in arguments:
                     arguments.append(buffer)
@@ -260,7 +260,7 @@ class _Writer:
         """A body's plan: its operands may be laid out otherwise than they were while capturing."""
         names = [name for name in graph.inputs if isinstance(name, str)]
         layouts = tuple(self._spec(graph.buffers[name]) for name in names)
-        return replace(self.assembly.bodies[id(graph)].plan, layouts=layouts)
+        return replace(self.execution.bodies[id(graph)].plan, layouts=layouts)
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, StridedView):
@@ -273,7 +273,7 @@ class _Writer:
 
     def _view(self, view: StridedView) -> Ref | ViewRef:
         dtype = view.dtype or self.work.buffers[view.buffer].dtype
-        view = replace(view, buffer=self.assembly.root(view.buffer), dtype=dtype)
+        view = replace(view, buffer=self.execution.root(view.buffer), dtype=dtype)
         if self.homes[view.buffer] == "arena":
             return Ref(self._arena_view(view))
         made, shape, strides = self.work.buffers[view.buffer].outside
@@ -305,7 +305,7 @@ class _Writer:
                 tuple(_size(s) for s in view.shape),
                 tuple(_size(s) for s in view.strides),
             )
-            offset = self.assembly.place_of(view.buffer) + view.offset * dtype.itemsize
+            offset = self.execution.place_of(view.buffer) + view.offset * dtype.itemsize
             self.arena_tensors.append(ArenaTensor(spec, _size(expand(offset))))
         return self.arena_views[key]
 

@@ -11,7 +11,7 @@ from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.grouping.items import Item, Work
 from smelt.schedule.loops import Target
 from smelt.schedule.names import kernel_name, sources
-from smelt.schedule.nests import BuiltKernel, BuiltOnce, Nests, row_buffers
+from smelt.schedule.nests import BuiltKernel, Deduplicated, Nests, row_buffers
 from smelt.schedule.products.elements import over_elements
 from smelt.schedule.products.nests import ProductBuilder
 from smelt.schedule.products.split_dimensions import product_of
@@ -54,7 +54,7 @@ class ProductKernels:
     def __init__(self, work: Work, target: Target) -> None:
         self.work, self.target = work, target
         self.nests = Nests(work)
-        self._once = BuiltOnce(work)
+        self._once = Deduplicated(work)
         self._elements: dict[Hashable, Kernel | None] = {}
 
     def takes(self, core: Item, reader: Group) -> bool:
@@ -94,7 +94,7 @@ class ProductKernels:
 
 
 def _done(core: Item, epilogue: BuiltKernel | None) -> tuple[Hashable, list[str]]:
-    """What a product's kernel does, and its buffers, for `BuiltOnce`."""
+    """What a product's kernel does, and its buffers, for `Deduplicated`."""
     if epilogue is None:
         return (core.code, core.sizes), core.buffers
     kernel = epilogue.kernel

@@ -108,7 +108,7 @@ class Product:
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """The dimensions of the batch whose turns are neighbours in a result."""
+        """The dimensions of the batch whose iterations are neighbours in a result."""
         return () if self.apart is None else tuple(phase.dim for phase in self.apart.phases)
 
 

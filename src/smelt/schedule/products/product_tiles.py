@@ -163,7 +163,7 @@ class ProductTiles:
             return [self.rows]
         dims = [d for d in self.product.rows if shape[d] != 1]
         touched = [self.source] if self.epilogue is None else self.epilogue.buffers
-        if dims and any(self.work.buffers[name].border for name in touched):
+        if dims and any(self.work.buffers[name].halo for name in touched):
             return [shape[d] for d in dims]
         return [numel([shape[d] for d in run]) for run in self.row_runs] or [self.rows]
 

@@ -142,7 +142,7 @@ def _groups(left: Sequence[Recordable], right: Sequence[Recordable], body: Contr
 class _Strided:
     """lhs is 0 unless ``stride`` divides ``position + factor * tap + offset``; ``tap`` is summed dimension
     ``term`` with ``taps`` elements. A position is ``stride * quotient + phase``, the taps that it counts are
-    ``first(phase) + turn * j``, and lhs sees ``quotient + factor * turn / stride * j + seen(phase)``.
+    ``first(phase) + turn * j``, and lhs sees ``quotient + factor * iteration / stride * j + seen(phase)``.
     """
 
     stride: int

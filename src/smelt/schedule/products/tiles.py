@@ -150,7 +150,7 @@ class TileWriter:
         return self.params[buffer]
 
     def kernel(self, body: Block) -> Kernel:
-        """The kernel around ``body``, what loops share in front of them; it has no name yet (`BuiltOnce`)."""
+        """The kernel around ``body``, what loops share in front; it has no name yet (`Deduplicated`)."""
         params = []
         for buffer, param in self.params.items():
             info = self.work.buffers[buffer]
@@ -212,7 +212,7 @@ class TileWriter:
     # -- loops ----------------------------------------------------------------------------------------------
 
     def over(self, end: Expr, body: Callable[[Symbol], Iterable[Stmt]]) -> For:
-        """A serial loop from 0 whose turns do not depend on each other."""
+        """A serial loop from 0 whose iterations do not depend on each other."""
         variable = self.variable()
         return For(variable, ZERO, end, Block(tuple(body(variable))), independent=True)
 

@@ -22,8 +22,8 @@ Memories = Mapping[str, Memory]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A loop that makes a column each turn: what it does before it stores ``store``, where its variable would
-    begin (``begin``), where the first lane's row begins then (``place``), and how far apart rows are
+    """A loop that makes a column each iteration: what it does before it stores ``store``, where its variable
+    would begin (``begin``), where the first lane's row begins then (``place``), and how far apart rows are
     (``step``).
     """
 
@@ -54,9 +54,9 @@ class Columns:
         return name, source.offset(first), columns[1]
 
 
-def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | None:
+def columns_transposed(loop: For, scope: Scope, memories: Memories) -> Columns | None:
     """The columns that a loop inside a vector loop makes, as many as there are lanes; None where it does
-    something else, or where its stores may not wait for its last turn.
+    something else, or where its stores may not wait for its last iteration.
     """
     *before, store = loop.body.stmts
     if scope.var is None or not _is_of_kind([store], scope, memories):
@@ -78,7 +78,7 @@ def columns_turned(loop: For, scope: Scope, memories: Memories) -> Columns | Non
     return Columns(tuple(before), store, begin, Offset((*columns[0].terms, *begin.terms)), step)
 
 
-def stores_beside(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> list[Store]:
+def stores_adjacent(stmts: Sequence[Stmt], scope: Scope, memories: Memories) -> list[Store]:
     """The first of the statements, if they store to a few neighbouring columns, so that all lanes of them
     fill memory; none where they do something else.
     """

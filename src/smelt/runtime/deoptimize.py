@@ -9,17 +9,17 @@ from typing import Any
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-def or_otherwise(call: Call, compile_otherwise: Callable[[], Call]) -> Call:
+def or_deoptimized(call: Call, compile_deoptimized: Callable[[], Call]) -> Call:
     """``call``, whose last output is a tensor with one bool: where it is true the others do not count, and
-    what ``compile_otherwise`` gives runs in its place, from then on. The bool is not among the results.
+    what ``compile_deoptimized`` gives runs in its place, from then on. The bool is not among the results.
 
     >>> import torch
     >>> def small(args): return args[0] % 10, torch.tensor(args[0] >= 10)
-    >>> call = or_otherwise(small, lambda: lambda args: (args[0],))
+    >>> call = or_deoptimized(small, lambda: lambda args: (args[0],))
     >>> call([2]), call([12]), call([2])
     ((2,), (12,), (2,))
     """
-    make_other = _once(compile_otherwise)
+    make_other = _once(compile_deoptimized)
     other: Call | None = None
 
     def checked(args: list[Any]) -> Sequence[Any]:

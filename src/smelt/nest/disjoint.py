@@ -1,7 +1,8 @@
-"""Whether two accesses touch different elements in different turns of a loop: by the digits of its number.
+"""Whether two accesses touch different elements in different iterations of a loop: by the digits of its
+number.
 
-Two turns of a loop touch different elements if each digit of the loop's number (a fused loop has several) can
-be read from some dimension of the index, whatever the loops inside do.
+Two iterations of a loop touch different elements if each digit of the loop's number (a fused loop has
+several) can be read from some dimension of the index, whatever the loops inside do.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 Spans = dict[Symbol, Interval]
 
 
-def apart(one: Access, other: Access, loop: For) -> bool:
-    """Whether two turns of the loop never touch the same element by these accesses."""
+def disjoint(one: Access, other: Access, loop: For) -> bool:
+    """Whether two iterations of the loop never touch the same element by these accesses."""
     if one.whole or other.whole or len(one.index) != len(other.index):
         return False
     digits = _digits([*one.index, *other.index], loop)

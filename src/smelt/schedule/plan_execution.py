@@ -13,9 +13,9 @@ from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.loops import NestContext, arrange
-from smelt.schedule.memory.assembly import Assembly, Grouped, Scheduled, assembly_of
+from smelt.schedule.memory.execution import Execution, Grouped, Scheduled, execution_of
 from smelt.schedule.memory.homes import (
-    fill_borders,
+    fill_halos,
     find_homes,
     place_buffers,
     reuse_memory,
@@ -28,41 +28,41 @@ from smelt.schedule.nests import BuiltKernel, spilled
 from smelt.schedule.sorts import sort_kernel
 
 
-def assemble(grouped: Grouped, bodies: Mapping[int, Scheduled], context: Context) -> Scheduled:
+def plan_execution(grouped: Grouped, bodies: Mapping[int, Scheduled], context: Context) -> Scheduled:
     """The runs and the plan of a graph; ``bodies`` has the schedules of its control flow, by graph id."""
-    return run(PASSES, assembly_of(grouped, bodies), context, context.watch).scheduled
+    return run(PASSES, execution_of(grouped, bodies), context, context.watch).scheduled
 
 
-def build_nests(assembly: Assembly, context: Context) -> Assembly:
+def build_nests(execution: Execution, context: Context) -> Execution:
     """Builds the nest of each group; recipes give theirs as it is to run, others come as plain loops."""
-    attentions = AttentionKernels(assembly.work, context.target)
+    attentions = AttentionKernels(execution.work, context.target)
     built = {}
-    for position, group in enumerate(assembly.groups):
+    for position, group in enumerate(execution.groups):
         if group.is_extern:
             continue
-        stored = {name for name in group.writes if assembly.is_external(name, position)}
-        stored |= spilled(assembly.work, group) - stored
-        each = _built(group, stored, assembly, attentions, context)
+        stored = {name for name in group.writes if execution.is_external(name, position)}
+        stored |= spilled(execution.work, group) - stored
+        each = _built(group, stored, execution, attentions, context)
         if each.arranged:
-            each = with_zeros(each, assembly.work.buffers, context.target)
+            each = with_zeros(each, execution.work.buffers, context.target)
             _ready(each.kernel, context)
         built[position] = each
-    return replace(assembly, built=built)
+    return replace(execution, built=built)
 
 
 def _built(
-    group: Group, stored: set[str], assembly: Assembly, attentions: AttentionKernels, context: Context
+    group: Group, stored: set[str], execution: Execution, attentions: AttentionKernels, context: Context
 ) -> BuiltKernel:
     body = group.items[0].body
     if group.product is not None:
-        return assembly.products.build(group, stored)
+        return execution.products.build(group, stored)
     if isinstance(body, Attentions):
         return attentions.build(group.items[0], stored)
     if isinstance(body, Sort):
-        return sort_kernel(assembly.work, group.items[0])
+        return sort_kernel(execution.work, group.items[0])
     if isinstance(body, Native):
         return native_kernel(group.items[0], context.target)
-    return assembly.products.nests.build(group, stored)
+    return execution.products.nests.build(group, stored)
 
 
 def _ready(kernel: Kernel, context: Context) -> None:
@@ -70,12 +70,12 @@ def _ready(kernel: Kernel, context: Context) -> None:
         context.ready(kernel)
 
 
-def arrange_nests(assembly: Assembly, context: Context) -> Assembly:
+def arrange_nests(execution: Execution, context: Context) -> Execution:
     """Arranges plain loops for the target; nests that are equal but for their name are arranged once."""
-    nest = NestContext(context.config, context.target, assembly.graph.hints, context.watch)
+    nest = NestContext(context.config, context.target, execution.graph.hints, context.watch)
     arranged: dict[Kernel, Kernel] = {}
     plain, kernels, built = [], [], {}
-    for position, each in assembly.built.items():
+    for position, each in execution.built.items():
         key = replace(each.kernel, name="")
         kernel = arranged.get(key)
         if kernel is None:
@@ -85,8 +85,8 @@ def arrange_nests(assembly: Assembly, context: Context) -> Assembly:
             kernels.append(kernel)
             _ready(kernel, context)
         built[position] = replace(each, kernel=kernel)
-    scheduled = replace(assembly.scheduled, plain=plain, kernels=kernels)
-    return replace(assembly, built=built, scheduled=scheduled)
+    scheduled = replace(execution.scheduled, plain=plain, kernels=kernels)
+    return replace(execution, built=built, scheduled=scheduled)
 
 
 PASSES = (
@@ -95,7 +95,7 @@ PASSES = (
     find_homes,
     reuse_memory,
     stream_results,
-    fill_borders,
+    fill_halos,
     place_buffers,
     arrange_nests,
     write_plan,

@@ -36,7 +36,7 @@ FEWEST_TERMS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outlined:
+class MicroKernel:
     """A function of its own, and what a kernel hands it: for each pointer a buffer and where in it, then
     numbers.
     """
@@ -54,7 +54,9 @@ class Outlined:
         return f"{function}({', '.join([*pointers, *numbers])});"
 
 
-def tile_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
+def tile_micro_kernel(
+    loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]
+) -> MicroKernel | None:
     """The register tile that ``loop`` over lanes is, as a function; None where it is of another kind.
 
     ``outside``: values that are bound around it; of these a function takes constants alone.
@@ -75,12 +77,14 @@ def tile_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str
     if terms.is_Integer and int(terms) < FEWEST_TERMS:
         return None
     across = next((each.var for each in reversed(inside) if each.kind is LoopKind.JAM), None)
-    return _outlined(_Outliner("tile", loop, loop, buffers, outside, inside[-1].var, across))
+    return _extracted(_Extractor("tile", loop, loop, buffers, outside, inside[-1].var, across))
 
 
-def rows_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]) -> Outlined | None:
+def row_micro_kernel(
+    loop: For, buffers: Mapping[str, Memory], outside: Mapping[str, Let]
+) -> MicroKernel | None:
     """The rows of vectors that ``loop`` makes, as a function; None where it does something else. See
-    `tile_outlined`.
+    `tile_micro_kernel`.
     """
     nest = [loop]
     while len(nest[-1].body.stmts) == 1 and isinstance(inner := nest[-1].body.stmts[0], For):
@@ -94,10 +98,10 @@ def rows_outlined(loop: For, buffers: Mapping[str, Memory], outside: Mapping[str
         return None
     if lanes.begin != 0 or not all(isinstance(stmt, (Let, Store)) for stmt in lanes.body.stmts):
         return None
-    return _outlined(_Outliner("rows", loop, lanes, buffers, outside))
+    return _extracted(_Extractor("rows", loop, lanes, buffers, outside))
 
 
-def _outlined(outliner: _Outliner) -> Outlined | None:
+def _extracted(outliner: _Extractor) -> MicroKernel | None:
     try:
         return outliner.run()
     except _OfAnotherKindError:
@@ -121,7 +125,7 @@ class _Access:
 
 
 @dataclass(slots=True)
-class _Outliner:
+class _Extractor:
     """Looks at all that ``loop`` accesses, then makes its function. ``lanes``: the loop over lanes, that one
     or one in it.
 
@@ -146,7 +150,7 @@ class _Outliner:
     numbers: dict[_Key, tuple[Symbol, Offset | Expr]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
-    def run(self) -> Outlined:
+    def run(self) -> MicroKernel:
         stmts = walk(self.loop.body)
         inside = [self.loop, *(stmt for stmt in stmts if isinstance(stmt, For))]
         self.renamed = {each.var: loop_var(f"t{number}") for number, each in enumerate(inside)}
@@ -159,7 +163,7 @@ class _Outliner:
         )
         kernel = Kernel(self.name, params, tuple(made for made, _ in self.numbers.values()), body)
         pointers = tuple((buffer, _base(access)) for _, buffer, access in self.pointers.values())
-        return Outlined(kernel, pointers, tuple(given for _, given in self.numbers.values()))
+        return MicroKernel(kernel, pointers, tuple(given for _, given in self.numbers.values()))
 
     def constants(self, stmts: Sequence[Stmt]) -> list[Let]:
         """What is bound outside and used here."""
@@ -257,7 +261,7 @@ class _Outliner:
         return name, total(terms)
 
     def moved(self, buffer: str, access: _Access, var: Symbol, step: Offset) -> Expr:
-        """By how much a turn of a loop moves an access."""
+        """By how much an iteration of a loop moves an access."""
         wide = self.lanes.var in access.steps
         form = step.is_one or (wide and var == self.across)
         form = form or (var == self.innermost and (wide or (buffer, step) in self.panel_steps))

@@ -60,7 +60,7 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class Execution:
     """Groups and the kernels that are built of them.
 
     ``bodies``: the schedule of each body of control flow, by the id of its graph. ``built``: kernels by their
@@ -112,11 +112,11 @@ class Assembly:
         return self.arena.offsets[name] + buffer.first * buffer.dtype.itemsize
 
 
-def assembly_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Assembly:
+def execution_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Execution:
     """The groups with what can be said of them before anything is built."""
     graph = grouped.work.graph
     late = frozenset(symbol for node in graph.nodes for symbol in bound_symbols(node))
-    return Assembly(
+    return Execution(
         grouped.work,
         grouped.groups,
         grouped.products,
