@@ -68,7 +68,6 @@ def decide(monkeypatch: pytest.MonkeyPatch, native: float, aten: float) -> list[
 
 def compiled(net: nn.Module, *args: torch.Tensor, **options: Any) -> tuple[torch.Tensor, list[Choice]]:
     smelt.reset()
-    torch._dynamo.reset()
     with torch.no_grad():
         result = smelt.compile(net, **options)(*args)
     (compiled_graph,) = smelt.reports()
@@ -304,7 +303,6 @@ def attend() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     smelt.reset()
-    torch._dynamo.reset()
     inputs = [torch.randn(1, 2, 24, 16, requires_grad=True) for _ in range(3)]
     found, eager = (
         torch.autograd.grad(each(*inputs).square().sum(), inputs)
@@ -447,7 +445,6 @@ def scheduled_alone(function: Callable[..., Any], *args: torch.Tensor) -> list[t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "schedule", noted)
         smelt.reset()
-        torch._dynamo.reset()
         inputs = [arg.requires_grad_() for arg in args]
         smelt.compile(function, mode="max")(*inputs).sum().backward()
     return found

@@ -34,6 +34,7 @@ from smelt.config import Config
 from smelt.contract import Denied, decompositions, whole_attention
 from smelt.errors import InternalError, SmeltError, Unsupported
 from smelt.pipeline import compile_program
+from smelt.pipeline.targets import CodeTarget
 from smelt.reporting import LOG, CompileReport
 from smelt.runtime import probe, trampoline
 from smelt.runtime.garbage import garbage_waits
@@ -75,6 +76,21 @@ def smelt(
     with garbage_waits():
         compile_next = partial(compile_program, called_next=True, instead=_instead)
         return compile_graph(graph_module, example_inputs, config, compile_next)
+
+
+def backend_for(target: CodeTarget) -> Callable[..., Callable[..., Any]]:
+    """A backend for ``torch.compile`` whose kernels another target than C++ makes; its options are `smelt`'s.
+
+    What the target cannot have is PyTorch's, as everywhere.
+    """
+
+    def backend(
+        graph_module: GraphModule, example_inputs: Sequence[Any], *, options: dict[str, object] | None = None
+    ) -> Callable[..., Any]:
+        compile_next = partial(compile_program, target=target)
+        return compile_graph(graph_module, example_inputs, config_from(None, options or {}), compile_next)
+
+    return backend
 
 
 def config_from(mode: str | None, options: dict[str, object]) -> Config:

@@ -1,8 +1,8 @@
 """Stages: from loop functions, back to loop functions, and down to plain loops.
 
-`staged` writes a loop graph as one kernel in which every node is a stage in loops of its own: what a person
-schedules. `raised` is its inverse, for kernels that nobody has changed. `dissolve` puts the values of axes in
-their places: below it there are only loops, guards and stores.
+`staged` writes a loop graph as one kernel in which every node is a stage in loops of its own, for the user to
+schedule. `raised` is its inverse, for kernels without changes. `dissolve` substitutes the values of axes: its
+result has only loops, guards and stores.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from smelt.loops.ir import (
     StridedView,
 )
 from smelt.loops.record import Recorder
+from smelt.loops.reductions import MODES, identity
 from smelt.loops.straightline import MaskedInstruction, Recordable
 from smelt.nest.ir import (
     Alloc,
@@ -66,40 +67,21 @@ from smelt.symbolic.affine import replaced
 
 ZERO = sympy.Integer(0)
 
-MODES: dict[str, str] = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-"""A reduction that a stage makes in memory → the mode of its store."""
+_OF_BOOL = {"any": "max", "all": "min"}  # a reduction of bool in memory
 
-_OF_BOOL = {"any": "max", "all": "min"}
 KINDS = {mode: kind for kind, mode in MODES.items()}
-
-
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """What a reduction (a key of `MODES`) is of no elements.
-
-    >>> identity("sum", torch.float32), identity("max", torch.int8), identity("min", torch.float64)
-    (0.0, -128, inf)
-    """
-    if dtype is torch.bool:
-        return kind in ("prod", "min")
-    if kind in ("sum", "prod"):
-        number = int(kind == "prod")
-        return float(number) if dtype.is_floating_point else number
-    if dtype.is_floating_point:
-        return float("-inf") if kind == "max" else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if kind == "max" else limits.max
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a person calls a node's loops: those over its elements, those over what it reduces."""
+    """The user's names of a node's loops: those over its elements, those over its reduction."""
 
     spatial: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
 
 
 class Fresh:
-    """Symbols for labels: each is another one, of the label's name where that is free.
+    """Symbols for labels: each is unique, and has the label's name if that is free.
 
     >>> fresh = Fresh()
     >>> fresh("i"), fresh("i"), fresh("i_1")
@@ -119,7 +101,7 @@ class Fresh:
 
 
 def names_of(kernel: Kernel) -> set[str]:
-    """The names of every symbol of a kernel: sizes, loops, axes, positions."""
+    """The names of all symbols of a kernel: sizes, loops, axes, positions."""
     return {symbol.name for symbol in (*kernel.sizes, *variables_of(kernel.body))}
 
 
@@ -136,8 +118,8 @@ def staged(
 
     A scatter is two: its base is copied, then its elements are stored one after the other.
 
-    ``params``: the buffers that are given, in order; by default the inputs and then the outputs. Others are
-    allocated at the start. ``names``: what the loops of a node are called, by the buffer that it writes.
+    ``params``: the parameters in order; by default the inputs and then the outputs. Other buffers are
+    allocated at the start. ``names``: the loop names of a node, by the buffer that it writes.
 
     Raises:
         SmeltError: SM1040, a node is no loop function that a stage can hold.
@@ -274,20 +256,20 @@ def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:
 
 
 Load = Callable[[str, Sequence[Expr]], Any]
-"""What an element of a buffer is: by default ``ops.load``."""
+"""The function that gives an element of a buffer: by default ``ops.load``."""
 
 
 def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
-    """The loop graph that `staged` would make the kernel of, or why there is none.
+    """The loop graph from which `staged` would make the kernel, or the reason why there is none.
 
-    Inputs are the parameters that are not written, outputs those that are; both in order. Loop functions get
-    elements of buffers by ``load``.
+    Inputs are the read-only parameters, outputs the written ones; both in order. Loop functions read elements
+    of buffers by ``load``.
     """
     graph = Graph()
     for param in kernel.params:
         graph.buffers[param.name] = Buffer(param.name, param.dtype, param.shape, param.strides)
     there = {param.name for param in kernel.params if not param.written}
-    for stmt in (each for nest in kernel.body.stmts for each in _apart(nest)):
+    for stmt in (each for nest in kernel.body.stmts for each in _fissioned(nest)):
         if isinstance(stmt, Alloc):
             if stmt.scope or stmt.aligned:
                 return f"{stmt.buffer} has a memory or a layout of its own"
@@ -315,8 +297,8 @@ def raised(kernel: Kernel, load: Load | None = None) -> Graph | str:
     return graph
 
 
-def _apart(nest: Stmt) -> Sequence[Stmt]:
-    """Each stage of a nest in loops of its own, where none reads what another one stores."""
+def _fissioned(nest: Stmt) -> Sequence[Stmt]:
+    """Each stage of a nest in loops of its own, where none reads a buffer that another one writes."""
     around, inside = nested(nest)
     if len(inside) < 2 or not all(isinstance(each, Stage) for each in inside):
         return (nest,)
@@ -331,7 +313,7 @@ def _apart(nest: Stmt) -> Sequence[Stmt]:
 
 
 def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
-    """A nest of `staged` as a node; why it is none."""
+    """The node of a nest made by `staged`, or the reason why there is none."""
     around: list[For] = []
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         plain = stmt.kind is LoopKind.SERIAL and stmt.thread is None and not stmt.notes
@@ -377,7 +359,7 @@ def _node_of(stmt: Stmt, graph: Graph, load: Load | None) -> Node | str:
 
 
 def _is_identity(init: Block | None, store: Store, dtype: torch.dtype) -> bool:
-    """Whether ``init`` stores what the reduction of ``store`` is of no elements."""
+    """Whether ``init`` stores the identity of the reduction of ``store``."""
     if init is None or len(init.stmts) != 2 or store.mode is None:
         return False
     constant, first = init.stmts
@@ -392,7 +374,7 @@ def _is_identity(init: Block | None, store: Store, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Straight-line code as a loop function: run under any handler, at any indices."""
+    """Straight-line code as a loop function that runs under any handler, at any indices."""
 
     steps: Block
     result: str
@@ -438,8 +420,8 @@ class Replay:
 
 
 def dissolve(kernel: Kernel) -> Kernel:
-    """The kernel without stages: the values of axes in their places, conditions as guards. A stage that has a
-    text of its own stays, without axes.
+    """The kernel without stages: the values of axes substituted, conditions as guards. A stage with a
+    target's text stays, without axes.
 
     stage C: spatial v = i, reduce r = k: init: C[v] = 0; C[v] += A[r]
         →   if k == 0: C[i] = 0; C[i] += A[k]

@@ -10,9 +10,10 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
+from smelt.loops.reductions import identity
 from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
 from smelt.nest.scopes import unique_name
-from smelt.nest.stages import Names, identity, staged
+from smelt.nest.stages import Names, staged
 from smelt.nest.tree import map_exprs, rewritten, with_body
 from smelt.ops import ops
 from smelt.records import replace
@@ -22,7 +23,7 @@ from smelt.symbolic import contiguous_strides, free_symbols, loop_var
 from smelt.symbolic.affine import replaced
 from smelt.te.errors import refuse
 from smelt.te.explicit import Explicit, nest_of
-from smelt.te.index import Unknown, Var
+from smelt.te.index import Unknown, Var, as_index
 from smelt.te.reductions import Combined, Reduced
 from smelt.te.statements import ExternOp, ScanOp, statements_of, steps_of
 from smelt.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
@@ -30,7 +31,10 @@ from smelt.te.value import Place, Value
 
 
 def create_prim_func(
-    ops: Sequence[Tensor | Var] | Tensor, index_dtype_override: str | None = None, *, name: str = "main"
+    ops: Sequence[Tensor | Var | Symbol] | Tensor,
+    index_dtype_override: str | None = None,
+    *,
+    name: str = "main",
 ) -> PrimFunc:
     """The function of loops whose parameters are ``ops``, in order: it fills those that are computed.
 
@@ -49,8 +53,9 @@ def create_prim_func(
             of what is no function, or no step, of its tensors.
     """
     given = [ops] if isinstance(ops, Tensor) else list(ops)
-    scalars = {place: each for place, each in enumerate(given) if isinstance(each, Var)}
-    tensors: list[Any] = [each for each in given if not isinstance(each, Var)]
+    numbers = {place: as_index(each) for place, each in enumerate(given) if isinstance(each, (Var, Symbol))}
+    scalars = {place: each for place, each in numbers.items() if isinstance(each, Symbol)}
+    tensors: list[Any] = [each for place, each in enumerate(given) if place not in scalars]
     return _Maker(tensors, scalars).function(name)
 
 
@@ -84,13 +89,13 @@ class _Pool:
 
 
 class _Maker:
-    def __init__(self, tensors: Sequence[Tensor], scalars: Mapping[int, Var]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], scalars: Mapping[int, Symbol]) -> None:
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 refuse("SM1106", f"{tensor!r} is no tensor", remedy="give placeholders and computed tensors")
         if len({id(tensor) for tensor in tensors}) != len(tensors):
             refuse("SM1106", "a tensor is given twice")
-        if len({each.expr for each in scalars.values()}) != len(scalars):
+        if len(set(scalars.values())) != len(scalars):
             refuse("SM1106", "a number is given twice")
         self.tensors, self.scalars = tensors, scalars
         self.order = in_order(tensors)
@@ -126,7 +131,7 @@ class _Maker:
         if self.special or self.called:
             kernel = self._with_special(kernel)
         if self.scalars:
-            scalars = tuple((place, self.symbols[each.expr]) for place, each in self.scalars.items())
+            scalars = tuple((place, self.symbols.get(each, each)) for place, each in self.scalars.items())
             sizes = dict.fromkeys((*kernel.sizes, *(symbol for _, symbol in scalars)))
             kernel = replace(kernel, sizes=tuple(sorted(sizes, key=str)), scalars=scalars)
         kernel = with_body(kernel, Block(tuple(self._nests(kernel.body.stmts))))
@@ -152,7 +157,7 @@ class _Maker:
                         what = f"{tensor.name} is read, and is no parameter"
                         refuse("SM1106", what, remedy=f"create_prim_func([{tensor.name}, …])")
                     self.names[id(tensor)] = pool(tensor.name)
-        shapes += [each.expr for each in self.scalars.values()]
+        shapes += self.scalars.values()
         known = free_symbols(shapes)
         for op in self.order:
             for symbol in _sizes_of(op):

@@ -21,7 +21,8 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.begins import begin_separately
+from smelt.nest.initialization import hoist_initialization
+from smelt.nest.inside import Bound, check_bounds, open_bounds
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
 from smelt.nest.stages import Fresh, names_of, raised
@@ -228,7 +229,23 @@ class Operator:
         sign = self.signature
         given = dict(zip(sign.arguments, args))
         told = dict(zip(sign.sizes, args[len(sign.arguments) :]))
-        return given, solved(self.prim_func.kernel.params, given, told)
+        return given, self.sizes_of(given, told)
+
+    @cached_property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The indices that sizes decide to be inside of their buffers."""
+        return open_bounds(self.prim_func.kernel)
+
+    def sizes_of(self, given: Mapping[int, Any], told: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
+        """All sizes of a call, from tensors by the positions of their parameters and those that are ``told``.
+
+        Raises:
+            SmeltError: SM1044 a rank, a size or a dtype is another than the parameter says; SM1048 an index
+                is outside of its buffer.
+        """
+        sizes = solved(self.prim_func.kernel.params, given, told)
+        check_bounds(self.prim_func.kernel, self.bounds, sizes)
+        return sizes
 
     def _run(self, *args: Any) -> Any:
         from smelt.te.building import built
@@ -381,7 +398,7 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
     begun = with_sizes(
-        begin_separately(kernel, 1), sizes
+        hoist_initialization(kernel, 1), sizes
     )  # before a size of 0 takes its loops' conditions away
     plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)

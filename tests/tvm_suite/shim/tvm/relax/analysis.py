@@ -1,7 +1,7 @@
 """TVM's ``relax.analysis``."""
 
 from smelt.relax import Function
-from smelt.relax.builder import check_scopes
+from smelt.relax.rewrite import check_scopes
 from smelt.relax.types import RelaxError
 from smelt.relax.values import parts_of
 
