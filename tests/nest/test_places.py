@@ -24,6 +24,7 @@ from smelt.ops import ops
 from smelt.records import replace
 from smelt.symbolic import loop_var
 from tests.nest.staging import Program, extents_of, loops_of, same, stage
+from tests.support.refusals import refused
 
 F32 = torch.float32
 
@@ -85,15 +86,6 @@ def split(kernel: Kernel, name: str, depth: int, factor: int) -> Kernel:
         return (For(out, Integer(0), count, Block((inside,)), label=f"{loop.label}_0"),)
 
     return with_body(kernel, replace_loop(kernel.body, var, change))
-
-
-def refused(code: str, action: Callable[[], Any], *words: str) -> None:
-    with pytest.raises(ScheduleError) as caught:
-        action()
-    first = str(caught.value).splitlines()[0]
-    assert first.startswith(f"{code}: ") and len(first) < 200, first
-    for word in words:
-        assert word in str(caught.value), first
 
 
 # -- compute_at ----------------------------------------------------------------------------------------------

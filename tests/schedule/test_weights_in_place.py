@@ -16,7 +16,7 @@ from smelt.schedule import Target, schedule
 from smelt.schedule.graph import contractions
 from tests.lowering.harness import lowered
 from tests.schedule.simulate import simulate
-from tests.schedule.test_products import assert_close, compiled, draw
+from tests.support.agreement import assert_close, compiled, draw
 
 F = torch.nn.functional
 Tensor = torch.Tensor
@@ -58,7 +58,7 @@ def test_numbers(name: str) -> None:
     assert is_turned(function, *inputs)
     weight = inputs[1]
     assert schedule(lowered(function, *inputs), Config(), Target(64)).arena_size < 4 * weight.numel()
-    assert not compiled(function, *inputs).externs
+    assert not compiled(function, *inputs)[1].externs
 
 
 @pytest.fixture
@@ -117,7 +117,6 @@ def test_only_columns_with_their_terms_side_by_side() -> None:
 
 
 def test_what_is_frozen_is_packed_once() -> None:
-    torch._dynamo.reset()
     smelt.reset()
     layer = torch.nn.Linear(256, 512)
     x = draw(64, 256)
@@ -138,7 +137,6 @@ def test_a_weight_may_be_another_at_each_call() -> None:
 
 def test_not_for_rows_of_any_number() -> None:
     """One may come, or a thousand: turned, these took up to three times as long as ATen's call."""
-    torch._dynamo.reset()
     smelt.reset()
     layer = torch.nn.Sequential(torch.nn.Linear(192, 420), torch.nn.GELU(), torch.nn.Linear(420, 192))
     fast, exact = smelt.compile(layer, dynamic=True, keep_text=True), copy.deepcopy(layer).double()

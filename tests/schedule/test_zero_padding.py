@@ -23,9 +23,8 @@ from smelt.schedule.graph.contractions import choose_kernels
 from smelt.schedule.loops import Target
 from smelt.schedule.products.operands import Dtypes
 from tests.lowering.harness import lowered
-from tests.schedule.test_convolutions import compiled
-from tests.schedule.test_products import assert_gradients, draw
 from tests.schedule.test_schedule import check as simulated
+from tests.support.agreement import assert_gradients, compiled, draw
 
 F = torch.nn.functional
 Function = Callable[..., torch.Tensor]

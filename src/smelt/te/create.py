@@ -10,9 +10,10 @@ from sympy import Expr, Symbol
 from torch.utils._sympy.functions import Min
 
 from smelt.loops.ir import Buffer, Graph, Index, Node, Origin, Pointwise, Reduction, StridedView
+from smelt.loops.reductions import identity
 from smelt.nest.ir import Alloc, Block, For, Kernel, Stage, Stmt
 from smelt.nest.scopes import unique_name
-from smelt.nest.stages import Names, identity, staged
+from smelt.nest.stages import Names, staged
 from smelt.nest.tree import map_exprs, rewritten, with_body
 from smelt.ops import ops
 from smelt.records import replace

@@ -9,8 +9,9 @@ from sympy import Expr, Integer, Symbol
 
 from smelt.loops.ir import Graph, Index, Origin
 from smelt.loops.record import Recorder
+from smelt.loops.reductions import MODES, identity
 from smelt.nest.ir import Axis, AxisKind, Block, For, Kernel, Let, Masked, Stage, Stmt, Store
-from smelt.nest.stages import MODES, Fresh, Names, identity, names_of, statements
+from smelt.nest.stages import Fresh, Names, names_of, statements
 from smelt.nest.tree import walk
 from smelt.ops import ops
 from smelt.records import dataclass

@@ -21,7 +21,7 @@ from smelt.errors import SmeltError
 from smelt.loops.ir import Pointwise, Reduction, StridedView
 from smelt.lowering.builder import Builder
 from smelt.lowering.tensor import Tensor
-from smelt.nest.begins import begin_separately
+from smelt.nest.initialization import hoist_initialization
 from smelt.nest.inside import Bound, check_bounds, open_bounds
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
@@ -364,9 +364,7 @@ def solved(
     sizes: dict[Symbol, Any] = dict(told or {})
     for found in solve_sizes(list(names.items()), sizes.keys()):
         value = given[int(found.tensor)].shape[found.dim]
-        sizes[found.symbol] = (
-            value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
-        )
+        sizes[found.symbol] = size_at(found.value, {**sizes, found.size: value})
     for place, tensor in given.items():
         for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
             wanted = size_at(size, sizes)
@@ -403,7 +401,7 @@ def _row(kernel: Kernel, sign: Signature, ctx: Builder, *args: Any) -> Any:
     if isinstance(results, list):
         return results[0] if len(results) == 1 else tuple(results)
     begun = with_sizes(
-        begin_separately(kernel, 1), sizes
+        hoist_initialization(kernel, 1), sizes
     )  # before a size of 0 takes its loops' conditions away
     plain = without_notes(without_both(begun, sign))
     run = partial(_interpret, plain)
