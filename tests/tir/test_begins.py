@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 from sympy import Integer, Symbol
 
+from smelt import te
 from smelt.nest.dependence import conflict
 from smelt.nest.ir import Block, For, Let, Store
 from smelt.script import from_source
 from smelt.script.module import PrimFunc
 from smelt.tir import Schedule, ScheduleError
-from tests.nest.staging import F32
+from tests.nest.staging import F32, same
+from tests.tir.compiling import compiled
 
 SUM = """
             with T.init():
@@ -156,3 +159,40 @@ def test_larger_steps_that_meet_are_no_digits() -> None:
 
     assert conflict(loop(5, 6)) is not None
     assert conflict(loop(5, 17)) is None
+
+
+def test_a_loop_that_is_fused_with_one_of_no_iterations_still_begins() -> None:
+    A, k = te.placeholder((5, 0), name="A"), te.reduce_axis((0, 0), "k")
+    func = te.create_prim_func([A, te.compute((5,), lambda i: te.sum(A[i, k], axis=k), name="B")])
+    sch = Schedule(func)
+    sch.fuse(*sch.get_loops("B"))
+    same(func.kernel, sch.func.kernel)
+    (_, b) = compiled(sch, torch.empty(5, 0), torch.full((5,), 7.0))
+    assert torch.equal(b, torch.zeros(5))
+
+
+def test_a_block_of_an_uneven_part_is_left_out_where_all_of_it_is() -> None:
+    A, k = te.placeholder((2, 8), name="A"), te.reduce_axis((0, 8), "k")
+    func = te.create_prim_func([A, te.compute((2,), lambda i: te.sum(A[i, k], axis=k), name="B")])
+    sch = Schedule(func)
+    *_, inner = sch.split(sch.get_loops("B")[0], [3, 7, None])
+    sch.blockize(inner)
+    same(func.kernel, sch.func.kernel, exactly=False)
+    for one, other in zip(compiled(func), compiled(sch)):
+        torch.testing.assert_close(one, other)
+
+
+def test_lanes_do_not_share_what_each_of_them_adds_up() -> None:
+    A, k = te.placeholder((6, 2), name="A"), te.reduce_axis((0, 2), "k")
+    B = te.compute((6,), lambda i: te.sum(A[i, k], axis=k), name="B")
+    j = te.reduce_axis((0, 6), "j")
+    func = te.create_prim_func([A, te.compute((9,), lambda i: te.sum(B[j] * i, axis=j), name="C")])
+    sch = Schedule(func)
+    i, j = sch.get_loops("C")
+    sch.compute_at("B", j)
+    with pytest.raises(ScheduleError, match="SM1005"):
+        sch.vectorize(i)
+    sch.parallel(i)
+    same(func.kernel, sch.func.kernel, exactly=False)
+    for one, other in zip(compiled(func), compiled(sch)):
+        torch.testing.assert_close(one, other)

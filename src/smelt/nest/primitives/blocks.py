@@ -27,10 +27,12 @@ from smelt.nest.ir import (
 from smelt.nest.primitives.common import ScheduleError, in_loops, loop_place, refusal, stage_place
 from smelt.nest.primitives.copies import Values, copied
 from smelt.nest.primitives.layouts import ranges_of
+from smelt.nest.primitives.places import in_buffer
 from smelt.nest.primitives.reductions import first_values
+from smelt.nest.regions import Facts
 from smelt.nest.scopes import buffer_names, members, stage_names, unique_name
 from smelt.nest.stages import dissolve
-from smelt.nest.tree import accesses, exchanged, loops, map_condition, map_exprs, named, nested, walk
+from smelt.nest.tree import accesses, exchanged, loops, map_condition, map_exprs, named, nested, stages, walk
 from smelt.records import dataclass, field, replace
 from smelt.symbolic import simplify
 from smelt.symbolic.affine import divided, expand, linear, remainder, replaced, symbols_in
@@ -51,7 +53,7 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
         ScheduleError: SM1002 there is no such loop; SM1037 it holds more than one block, or an axis of the
         block is no sum of a part outside of the loop and one inside.
     """
-    top, _ = loop_place(kernel, loop, "blockize")
+    top, place = loop_place(kernel, loop, "blockize")
     what = f"blockize({named(top)})"
     inside, held = nested(top)
     if len(held) != 1:
@@ -86,6 +88,12 @@ def blockize(kernel: Kernel, loop: Symbol, preserve_unit_iters: bool = True) -> 
     within = {each.var for each in inside}
     where_in = tuple(each for each in target.where if not within.isdisjoint(each.free_symbols))
     where_out = tuple(each for each in target.where if within.isdisjoint(each.free_symbols))
+    if where_in:  # what they leave out may be all of a new block
+        facts = Facts(
+            {axis.var: axis.begin + axis.extent for each in stages(kernel.body) for axis in each.axes}
+        )
+        reached = [axis.value for axis in outer], [axis.extent for axis in outer]
+        where_out += tuple(in_buffer(*reached, facts.plus(place.loops)))
     where_in = _of_axes(where_in, parts, inside, outer, what)
     extents = {axis.var: axis.extent for axis in (*outer, *inner)}
 

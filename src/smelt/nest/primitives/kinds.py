@@ -106,7 +106,7 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = Fal
             already; SM1006, a stage reduces over the loop.
     """
     loop, _ = loop_place(kernel, var, "vectorize")
-    why = None if proved else not_vector(loop, own_memory(kernel, loop))
+    why = None if proved else not_vector(loop)
     if why is not None:
         raise _dependent(kernel, "vectorize", loop, why)
     return _set(kernel, loop, kind=LoopKind.VECTOR, step=lanes)
@@ -150,9 +150,9 @@ def _others(kernel: Kernel, stage: Stage) -> list[str]:
     return [] if place is None else [named(each) for each in place.loops if not _reduces(stage, each)]
 
 
-def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """The reason why a loop's iterations cannot be lanes of one vector; None where they can. ``private``: as
-    for `not_parallel`.
+def not_vector(loop: For) -> str | None:
+    """The reason why a loop's iterations cannot be lanes of one vector; None where they can. Lanes share what
+    iterations of a parallel loop have copies of.
     """
     for inner in loops(loop.body):
         if inner.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
@@ -169,7 +169,7 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
         return f"the loop holds the intrinsic {texts[0]}"
     if any(update.merge for update in carried_updates(loop)):
         return "the loop merges accumulators"
-    return conflict(loop, private)
+    return conflict(loop)
 
 
 def unroll(kernel: Kernel, var: Symbol) -> Kernel:

@@ -215,11 +215,10 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
     label = "_".join(map(named, chain)) + "_fused"
     made = first.var if plain else Fresh(names_of(kernel))(label)
     turns = [trip_count(loop) for loop in chain]
-    sizes = [
-        ONE if count == 0 else count for count in turns
-    ]  # nothing runs then, and nothing is divided by 0
-    values: dict[Symbol, Expr] = {}
-    for number, loop in enumerate(chain):
+    sizes = [ONE if count == 0 else count for count in turns]  # nothing is divided by 0
+    empty = any(count == 0 for count in turns)
+    values: dict[Symbol, Expr] = {loop.var: made for loop in chain} if empty else {}
+    for number, loop in enumerate(() if empty else chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
         place: Expr = made if number == 0 else remainder(made, whole)
         values[loop.var] = total([loop.begin, divided(place, below)])
@@ -228,6 +227,8 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
     def rewrite(expr: Expr) -> Expr:
         if symbols_in(expr).isdisjoint(values):
             return expr
+        if empty:  # nothing runs, but what is reduced over still says where it would be
+            return replaced(expr, values)
         going_on = _contiguous_step(expr, chain, sizes)
         if going_on is not None:
             return total([going_on[1], times(made, going_on[0])])
