@@ -42,9 +42,13 @@ def capture_export(
     outputs. Parameters that are one tensor (tied weights) become one input, the first.
 
     Raises:
-        SmeltError: SM0601 an input kind that has no tensor (a token, a script object), or an effectful
-            program; SM0602 a large constant in a body of control flow.
+        SmeltError: SM0601 an input kind that has no tensor (a token, a script object), a sparse parameter, or
+            an effectful program; SM0602 a large constant in a body of control flow.
     """
+    for path, each in {**exported.state_dict, **exported.constants}.items():
+        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
+            what = f"{path} of the exported program is a tensor of layout {each.layout}"
+            raise SmeltError("SM0601", what, remedy="make it dense (PyTorch ends the process at such)")
     make_body_constants(exported)
     lowered = exported.run_decompositions(dict(decompositions))
     signature = lowered.graph_signature

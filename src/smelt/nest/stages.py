@@ -26,6 +26,7 @@ from smelt.loops.ir import (
     Origin,
     Pointwise,
     Reduction,
+    Scatter,
     StridedView,
 )
 from smelt.loops.record import Recorder
@@ -49,12 +50,12 @@ from smelt.nest.ir import (
 )
 from smelt.nest.tree import (
     accesses,
-    loops,
+    exprs_of,
     named,
     nested,
     reduced_axes,
-    stages,
     substitute,
+    variables_of,
     walk,
     with_blocks,
     with_body,
@@ -65,6 +66,8 @@ from smelt.symbolic import contiguous_strides, free_symbols, loop_var
 from smelt.symbolic.affine import replaced
 
 ZERO = sympy.Integer(0)
+
+_OF_BOOL = {"any": "max", "all": "min"}  # a reduction of bool in memory
 
 KINDS = {mode: kind for kind, mode in MODES.items()}
 
@@ -99,9 +102,7 @@ class Fresh:
 
 def names_of(kernel: Kernel) -> set[str]:
     """The names of all symbols of a kernel: sizes, loops, axes, positions."""
-    found = {size.name for size in kernel.sizes} | {loop.var.name for loop in loops(kernel.body)}
-    found |= {axis.var.name for stage in stages(kernel.body) for axis in stage.axes}
-    return found | {s.index.name for s in walk(kernel.body) if isinstance(s, Let) and s.index is not None}
+    return {symbol.name for symbol in (*kernel.sizes, *variables_of(kernel.body))}
 
 
 # -- loop functions → stages ---------------------------------------------------------------------------------
@@ -114,6 +115,8 @@ def staged(
     names: Mapping[str, Names] | None = None,
 ) -> Kernel:
     """The graph as one kernel: a stage for each node, in loops of its own, in the order of the graph.
+
+    A scatter is two: its base is copied, then its elements are stored one after the other.
 
     ``params``: the parameters in order; by default the inputs and then the outputs. Other buffers are
     allocated at the start. ``names``: the loop names of a node, by the buffer that it writes.
@@ -131,13 +134,17 @@ def staged(
         Param(each, buffers[each].dtype, buffers[each].shape, buffers[each].strides, each in written)
         for each in params
     )
-    sizes = sorted(
-        free_symbols([e for b in buffers.values() for e in (*b.shape, *b.strides)]), key=lambda s: s.name
-    )
+    sizes = free_symbols([e for b in buffers.values() for e in (*b.shape, *b.strides)])
     maker = _Maker(graph, Fresh(size.name for size in sizes))
     inside = [Alloc(b.name, b.dtype, b.shape) for b in buffers.values() if b.name in written - set(params)]
-    nests = [maker.nest(node, (names or {}).get(node.outputs[0] or "", Names())) for node in graph.nodes]
-    return Kernel(name, made, tuple(sizes), Block((*inside, *nests)))
+    nests = [
+        nest
+        for node in graph.nodes
+        for nest in maker.nests(node, (names or {}).get(node.outputs[0] or "", Names()))
+    ]
+    body = Block((*inside, *nests))
+    sizes |= free_symbols(exprs_of(body)) - variables_of(body)
+    return Kernel(name, made, tuple(sorted(sizes, key=lambda size: size.name)), body)
 
 
 class _Maker:
@@ -145,25 +152,42 @@ class _Maker:
         self.graph, self.fresh, self.count = graph, fresh, 0
         self.dtypes = {buffer.name: buffer.dtype for buffer in graph.buffers.values()}
 
-    def nest(self, node: Node, names: Names) -> Stmt:
+    def nests(self, node: Node, names: Names) -> list[Stmt]:
+        body, out = node.body, node.outputs[0]
+        if not isinstance(body, Scatter) or out is None:
+            return [self._nest(node, names)]
+        base, shape = body.base, self.graph.buffers[out].shape
+        copy = Pointwise(shape, body.dtype, lambda index: ops.load(base, index))
+        return [self._nest(replace(node, body=copy), names), self._nest(node, Names())]
+
+    def _nest(self, node: Node, names: Names) -> Stmt:
         body, (out, *others) = node.body, node.outputs
         reduced: tuple[Expr, ...] = ()
+        if isinstance(body, Reduction):
+            body = replace(body, kind=_OF_BOOL.get(body.kind, body.kind))
         if isinstance(body, (Reduction, Contraction)):
             reduced = body.reduce_shape
-        known = isinstance(body, (Pointwise, Contraction)) or (
+        known = isinstance(body, (Pointwise, Contraction, Scatter)) or (
             isinstance(body, Reduction) and body.kind in MODES
         )
         if not known or others or out is None:
             what = getattr(body, "kind", type(body).__name__.lower())
             raise SmeltError("SM1040", f"{out or node.origin.op}: a stage cannot hold a {what}")
-        spatial = self._axes(body.shape, names.spatial, "i", AxisKind.SPATIAL)  # type: ignore[union-attr]
+        kind = AxisKind.OPAQUE if isinstance(body, Scatter) else AxisKind.SPATIAL
+        spatial = self._axes(body.shape, names.spatial, "i", kind)  # type: ignore[union-attr]
         reduce = self._axes(reduced, names.reduce, "k", AxisKind.REDUCE)
         index = [axis.var for axis in spatial]
         at = [axis.var for axis in reduce]
         extents = {axis.var: axis.extent for axis in (*spatial, *reduce)}
         init = None
+        label = out
         if isinstance(body, Pointwise):
             block = self._block(node, extents, out, index, None, lambda: body.inner_fn(index))
+        elif isinstance(body, Scatter):
+            label = f"{out}_scatter"
+            block = self._block(
+                node, extents, out, index, body.mode, lambda: body.inner_fn(index), lambda: body.place(index)
+            )
         elif isinstance(body, Reduction):
             mode = MODES[body.kind]
             block = self._block(node, extents, out, index, mode, lambda: body.inner_fn(index, at))
@@ -186,11 +210,11 @@ class _Maker:
             for axis in (*spatial, *reduce)
             for loop in [For(self.fresh(axis.label.removeprefix("v_")), ZERO, axis.extent, Block())]
         ]
-        nest: Stmt = Stage(out, tuple(axes), block, init)
+        nest: Stmt = Stage(label, tuple(axes), block, init)
         for axis in reversed(axes):
             assert isinstance(axis.value, Symbol)
-            label = axis.label.removeprefix("v_")
-            nest = For(axis.value, ZERO, axis.extent, Block((nest,)), label=label)
+            name = axis.label.removeprefix("v_")
+            nest = For(axis.value, ZERO, axis.extent, Block((nest,)), label=name)
         return nest
 
     def _axes(self, shape: Sequence[Expr], labels: Sequence[str], default: str, kind: AxisKind) -> list[Axis]:
@@ -208,13 +232,15 @@ class _Maker:
         index: Sequence[Symbol],
         mode: str | None,
         value: Callable[[], Any],
+        place: Callable[[], Sequence[Expr]] | None = None,
     ) -> Block:
         known = {axis: extent for axis, extent in extents.items() if extent != 1}  # its name stays
         recorder = Recorder(self.dtypes, known, origin=node.origin, first=self.count)
         result = recorder.run(value)
+        at = tuple(index if place is None else recorder.run(place))
         stmts = statements(recorder.instructions)
         self.count += len(walk(Block(stmts))) + 1
-        return Block((*stmts, Store(out, tuple(index), result.name, mode)))
+        return Block((*stmts, Store(out, at, result.name, mode)))
 
 
 def statements(steps: Iterable[Recordable]) -> tuple[Stmt, ...]:

@@ -153,17 +153,31 @@ def exchanged(kernel: Kernel, old: Stmt, *new: Stmt) -> Kernel:
 
 
 def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
-    """The tree with ``rewrite`` applied to every index expression and loop bound; unchanged parts are the
-    same objects.
+    """The tree with ``rewrite`` applied to every index expression, size and loop bound; unchanged parts are
+    the same objects.
     """
     stmts = tuple(_map_stmt(stmt, rewrite) for stmt in block.stmts)
     return block if all(map(is_, stmts, block.stmts)) else Block(stmts)
+
+
+def exprs_of(block: Block) -> list[Expr]:
+    """What `map_exprs` would replace."""
+    found: list[Expr] = []
+
+    def keep(expr: Expr) -> Expr:
+        found.append(expr)
+        return expr
+
+    map_exprs(block, keep)
+    return found
 
 
 def _map_stmt(stmt: Stmt, rewrite: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(stmt, Let):
         if stmt.op == "load":
             return _with(stmt, args=(stmt.args[0], tuple(map(rewrite, stmt.args[1]))))
+        if stmt.op == "indirect_index":
+            return _with(stmt, args=(stmt.args[0], rewrite(stmt.args[1]), *stmt.args[2:]))
         return _with(stmt, args=(rewrite(stmt.args[0]),)) if stmt.op == "index_expr" else stmt
     if isinstance(stmt, (Store, Prefetch)):
         return _with(stmt, index=tuple(map(rewrite, stmt.index)))
@@ -288,6 +302,12 @@ def local_buffers(block: Block) -> set[str]:
 
 def indirect_symbols(block: Block) -> set[Symbol]:
     return {stmt.index for stmt in walk(block) if type(stmt) is Let and stmt.index is not None}
+
+
+def variables_of(block: Block) -> set[Symbol]:
+    """The symbols that a block itself gives values: of loops, axes and positions."""
+    axes = {axis.var for stage in stages(block) for axis in stage.axes}
+    return {loop.var for loop in loops(block)} | axes | indirect_symbols(block)
 
 
 def symbols_of_params(params: Sequence[Param]) -> set[Symbol]:

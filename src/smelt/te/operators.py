@@ -361,9 +361,7 @@ def solved(
     sizes: dict[Symbol, Any] = dict(told or {})
     for found in solve_sizes(list(names.items()), sizes.keys()):
         value = given[int(found.tensor)].shape[found.dim]
-        sizes[found.symbol] = (
-            value if found.is_plain else size_at(replaced(found.value, {found.size: value}), {})
-        )
+        sizes[found.symbol] = size_at(found.value, {**sizes, found.size: value})
     for place, tensor in given.items():
         for dim, (size, have) in enumerate(zip(params[place].shape, tensor.shape)):
             wanted = size_at(size, sizes)

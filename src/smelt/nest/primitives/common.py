@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import sympy
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from smelt.errors import SmeltError
 from smelt.nest.ir import Block, For, Guard, Kernel, LoopKind, Stage, Stmt
 from smelt.nest.scopes import Place, place_of, place_of_stage
-from smelt.nest.tree import loops, map_exprs, named, stages, substitute, with_variables
+from smelt.nest.tree import loops, named, stages, substitute, with_variables
 from smelt.records import replace
 from smelt.symbolic import loop_var
 from smelt.symbolic.text import python_text
@@ -191,15 +191,3 @@ def in_loops(around: Iterable[For], inside: Block | Stmt) -> Stmt:
 def inner_loop(loop: For) -> For | None:
     """The loop that is the whole body of ``loop``, if the two are perfectly nested."""
     return loop.body.stmts[0] if len(loop.body.stmts) == 1 and isinstance(loop.body.stmts[0], For) else None
-
-
-def exprs_of(block: Block) -> list[Expr]:
-    """Every index expression of a block."""
-    found: list[Expr] = []
-
-    def keep(expr: Expr) -> Expr:
-        found.append(expr)
-        return expr
-
-    map_exprs(block, keep)
-    return found

@@ -29,7 +29,6 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives.common import (
     ScheduleError,
-    exprs_of,
     is_asked_for,
     loop_place,
     refused,
@@ -39,6 +38,7 @@ from smelt.nest.primitives.compact import compact
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import dissolve
 from smelt.nest.tree import (
+    exprs_of,
     find,
     local_buffers,
     loops,

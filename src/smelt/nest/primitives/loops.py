@@ -21,7 +21,6 @@ from smelt.nest.primitives.common import (
     ZERO,
     Numbered,
     ScheduleError,
-    exprs_of,
     in_loops,
     inner_loop,
     is_asked_for,
@@ -33,6 +32,7 @@ from smelt.nest.regions import Facts
 from smelt.nest.scopes import stage_names, unique_name
 from smelt.nest.stages import Fresh, names_of
 from smelt.nest.tree import (
+    exprs_of,
     find,
     map_exprs,
     named,
