@@ -243,10 +243,10 @@ def _share_of_limit(difference: Difference) -> float:
 def _is_random(program: Program, setup: Setup) -> bool:
     """Whether another seed gives other values (beyond differences by the order of additions of threads)."""
     first, second = (run_once(program, program.call, setup, seed).tensors for seed in (1, 2))
-    return any(name not in second or _far_apart(tensor, second[name]) for name, tensor in first.items())
+    return any(name not in second or _differs(tensor, second[name]) for name, tensor in first.items())
 
 
-def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape or not a.is_floating_point():
         return not torch.equal(a, b)
     a, b = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())

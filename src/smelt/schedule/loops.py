@@ -186,7 +186,7 @@ class _Arranger:
             if not self._sums_over(loop):
                 continue
             outer = self._enclosing(loop.var)
-            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
+            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._lanes_are_results(loop):
                 self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
@@ -202,7 +202,7 @@ class _Arranger:
                 self.kernel = cascade(self.kernel, outer.var)
         return self.kernel
 
-    def _goes_down(self, loop: For) -> bool:
+    def _lanes_are_results(self, loop: For) -> bool:
         """Whether memory is contiguous along a loop around this one: lanes are results then, with one sum
         each.
         """
@@ -337,11 +337,11 @@ class _Arranger:
             if self._is_transposable(rows, columns, lanes) and self._moves_inside(
                 rows.var, len(chain) - 1 - position
             ):
-                return self._turn(rows, columns, lanes)
+                return self._transpose_tiles(rows, columns, lanes)
         return []
 
-    def _turn(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
-        whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
+    def _transpose_tiles(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
+        whole, whole_columns = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
             rest = self._peel(rows.var, whole)
@@ -349,8 +349,8 @@ class _Arranger:
             self._interchange(rest)
             vectors.append(within)
         self._interchange(rows.var)
-        if beside < int(columns.end):
-            rest = self._peel(columns.var, beside)
+        if whole_columns < int(columns.end):
+            rest = self._peel(columns.var, whole_columns)
             vectors.append(self._inside(rest))
         column = self._split(columns.var, lanes)
         self._interchange(column)

@@ -22,7 +22,7 @@ def print_groups(grouped: Grouped) -> str:
     for position, group in enumerate(grouped.groups):
         product = " with a product" if group.product is not None else ""
         lines.append(f"group {position}{product}: loops ({index_text(group.prefix)})")
-        lines += ["    " + _line(item) for item in group.everything]
+        lines += ["    " + _line(item) for item in group.all_items]
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
 
 
@@ -65,7 +65,7 @@ def verify_groups(grouped: Grouped | Execution) -> None:
     Raises:
         VerificationError: SM0526, with every problem.
     """
-    _verify(grouped.work, (item for group in grouped.groups for item in group.everything))
+    _verify(grouped.work, (item for group in grouped.groups for item in group.all_items))
 
 
 def _verify(work: Work, items: Iterable[Item]) -> None:

@@ -526,8 +526,8 @@ def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        alike = one.dtype == other.dtype and one.dim() == other.dim()
-        return alike and all(map(_is_same, one.shape, other.shape))
+        same_form = one.dtype == other.dtype and one.dim() == other.dim()
+        return same_form and all(map(_is_same, one.shape, other.shape))
     if _is_whole(one) and _is_whole(other):
         exprs = [each.node.expr if isinstance(each, torch.SymInt) else each for each in (one, other)]
         return bool(exprs[0] == exprs[1])

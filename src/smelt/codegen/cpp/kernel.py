@@ -88,14 +88,14 @@ class KernelPrinter(ValuePrinter):
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
-        beside: set[int] = set()
+        stored: set[int] = set()
         self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
-            if position in beside:
+            if position in stored:
                 continue
             self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
             if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
-                beside.update(range(position, position + count))
+                stored.update(range(position, position + count))
                 continue
             made = self.statement(stmt, scope)
             if isinstance(made, Scope):
@@ -397,7 +397,7 @@ class KernelPrinter(ValuePrinter):
         if copied is not None:
             name, first, step = copied
             source = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
-            self.line(f"copy_turned<{scope.lanes}>({place}, {source});")
+            self.line(f"copy_transposed<{scope.lanes}>({place}, {source});")
             return True
         self.computes = True
         vectors, turn = self.fresh("w"), self.fresh("d")
@@ -406,7 +406,7 @@ class KernelPrinter(ValuePrinter):
         with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
             self.statements(Block(columns.before), scope)
             self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(columns.store.value), scope)};")
-        self.line(f"store_turned({place}, {vectors});")
+        self.line(f"store_transposed({place}, {vectors});")
         return True
 
     def sums(self, loop: For, scope: Scope) -> bool:
@@ -434,9 +434,9 @@ class KernelPrinter(ValuePrinter):
         self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
         place = memory.at(memory.offset(stores[0].index), self.symbols)
         if len(stores) == scope.lanes:
-            self.line(f"store_turned({place}, {len(stores)}, {name});")
+            self.line(f"store_transposed({place}, {len(stores)}, {name});")
         else:
-            self.line(f"store_beside({place}, {name});")
+            self.line(f"store_adjacent({place}, {name});")
         return len(stores)
 
 

@@ -136,7 +136,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
         found = f"{named(missing[0])} is not in it" if missing else found
     if isinstance(found, str):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:

@@ -169,7 +169,7 @@ class _Mapping:
             back = inverted(fewer, new, extents) if units else back
         if isinstance(back, str):
             if not injective:
-                raise refusal("SM1035", what, f"the index map cannot be turned around: {back}")
+                raise refusal("SM1035", what, f"the index map cannot be inverted: {back}")
             back = {}
         lost = [var for var, size in extents.items() if var not in back and size != 1]
         if lost and not injective:

@@ -219,7 +219,7 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         raise refused(kernel, "rfactor", var, of, code="SM1007")
     over = {symbol for axis in reduced_axes(stage) for symbol in symbols_in(axis.value)}
     dropped = [each for each in around if each.var in over and each is not loop]
-    why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
+    why, where = _not_splittable(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
         why = f"a part of {stage.name} may begin in a later iteration than its first"
     if why is not None:
@@ -380,7 +380,9 @@ def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> Fo
     return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
-def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For) -> str | None:
+def _not_splittable(
+    kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For
+) -> str | None:
     """The reason why a reduction cannot be split by a loop; None where it can."""
     reduced = {axis.var for axis in reduced_axes(stage)}
     label = {axis.var: named(axis) for axis in stage.axes}

@@ -31,8 +31,8 @@ class _Merging:
     def __init__(self, work: Work, groups: Sequence[Group]) -> None:
         self.work = work
         self.places: list[Group | None] = list(groups)
-        self.reads = [set().union(*(reads_of(work, item) for item in g.everything)) for g in groups]
-        self.writes = [{name for item in g.everything for name in item.writes if name} for g in groups]
+        self.reads = [set().union(*(reads_of(work, item) for item in g.all_items)) for g in groups]
+        self.writes = [{name for item in g.all_items for name in item.writes if name} for g in groups]
         self.writer = {name: place for place, names in enumerate(self.writes) for name in names}
 
     def run(self) -> list[Group]:
