@@ -14,9 +14,9 @@ from sympy import Eq, Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 from smelt.errors import SmeltError
-from smelt.nest.ir import Alloc, Guard, Kernel, Let
+from smelt.nest.ir import Alloc, Kernel, Let
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, relaxed, slack
-from smelt.nest.tree import rewritten, walk
+from smelt.nest.tree import walk, without_guards
 from smelt.records import dataclass
 from smelt.symbolic.affine import expand, symbols_in
 from smelt.symbolic.expr import evaluate_on
@@ -53,7 +53,7 @@ def open_bounds(kernel: Kernel) -> tuple[Bound, ...]:
     shapes = {param.name: param.shape for param in kernel.params}
     shapes |= {stmt.buffer: stmt.shape for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
     found: dict[tuple[str, tuple[Expr, ...], int], Bound] = {}
-    always = rewritten(kernel.body, lambda stmt: () if isinstance(stmt, Guard) else None)
+    always = without_guards(kernel.body)
     data = {stmt.index for stmt in walk(always) if isinstance(stmt, Let)}
     for access in found_accesses(always):
         if access.whole or access.masked:
