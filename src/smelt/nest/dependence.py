@@ -78,7 +78,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
         indices.add(index)
         touched[buffer] = (indices, stored or is_store)
     if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
-        return f"turns of {loop.var} sort rows"
+        return f"iterations of {loop.var} sort rows"
     within, moved = _inner_extents(loop)
     indirect = indirect_symbols(loop.body)
     for buffer, (indices, stored) in touched.items():

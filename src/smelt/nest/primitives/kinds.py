@@ -88,7 +88,7 @@ def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None
     """
     carried = carried_updates(loop)
     if carried:
-        return f"turns of {named(loop)} add to the accumulator {carried[0].acc}"
+        return f"iterations of {named(loop)} add to the accumulator {carried[0].acc}"
     return conflict(loop, private)
 
 

@@ -247,7 +247,7 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
         turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
         if stage.where or turns != points:
-            why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
+            why = f"iterations of the loops around would add terms to {writes(stage)[0]} twice"
             raise refusal(
                 "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"
             )

@@ -122,7 +122,9 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     reduced = {s for axis in reduced_axes(stage) for s in symbols_in(axis.value)}
     for outer in place.loops[:at]:
         if outer.var in reduced:
-            why = f"{named(outer)} around {named(loop)} is reduced over: its iterations would begin anew"
+            why = (
+                f"{named(outer)} around {named(loop)} is reduced over: its iterations would initialize again"
+            )
             remedy = f"take {named(outer)}, or a loop around it"
             raise refused(kernel, method, name, why, code="SM1007", remedy=remedy)
     again = not_initialized_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
@@ -221,7 +223,7 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
     dropped = [each for each in around if each.var in over and each is not loop]
     why, where = _not_splittable(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
-        why = f"a part of {stage.name} may begin in a later iteration than its first"
+        why = f"a part of {stage.name} may be initialized in a later iteration than its first"
     if why is not None:
         raise refused(kernel, "rfactor", var, why, code="SM1007")
     dims = len(of.index)

@@ -70,7 +70,7 @@ class ProductBuilder(ProductTiles):
         panel = writer.variable()
         at = Panel(batch, outer_columns, panel, sympy.Integer(self.width))
         nest = self._shared(at) if self.panels else self._packed_by_thread(at)
-        sizes = (*self.batch_sizes, *self.aside_sizes)
+        sizes = (*self.batch_sizes, *self.outer_column_sizes)
         dims = (*self.product.batch, *self.outer_columns)
         for dim, variable, size in reversed(list(zip(dims, (*batch, *outer_columns), sizes))):
             if dim not in self.product.phases:
