@@ -64,7 +64,7 @@ def test_numbers(name: str) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products that an interpreter has time for are turned too, and nobody asks what it costs."""
-    for bound in ("FEWEST_TURNED_TERMS", "FEWEST_TURNED_WEIGHTS"):
+    for bound in ("FEWEST_SWAPPED_TERMS", "FEWEST_SWAPPED_WEIGHTS"):
         monkeypatch.setattr(contractions, bound, 2)
     monkeypatch.setattr(contractions, "SAVED_ROWS", 1000)
 
