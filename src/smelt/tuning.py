@@ -211,7 +211,7 @@ class Tuning:
         for run, body in scheduled.alone:
             key = next((key for key, trial in trials.items() if trial.body is body), None)
             if key is None:
-                continue  # measured before somebody interrupted the rest
+                continue  # measured before an interruption
             graph = trials[key].graph(False)
             theirs = schedule(graph, self.config, self.target, choose=_always(False))
             if theirs.runs or not _takes_any_numbers(run):
@@ -238,7 +238,7 @@ class Tuning:
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
         if job is not None:
             job.result()
-            self.store.remove(key)  # nobody will ask for it again
+            self.store.remove(key)  # it is not needed again
         return [
             (_operand_bytes(ours[1]) + _operand_bytes(theirs[1]), partial(_both, ours, theirs, job))
             for ours, theirs in zip(plans[::2], plans[1::2])

@@ -102,7 +102,7 @@ class Verdict:
 
 
 def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int = workload.SEED) -> Values:
-    """One run from the current state of the model; that state (parameters, statistics) is restored
+    """A run from the current state of the model; that state (parameters, statistics) is restored
     afterwards.
     """
     state = state_of(program)

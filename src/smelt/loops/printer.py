@@ -95,7 +95,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def node_lines(node: Node, graph: Graph) -> list[str]:
-    """One node's lines: its origin, the buffers it writes, and its loop function as straight-line code."""
+    """The lines of a node: its origin, the buffers it writes, and its loop function as straight-line code."""
     where = f"  {node.origin.where}" if node.origin.where else ""
     lines = [f"# {node.origin.op}{where}"]
     outputs = [buffer_text(graph.buffers[name]) if name is not None else "_" for name in node.outputs]

@@ -423,7 +423,7 @@ class _Arranger:
             loop = inner_loop(loop)
         return chain
 
-    # -- what to vectorise ----------------------------------------------------------------------------------
+    # -- vectorization ---------------------------------------------------------------------------------------
 
     def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
         """(cost of one run of the loop, loops to vectorize): the best of this loop, inner loops, none."""

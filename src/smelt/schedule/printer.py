@@ -12,7 +12,7 @@ from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
-    """One line for each item: its loops, outermost first, its reads and writes."""
+    """A line for each item: its loops, outermost first, its reads and writes."""
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 

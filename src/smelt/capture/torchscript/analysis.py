@@ -212,7 +212,7 @@ class _Run:
                 results = self._node(node)
             except _Raised:
                 raise
-            except Exception as error:  # what operators raise has no common class
+            except Exception as error:  # errors of operators have no common class
                 results = self._unknown(node, (str(error) or type(error).__name__).splitlines()[0][:100])
             for value, result in zip(node.outputs, results):
                 self.values[id(value)] = result
@@ -420,7 +420,7 @@ class _Run:
             return type(one)([self._joined(a, b) for a, b in zip(one, other)])
         return _UNKNOWN
 
-    # -- what is said
+    # -- facts
 
     def facts(self, block: Block) -> Iterator[Fact]:
         """The facts on a block's inputs and values, those of inner blocks after their node."""

@@ -183,7 +183,7 @@ class _Extractor:
             raise _OfAnotherKindError
         return [each for each in found if each is not None]
 
-    # -- what there is
+    # -- accesses
     def look_at(self, stmt: Stmt) -> None:
         """Records the accesses of a statement."""
         place = accessed(stmt)
@@ -223,7 +223,7 @@ class _Extractor:
         """The common part of accesses through one pointer."""
         return buffer, self.lanes.var in access.steps, access.fixed, tuple(access.steps.items())
 
-    # -- what becomes of it
+    # -- the function
     def block(self, block: Block) -> Block:
         """The statements of the function."""
         return Block(tuple(map(self.stmt, block.stmts)))

@@ -390,7 +390,7 @@ def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...
     return tuple(found)
 
 
-# -- what is asked for ---------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 
 def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:

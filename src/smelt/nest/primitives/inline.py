@@ -162,7 +162,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     return without_alloc(changed, buffer)
 
 
-# -- what both ask -------------------------------------------------------------------------------------------
+# -- checks of both ------------------------------------------------------------------------------------------
 
 
 def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[Stmt, ...]]:
@@ -257,7 +257,7 @@ def _shared(kernel: Kernel, place: Place, target: Stage, what: str) -> str:
 
 
 def _one_index(stage: Stage, buffer: str, what: str) -> tuple[tuple[Expr, ...], set[str]]:
-    """The index at which a stage loads a buffer, and the names of what it loads."""
+    """The index at which a stage loads a buffer, and the names of the loaded values."""
     loads = [each for each in walk(stage.body) if isinstance(each, Let) and each.op == "load"]
     loads = [each for each in loads if each.args[0] == buffer]
     indices = {each.args[1] for each in loads}
@@ -333,7 +333,7 @@ def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list
     return found
 
 
-# -- turning an index around ---------------------------------------------------------------------------------
+# -- inverting an index --------------------------------------------------------------------------------------
 
 
 def inverted(

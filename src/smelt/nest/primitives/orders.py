@@ -212,7 +212,7 @@ def _isolated(kernel: Kernel, outer: For, inner: For) -> Kernel:
     if at + 1 < len(stmts):
         kernel, _, _ = fission(kernel, var, at + 1)
     if at > 0:
-        # the loop that is asked for keeps its variable: what comes before gets another one
+        # the requested loop keeps its variable, the first one gets another
         kernel, first, second = fission(kernel, var, at)
         swap = {first: second, second: first}
         body = with_variables(substitute(kernel.body, swap), swap)

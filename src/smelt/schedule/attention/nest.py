@@ -307,7 +307,7 @@ class _Tile:
                 ],
             )
 
-    # -- what is masked -------------------------------------------------------------------------------------
+    # -- masks -----------------------------------------------------------------------------------------------
 
     def _visible(self) -> Iterator[Stmt]:
         """Skips the last panels if no row sees any of their keys: scores are -inf there, whatever the
@@ -488,7 +488,7 @@ class _Tile:
         stmts, factor = self.writer.coded(lambda: kept(index), "k")
         return [*stmts, Let("x2", F32, "mul", (share, factor))], "x2"
 
-    # -- what is found --------------------------------------------------------------------------------------
+    # -- weighted sums ---------------------------------------------------------------------------------------
 
     def _found(self, panel: Expr) -> Stmt:
         """``found = found * factor + tile(scores, values)``; with one block of keys, the result itself."""

@@ -22,7 +22,7 @@ from smelt.symbolic import flatten, numel, same, span
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One load or store of a parameter: its index, the loops around it, and the positions of the statements
+    """A load or store of a parameter: its index, the loops around it, and the positions of the statements
     around it, outermost first.
     """
 

@@ -170,8 +170,8 @@ class ProductBuilder(ProductTiles):
         return -(-tiles // -(-tiles // PART_TILES))
 
     def _by_parts(self, at: Panel, block: Symbol) -> list[Stmt]:
-        """One panel, for a block of tiles: a part of it and of the rows is in the cache at a time, and the
-        next part is prefetched.
+        """The products of a panel with a block of tiles: a part of it and of the rows is in the cache at a
+        time, and the next part is prefetched.
         """
         writer, height, most = self.writer, self.height, self._part_tiles()
         number = writer.variable()

@@ -537,7 +537,7 @@ def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxe
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One dimension of a box: positions ``least``, ``least + step``, … read through ``variable``, whose
+    """A dimension of a box: positions ``least``, ``least + step``, … read through ``variable``, whose
     coefficient is ``factor``; ``origin``: the value of that variable at ``least`` with all others 0.
     """
 

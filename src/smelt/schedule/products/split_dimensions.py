@@ -111,7 +111,7 @@ def _split_dimensions(body: Contraction, graph: Graph, codes: Codes) -> tuple[Co
         start=None,
     )
     if _TAP in symbols_of(operand_code(_Left(body.lhs, split, strided, _TAP), made, graph)):
-        return None  # what a window sees is no function of the quotient alone
+        return None  # a window's elements are no function of the quotient alone
     return made, split
 
 

@@ -262,7 +262,7 @@ class TileWriter:
         terms: Expr,
         at: Callable[[Expr, Expr], Any],
     ) -> For:
-        """One panel of `pack` with ``columns``; ``into(term, column)`` is the destination of an element."""
+        """A panel of `pack` with ``columns``; ``into(term, column)`` is the destination of an element."""
         term, column = self.variable(), self.variable()
         stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
         if not contiguous(stmts, column):
