@@ -127,8 +127,8 @@ def _full(loop: For) -> tuple[For, Boolean] | None:
     """The loop with its full number of iterations, where they are few, and the condition under which it has
     them all.
     """
-    turns = trip_count(loop)
-    if turns.is_Integer:
+    trips = trip_count(loop)
+    if trips.is_Integer:
         return loop, sympy.true
     numbers = [e for e in loop.end.args if e.is_Integer] if isinstance(loop.end, Min) else []
     if loop.begin != 0 or len(numbers) != 1:
@@ -137,9 +137,9 @@ def _full(loop: For) -> tuple[For, Boolean] | None:
     return replace(loop, end=numbers[0]), sympy.And(*(sympy.Ge(other, numbers[0]) for other in others))
 
 
-def _step(turns: Expr, lanes: int, most: int) -> int:
+def _step(trips: Expr, lanes: int, most: int) -> int:
     """The lanes of a vector loop: whole registers where they divide its iterations, at most ``most``."""
-    fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
+    fitting = [n for n in (4, 2) if n <= most and trips.is_Integer and int(trips) % (n * lanes) == 0]
     return lanes * (fitting[0] if fitting else 1)
 
 
@@ -202,8 +202,8 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
             return LoopKind.SERIAL
         return loop.kind if not_parallel(loop) is None else LoopKind.SERIAL
     if loop.kind is LoopKind.UNROLL:
-        turns = trip_count(loop)
-        few = turns.is_Integer and int(turns) <= MOST_UNROLLED
+        trips = trip_count(loop)
+        few = trips.is_Integer and int(trips) <= MOST_UNROLLED
         return loop.kind if few else LoopKind.SERIAL
     return loop.kind
 

@@ -415,7 +415,7 @@ def _keep_texts(
 
 
 def made_with() -> dict[str, str]:
-    """The inputs of cache keys apart from the program: the compiler, the machine and their versions.
+    """The inputs of cache keys besides the program: the compiler, the machine and their versions.
 
     Raises:
         ToolchainError: there is no compiler that could have made them.

@@ -102,7 +102,7 @@ class Toolchain:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        """The flags that turn a source into an object."""
+        """The flags for compiling a source to an object."""
         own = GCC_FLAGS if self.family == "gcc" else CLANG_FLAGS
         return (*FLAGS, *own, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
 

@@ -67,7 +67,7 @@ HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
 """Cost of one element of a sorted row."""
 TAIL_ITERATIONS = 4
-"""Cost of the masked tail of a vector loop, in iterations."""
+"""Limit on the cost of the masked tail of a vector loop, in iterations of the loop."""
 FEW_ITERATIONS = 16
 """Iterations of a parallel loop that threads could not share evenly."""
 WORTH_DIVIDING = 512
@@ -395,11 +395,11 @@ class _Arranger:
         for buffer, index, is_store in accesses(columns.body):
             down, along = (coefficient(index[0], loop.var) for loop in (rows, columns))
             if is_store:
-                turns = along == 1 and down not in (None, 0, 1)
+                transposes = along == 1 and down not in (None, 0, 1)
             else:
-                turns = down in (0, 1)
+                transposes = down in (0, 1)
                 loaded.add(down)
-            if not turns or sizes.get(buffer) != 4:
+            if not transposes or sizes.get(buffer) != 4:
                 return False
         return 1 in loaded
 
@@ -439,9 +439,9 @@ class _Arranger:
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
             whole, tail = divmod(trips, lanes)
-            turns = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
+            counted = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
             gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
-            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
+            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * counted
             cost += HORIZONTAL_COST * len(carried_updates(loop))
             if cost < best:
                 best, chosen = cost, [loop.var]

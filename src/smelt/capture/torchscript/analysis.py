@@ -374,14 +374,14 @@ class _Run:
         (body,) = node.blocks
         most, goes_on = (self._value(value) for value in node.inputs[:2])
         carried = [self._value(value) for value in node.inputs[2:]]
-        for turn in range(_MOST_ALONE):
+        for iteration in range(_MOST_ALONE):
             known = self._known(goes_on)
-            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= turn)
+            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= iteration)
             if known is False or ended is True:
                 return carried
             if known is None or ended is not False:
                 break
-            self.values[id(body.inputs[0])] = turn
+            self.values[id(body.inputs[0])] = iteration
             for value, held in zip(body.inputs[1:], carried):
                 self.values[id(value)] = held
             goes_on, *carried = self.block(body)

@@ -244,9 +244,9 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
     all_loops = (*move.around, *loops)
     moved = {each.var for each in move.around}
     if any(not moved.isdisjoint(axis.value.free_symbols) for axis in reduced_axes(stage)):
-        turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
+        trips = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
-        if stage.where or turns != points:
+        if stage.where or trips != points:
             why = f"iterations of the loops around would add terms to {writes(stage)[0]} twice"
             raise refusal(
                 "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"

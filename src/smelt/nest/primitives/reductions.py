@@ -354,16 +354,16 @@ def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tu
     """
     begins = {each.var: each.begin for each in dropped}
     shifted = {each.var: each.begin + each.var for each in around}
-    turns = {each.var: trip_count(each) for each in around}
+    trips = {each.var: trip_count(each) for each in around}
     found = []
     for condition in stage.where:
         first = map_condition(condition, lambda expr: replaced(expr, begins))
         if first == sympy.true:
             continue
         now, later = slack(condition), slack(first)
-        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), turns):
+        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), trips):
             return None
-        if not is_nonnegative(expand(replaced(later, shifted)), turns):
+        if not is_nonnegative(expand(replaced(later, shifted)), trips):
             found.append(first)
     return tuple(found)
 

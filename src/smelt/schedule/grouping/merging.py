@@ -94,8 +94,8 @@ def _is_pointwise(group: Group) -> bool:
 
 def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     """Both as one group that keeps the loops of each, or None."""
-    turns = work.hint_product(earlier.prefix)
-    if turns != work.hint_product(later.prefix):
+    trips = work.hint_product(earlier.prefix)
+    if trips != work.hint_product(later.prefix):
         return None
     group = Group(
         earlier.prefix,
@@ -107,7 +107,7 @@ def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     )
     for item in later.items:
         found = placement(work, group, item)
-        if found is None or work.hint_product(found[0]) != turns:
+        if found is None or work.hint_product(found[0]) != trips:
             return None
         group.prefix, group.segments = found
         group.items.append(item)

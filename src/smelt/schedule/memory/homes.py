@@ -18,9 +18,7 @@ from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 STREAMED_BYTES = 2**24
-"""Results of at least this size are stored past the caches: these no longer hold their beginning at their
-end.
-"""
+"""Results of at least this size are stored past the caches, which cannot hold them for a reader."""
 
 
 def share_overwritten(execution: Execution, context: Context) -> Execution:

@@ -381,12 +381,12 @@ class ProductTiles:
             Let("e", torch.float32, "load", ("tile", (row, across))),
             Store("transposed", (across, row), "e"),
         )
-        turn = Block((For(row, ZERO, lanes, Block(copy)),))
+        transpose = Block((For(row, ZERO, lanes, Block(copy)),))
         element = self._element(at, start + inner, column, ("transposed", (column, inner)))
         along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
         return [
             Alloc("transposed", torch.float32, (sympy.Integer(self.width), lanes)),
-            For(across, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
+            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
             For(column, ZERO, at.columns, Block((along,)), independent=True),
         ]
 
