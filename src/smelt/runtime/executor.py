@@ -14,7 +14,7 @@ from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import Thaw, with_constants
-from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.library import CompileJob, Library, PythonLibrary
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
@@ -95,7 +95,7 @@ def build(
         namespace["_tensors"] = pool.tensors
     if source.natives:
         trampoline.start()  # compiles beside the library, the first time on a machine
-    if isinstance(library, Library):
+    if isinstance(library, (Library, PythonLibrary)):
         _bind(source, library, namespace)
     else:
         _bind_late(source, library, namespace)
@@ -138,6 +138,8 @@ def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
 
 def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
     """A run of the library: takes the arena's address, those of ``pointers`` buffers, ``sizes`` integers."""
+    if isinstance(library, PythonLibrary):
+        return library.functions[name]
     count = 1 + pointers + sizes
     fast = trampoline.fast_callable(library, name, count)
     if fast is not None:

@@ -82,11 +82,13 @@ WIDE_TURNS = 32
 class Target:
     """What the scheduler knows about the machine: bytes in a vector register, the 16-bit dtypes that it
     multiplies and adds itself, and how many vectors of products and sums it begins with each cycle.
+    ``blocks``: it is a GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`).
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
+    blocks: bool = False
 
     @property
     def lanes(self) -> int:

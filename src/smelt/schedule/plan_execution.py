@@ -12,7 +12,8 @@ from smelt.schedule.attention.kernels import AttentionKernels
 from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros
 from smelt.schedule.grouping.fusion import Group
-from smelt.schedule.loops import NestContext, arrange
+from smelt.schedule import blocks, loops
+from smelt.schedule.loops import NestContext
 from smelt.schedule.memory.execution import Execution, Grouped, Scheduled, execution_of
 from smelt.schedule.memory.homes import (
     fill_halos,
@@ -73,6 +74,7 @@ def _ready(kernel: Kernel, context: Context) -> None:
 def arrange_nests(execution: Execution, context: Context) -> Execution:
     """Arranges plain loops for the target; nests that are equal but for their name are arranged once."""
     nest = NestContext(context.config, context.target, execution.graph.hints, context.watch)
+    passes = blocks.PASSES if context.target.blocks else loops.PASSES
     arranged: dict[Kernel, Kernel] = {}
     plain, kernels, built = [], [], {}
     for position, each in execution.built.items():
@@ -80,7 +82,7 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
         kernel = arranged.get(key)
         if kernel is None:
             plain.append(each.kernel)
-            kernel = each.kernel if each.arranged else arrange(each.kernel, nest)
+            kernel = each.kernel if each.arranged else run(passes, each.kernel, nest, nest.watch)
             arranged[key] = kernel
             kernels.append(kernel)
             _ready(kernel, context)
