@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from smelt.nest.ir import Run
-from smelt.runtime.library import Library
+from smelt.runtime.library import Library, PythonLibrary
 from smelt.schedule import Choose, Target
 
 
@@ -19,7 +19,7 @@ class Code:
     """
 
     text: str
-    library: Library
+    library: Library | PythonLibrary
     errors: Mapping[str, tuple[tuple[str, str], ...]]
 
 

@@ -17,7 +17,6 @@ from smelt.codegen.triton.unit import TritonKernel, module_text, print_kernels
 from smelt.errors import Unsupported
 from smelt.nest.ir import Call, InArena, Kernel, Run
 from smelt.pipeline.targets import Code
-from smelt.records import dataclass
 from smelt.runtime.library import PythonLibrary
 from smelt.schedule import Target
 from smelt.symbolic import evaluate
@@ -57,7 +56,7 @@ def _interpreted(text: str) -> Mapping[str, Any]:
     path = Path(tempfile.mkdtemp(prefix="smelt-triton-")) / "unit.py"
     path.write_text(text)
     namespace: dict[str, Any] = {"__name__": "unit"}
-    exec(compile(text, str(path), "exec"), namespace)  # noqa: S102
+    exec(compile(text, str(path), "exec"), namespace)
     namespace["libdevice"] = Libdevice()
     return namespace
 
@@ -114,6 +113,8 @@ def _count(programs: Expr | int, sizes: Mapping[Symbol, int]) -> int:
 
 
 def _element(address: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor whose memory begins at an address: Triton takes the address alone."""
+    """A tensor whose memory begins at an address: Triton takes the address alone. Empty ones have none."""
+    if address == 0:
+        return torch.empty(1, dtype=dtype)
     memory = (ctypes.c_char * dtype.itemsize).from_address(address)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)

@@ -52,7 +52,7 @@ def render(plan: Plan) -> str:
 
 def build(
     plan: Plan,
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None = None,
     thaw: Thaw | None = None,
@@ -124,19 +124,21 @@ def _operator(target: str, out: bool, timed: Timed | None) -> Callable[..., Any]
 
 def _bodies(
     plans: Sequence[Plan],
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None,
 ) -> tuple[Call, ...]:
     return tuple(build(plan, library, constants, timed) for plan in plans)
 
 
-def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
+def _bind(source: Source, library: Library | PythonLibrary, namespace: dict[str, Any]) -> None:
     for name, (function, pointers, sizes) in source.natives.items():
         namespace[name] = native_function(library, function, pointers, sizes)
 
 
-def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
+def native_function(
+    library: Library | PythonLibrary, name: str, pointers: int, sizes: int
+) -> Callable[..., int]:
     """A run of the library: takes the arena's address, those of ``pointers`` buffers, ``sizes`` integers."""
     if isinstance(library, PythonLibrary):
         return library.functions[name]

@@ -1,7 +1,8 @@
 """The recipe of one nest on a GPU: which loops are programs of a grid, which are the lanes of a block.
 
     for i in n: acc; for k in m: …; y[i] = acc
-        →  for x on blockIdx.x: for i on threadIdx.y: acc; for k' in m/lanes: for k on threadIdx.x: …; y[i] = acc
+        →  for x on blockIdx.x: for i on threadIdx.y:
+               acc; for k' in m/lanes: for k on threadIdx.x: …; y[i] = acc
 
 Loops around everything become one, of which a block of programs takes some iterations; loops inside are rows
 of lanes, all at once (a persistent reduction) where they are short, else block after block.
@@ -17,6 +18,7 @@ from smelt.nest.primitives import fuse, inner_loop, not_parallel, not_vector, ow
 from smelt.nest.primitives.kinds import bind
 from smelt.nest.tree import accesses, find, loops, trip_count, walk
 from smelt.schedule.loops import NestContext, fuse_loops
+from smelt.symbolic import flatten
 from smelt.symbolic.affine import coefficient
 
 LANES = 1024
@@ -62,8 +64,29 @@ def choose_blocks(kernel: Kernel, context: NestContext) -> Kernel:
     return bind(kernel, outer, "blockIdx.x", proved=True)
 
 
+def fits_registers(kernel: Kernel, context: NestContext) -> bool:
+    """Whether the rows between the loops of a plain nest can be in registers: short enough, each stored by
+    one loop over all of it, and read in the same order or one element at a time.
+    """
+    kept = {stmt.buffer: stmt for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
+    if not kept:
+        return True
+    arranged = choose_blocks(fuse_loops(kernel, context), context)
+    rows = {loop.var: loop for loop in loops(arranged.body) if loop.thread == "threadIdx.x"}
+    inside = {loop.var for loop in loops(arranged.body)} - {
+        loop.var for loop in loops(arranged.body) if loop.thread in ("blockIdx.x", "threadIdx.y")
+    }
+    for buffer, index, stored in accesses(arranged.body):
+        if buffer in kept:
+            flat = flatten(index, kept[buffer].strides)
+            whole = flat in rows and rows[flat].begin == 0 and trip_count(rows[flat]) == kept[buffer].count
+            if not whole and (stored or not inside.isdisjoint(flat.free_symbols)):
+                return False
+    return True
+
+
 def _chain(kernel: Kernel, root: For) -> list[Symbol]:
-    """The loops around everything, each the whole body of the one before, whose iterations are independent."""
+    """The loops around everything, each all of the one before, whose iterations are independent."""
     found: list[Symbol] = []
     loop: For | None = root
     while loop is not None and loop.begin == 0:

@@ -5,7 +5,7 @@ Integers divide as C does in Triton; maxima and minima propagate NaN, as ATen's 
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice  # noqa: F401  (kernels call it)
+from triton.language.extra import libdevice
 
 
 @triton.jit

@@ -35,7 +35,6 @@ from smelt.nest.ir import (
 from smelt.nest.tree import trip_count, walk
 from smelt.records import dataclass, field
 from smelt.symbolic import flatten
-from smelt.symbolic.affine import symbols_in
 
 AXES = {"threadIdx.y": 0, "threadIdx.x": 1}
 GRID = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
@@ -134,7 +133,7 @@ class BlockText(NestText):
     def index(self, expr: Expr) -> str:
         return index_text(expr, self.symbols)
 
-    def axes_of(self, exprs: Iterable[Expr]) -> Axes:
+    def axes_of(self, exprs: Iterable[Any]) -> Axes:
         """Along which axes expressions differ from lane to lane."""
         symbols = {symbol for expr in exprs for symbol in expr.free_symbols}
         return frozenset().union(*(self.axes[symbol] for symbol in symbols))
@@ -196,7 +195,7 @@ class BlockText(NestText):
                 self.statement(stmt)
 
     def guard(self, stmt: Guard) -> None:
-        axes = self.axes_of([symbol for symbol in stmt.condition.free_symbols])  # type: ignore[misc]
+        axes = self.axes_of(stmt.condition.free_symbols)
         name = self.fresh("m")
         self.line(f"{name} = {condition_text(stmt.condition, self.symbols)} & tl.full([1, 1], 1, tl.int1)")
         self.conditions.append((name, axes))
@@ -206,7 +205,7 @@ class BlockText(NestText):
     # -- masks ----------------------------------------------------------------------------------------------
 
     def mask(self, axes: Axes) -> tuple[str, Axes]:
-        """Which lanes run, and along which axes that differs: of the lanes along ``axes`` and all conditions."""
+        """Which lanes run, by the lanes along ``axes`` and all conditions; along which axes that differs."""
         parts = [
             (each.mask, frozenset({each.axis})) for each in self.lanes if each.mask and each.axis in axes
         ]
@@ -230,19 +229,17 @@ class BlockText(NestText):
     # -- values ---------------------------------------------------------------------------------------------
 
     def let(self, stmt: Let) -> None:
-        if stmt.op == "read":
-            return self._read(stmt)
         if stmt.op == "indirect_index":
-            return self._look_up(stmt)
-        if stmt.op == "load":
-            value, axes = self._load(stmt)
+            self._look_up(stmt)
+        elif stmt.op == "read":
+            self._bound(stmt.name, *self._read(stmt))
+        elif stmt.op == "load":
+            self._bound(stmt.name, *self._load(stmt))
         else:
             value = self.perform(stmt, self.handler)
             names = [arg for arg in stmt.args if isinstance(arg, str) and arg in self.of_value]
             axes = frozenset().union(*(self.of_value[name] for name in names))
-            if stmt.op == "index_expr":
-                axes = self.axes_of([stmt.args[0]])
-        self._bound(stmt.name, value, axes)
+            self._bound(stmt.name, value, self.axes_of([stmt.args[0]]) if stmt.op == "index_expr" else axes)
 
     def _bound(self, name: str, value: Value, axes: Axes) -> None:
         text = self.fresh("v")
@@ -296,7 +293,8 @@ class BlockText(NestText):
     def store(self, stmt: Store) -> None:
         value, own = self.values[stmt.value], self.of_value[stmt.value]
         if stmt.buffer in self.rows:
-            return self._into_row(self.rows[stmt.buffer], stmt, value)
+            self._into_row(self.rows[stmt.buffer], stmt, value)
+            return
         place, mask, axes = self._pointer(stmt.buffer, stmt.index)
         if own - axes:
             raise Unsupported("lanes that store to one element")
@@ -393,10 +391,10 @@ class BlockText(NestText):
         for name, text in zip(found.names, new, strict=True):
             self.line(f"{name} = tl.where({mask}, {text}, {name})" if mask else f"{name} = {text}")
 
-    def _read(self, stmt: Let) -> None:
+    def _read(self, stmt: Let) -> tuple[Value, Axes]:
         name, position = stmt.args
         if name not in self.sums:
-            return self._bound(stmt.name, self.values[name], self.of_value[name])
+            return self.values[name], self.of_value[name]
         found = self.sums[name]
         texts = list(found.names)
         for axis in found.folded:
@@ -414,9 +412,9 @@ class BlockText(NestText):
             text = f"tl.where({text} == {2**63 - 1}, 0, {text})"
         if found.kind in ("any", "all"):
             text = f"{text}.to({TYPES[stmt.dtype]})" if stmt.dtype is not torch.bool else text
-        self._bound(stmt.name, Value(text, stmt.dtype), found.axes)
+        return Value(text, stmt.dtype), found.axes
 
-    # -- values that iterations hand on -----------------------------------------------------------------------
+    # -- values that iterations hand on ---------------------------------------------------------------------
 
     def carry(self, stmt: Carry) -> None:
         name = self.fresh("c")

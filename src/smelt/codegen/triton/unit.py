@@ -8,13 +8,14 @@ from pathlib import Path
 from sympy import Expr
 
 from smelt.codegen.triton.kernel import BlockText
+from smelt.errors import Unsupported
 from smelt.nest.ir import Kernel, Run
 from smelt.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """A printed kernel: its function's name and text, its programs along x, y and z, and what its checks say."""
+    """A printed kernel: its name and text, its programs along x, y and z, and what its checks say."""
 
     kernel: Kernel
     name: str
@@ -35,10 +36,21 @@ def print_kernels(runs: Sequence[Run]) -> dict[Kernel, TritonKernel]:
             if call.kernel not in found:
                 name = f"{call.kernel.name or 'kernel'}_{len(found)}"
                 printer = BlockText(call.kernel)
-                text = printer.function(name)
+                try:
+                    text = printer.function(name)
+                except Unsupported as error:
+                    raise Unsupported(f"Triton: {error.reason}", _last_call(call.kernel)) from error
                 grid = tuple(printer.grid.get(axis, 1) for axis in range(3))
                 found[call.kernel] = TritonKernel(call.kernel, name, text, grid, tuple(printer.errors))
     return found
+
+
+def _last_call(kernel: Kernel) -> tuple[str, str | None] | None:
+    """The operator that a kernel ends with, and its line: without it the kernel is another one."""
+    if not kernel.origins:
+        return None
+    op, _, where = kernel.origins[-1].partition(" at ")
+    return op, None if where == "?" else where
 
 
 def module_text(kernels: Sequence[TritonKernel]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -58,7 +58,19 @@ _TEXTS = {name: f"({{0}} {sign} {{1}})" for name, sign in _SIGNS.items()} | {
     "int_pow": "int_pow({0}, {1})",
     "fma": "tl.fma({0}, {1}, {2})",
 }
-_LIBRARY = ("expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh")
+_LIBRARY: tuple[str, ...] = (
+    "expm1",
+    "log10",
+    "log1p",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+)
 _LIBRARY += ("acosh", "atanh", "erfc", "erfinv", "lgamma", "digamma", "trunc")
 _TEXTS |= {name: f"libdevice.{name}({{0}})" for name in _LIBRARY if name != "digamma"}
 _TEXTS |= {
