@@ -105,7 +105,9 @@ def _clocks(
     plan: Plan, built: Library | PythonLibrary | CompileJob | None, report: CompileReport
 ) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
     """What makes of an ATen operator one that counts its time (`CompileReport.clocks`), where wanted."""
-    if "clocks" not in plan.notes:
+    if "clocks" not in plan.notes or isinstance(
+        built, PythonLibrary
+    ):  # kernels that are launched have no counters
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
     clocks.library = built

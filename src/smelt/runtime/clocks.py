@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from smelt.reporting import PartTime
-from smelt.runtime.library import CompileJob, Library, PythonLibrary
+from smelt.runtime.library import CompileJob, Library
 
 Call = Callable[..., Any]
 
@@ -25,7 +25,7 @@ class Clocks:
 
     def __init__(self, array: str, kernels: Sequence[tuple[str, int, int]]) -> None:
         self.array, self.kernels = array, kernels
-        self.library: Library | PythonLibrary | CompileJob | None = None
+        self.library: Library | CompileJob | None = None
         self._aten: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])
 
     def timed(self, target: str, call: Call) -> Call:
