@@ -29,7 +29,7 @@ UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_
 
 @dataclass(frozen=True, slots=True)
 class OpJob:
-    """An entry of op_db (by position and name) in one dtype, for ``backend``: smelt, or triton's interpreter."""
+    """An entry of op_db (by position and name) in one dtype; ``backend``: smelt, or triton (interpreted)."""
 
     position: int
     name: str

@@ -15,7 +15,8 @@ def refused(code, program, *words):
 A = te.placeholder((4,), name="A")
 B = te.placeholder((4, 5), name="B")
 N = te.placeholder((4,), name="N", dtype="int32")
-n = te.var("n")
+X = te.placeholder((1,), name="X")
+n, m = te.var("n"), te.var("m")
 S = te.placeholder((n,), name="S")
 k = te.reduce_axis((0, 5), "k")
 
@@ -32,7 +33,13 @@ k = te.reduce_axis((0, 5), "k")
         (lambda: te.compute((4, 5), lambda i, j: B[j, i]), ["B[j, i]", "reaches 4", "dimension 0"]),
         (lambda: te.compute((n,), lambda i: S[i + 1]), ["S[i + 1]", "n"]),
         (
-            lambda: te.create_prim_func([S, te.compute((te.var("m"),), lambda i: S[i])]),
+            lambda: te.create_prim_func(
+                [X, S, te.compute((m,), lambda i: te.if_then_else(X[0] > 0, S[i], 0))]
+            ),
+            ["nothing shows", "n"],
+        ),
+        (
+            lambda: te.create_prim_func([S, m, te.compute((4,), lambda i: S[i % (m + 1) + i])]),
             ["nothing shows", "n"],
         ),
         (lambda: te.compute((6,), lambda i: te.if_then_else(i < 5, A[i], 0.0)), ["reaches"]),

@@ -42,7 +42,7 @@ class Interpreted:
         errors = {
             run.name: tuple(e for call in run.calls for e in kernels[call.kernel].errors) for run in runs
         }
-        return Code(text, PythonLibrary(bound), errors)
+        return Code(text, PythonLibrary(bound), errors, "triton")
 
 
 def _interpreted(text: str) -> Mapping[str, Any]:

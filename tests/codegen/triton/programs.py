@@ -1,4 +1,4 @@
-"""Programs for the Triton target; as a script: run them in Triton's interpreter, or make cubins of their kernels.
+"""Programs for the Triton target; as a script: interpret them, or make machine code of their kernels.
 
 ``python -m tests.codegen.triton.programs interpret|compile`` prints a line of JSON for each.
 """
@@ -60,14 +60,20 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
         lambda x, i: torch.zeros(4, 9, dtype=x.dtype).index_add(1, i, x),
         lambda: [_rows(4, 6), torch.tensor([0, 3, 3, 8, 0, 1])],
     ),
-    "integers": (lambda x: (x // 3, x % 5, x >> 1, x * x, x.sum()), lambda: [torch.randint(-50, 50, (8, 30))]),
+    "integers": (
+        lambda x: (x // 3, x % 5, x >> 1, x * x, x.sum()),
+        lambda: [torch.randint(-50, 50, (8, 30))],
+    ),
     "small_integers": (lambda x: x + x, lambda: [torch.randint(-100, 100, (40,), dtype=torch.int8)]),
     "bool": (lambda x: (x > 0) & (x < 1) | torch.isnan(x), lambda: [_rows(8, 30)]),
     "bfloat16": (lambda x: F.silu(x) * x, lambda: [_rows(8, 30).bfloat16()]),
     "float16_sum": (lambda x: (x * 1.5).sum(-1), lambda: [_rows(8, 30).half()]),
     "float64": (lambda x: torch.exp(x).sum(-1) / 3, lambda: [_rows(8, 30).double()]),
     "special": (lambda x: torch.lgamma(x) + torch.erfinv(x / 9) + x.log1p(), lambda: [torch.rand(40)]),
-    "floors": (lambda x, y: (torch.floor_divide(x, y), torch.remainder(x, y)), lambda: [_rows(40), _rows(40)]),
+    "floors": (
+        lambda x, y: (torch.floor_divide(x, y), torch.remainder(x, y)),
+        lambda: [_rows(40), _rows(40)],
+    ),
     "no_contraction": (lambda x, y: x / 1e-6 + y / 1e-6, lambda: [_rows(50), _rows(50)]),
     "pad_after_split_sum": (lambda x: F.pad(x.sum(0), (2, 3)), lambda: [_rows(300, 7)]),
     "adaptive_pool_and_sum": (lambda x: F.adaptive_avg_pool2d(x, 2).sum((2, 3)), lambda: [_rows(2, 3, 7, 9)]),
@@ -127,7 +133,9 @@ def compiled(name: str) -> dict[str, Any]:
                 for each in cubins(kernels.values(), architecture):
                     facts = {"registers": each.registers, "stack": each.stack, "shared": each.shared}
                     contracts = "fma.rn.f32" in each.ptx
-                    found.append({"kernel": each.name, "architecture": architecture, **facts, "fma": contracts})
+                    found.append(
+                        {"kernel": each.name, "architecture": architecture, **facts, "fma": contracts}
+                    )
             raise Unsupported("kernels for GPUs do not run here")
 
     function, make = PROGRAMS[name]

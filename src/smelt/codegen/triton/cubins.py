@@ -69,7 +69,7 @@ def cubins(kernels: Iterable[TritonKernel], architecture: int) -> list[Cubin]:
             made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
             (Path(folder) / "kernel.cubin").write_bytes(made.asm["cubin"])
             tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-            command = [tool, "-res-usage", Path(folder) / "kernel.cubin"]
+            command = [str(tool), "-res-usage", str(Path(folder) / "kernel.cubin")]
             said = subprocess.run(command, capture_output=True, text=True, check=True)
             usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", said.stdout + said.stderr))
             stack = int(usage["STACK"]) + int(usage["LOCAL"])
