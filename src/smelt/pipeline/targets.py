@@ -15,7 +15,7 @@ from smelt.schedule import Choose, Target
 class Code:
     """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
     `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
-    exception, and a message.
+    exception, and a message. ``stage``: the name of the text in a report.
     """
 
     text: str
