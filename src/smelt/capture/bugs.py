@@ -137,14 +137,14 @@ def _kept(graph_module: GraphModule, inputs: Sequence[Any], title: str, config: 
         for each in fields(config)
         if getattr(config, each.name) != getattr(plain, each.name) and each.name not in ("strict", "verify")
     }
-    with suppress(Exception):  # what cannot be written down must not hide what is wrong
+    with suppress(Exception):  # a program without a text form must not hide the bug
         text = repro_text(graph_module, inputs, title, chosen)
         path = repros.keep(title.partition(":")[0], text, ".py")
         return None if path is None else str(path)
     return None
 
 
-# -- who is to blame ----------------------------------------------------------------------------------------
+# -- the operator to blame -----------------------------------------------------------------------------------
 
 
 def _frames(error: BaseException) -> list[FrameType]:

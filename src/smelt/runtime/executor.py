@@ -96,14 +96,14 @@ def build(
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
         namespace["_tensors"] = pool.tensors
     if source.natives:
-        trampoline.start()  # compiles beside the library, the first time on a machine
+        trampoline.start()  # compiled in parallel to the library, the first time on a machine
     if isinstance(library, (Library, PythonLibrary)):
         _bind(source, library, namespace)
     else:
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
     if folded:
-        probe.start()  # compiles beside the library, the first time on a machine
+        probe.start()  # compiled in parallel to the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
         call = with_constants(
             call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)), thaw

@@ -197,7 +197,7 @@ class CompileJob:
             return None
         try:
             if entry.read(SOURCE) != self.text.encode():
-                return None  # the key was too short a description: what we were given now is right
+                return None  # the key did not cover the text: the new text is right
             if not set(self.extra) <= set(entry.digests):
                 with suppress(CacheError):  # no room: the library is there all the same
                     entry = self._stored(entry.path(self.binary))

@@ -12,7 +12,7 @@ from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
-    """One line for each item: its loops, outermost first, its reads and writes."""
+    """A line for each item: its loops, outermost first, its reads and writes."""
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 
@@ -22,7 +22,7 @@ def print_groups(grouped: Grouped) -> str:
     for position, group in enumerate(grouped.groups):
         product = " with a product" if group.product is not None else ""
         lines.append(f"group {position}{product}: loops ({index_text(group.prefix)})")
-        lines += ["    " + _line(item) for item in group.everything]
+        lines += ["    " + _line(item) for item in group.all_items]
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
 
 
@@ -65,7 +65,7 @@ def verify_groups(grouped: Grouped | Execution) -> None:
     Raises:
         VerificationError: SM0526, with every problem.
     """
-    _verify(grouped.work, (item for group in grouped.groups for item in group.everything))
+    _verify(grouped.work, (item for group in grouped.groups for item in group.all_items))
 
 
 def _verify(work: Work, items: Iterable[Item]) -> None:

@@ -61,7 +61,7 @@ class Group:
         return isinstance(self.items[0].body, Host)
 
     @property
-    def everything(self) -> list[Item]:
+    def all_items(self) -> list[Item]:
         """The items, and the product if it is none of them."""
         return self.items if self.product in (None, *self.items) else [self.product, *self.items]  # type: ignore[list-item]
 
@@ -81,7 +81,7 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
     bound_at: dict[str, int] = {}
     readers = _readers(work)
     for item in work.items:
-        earliest = max(_earliest(work, item, written_at, read_at), _symbols_known(item, bound_at))
+        earliest = max(_earliest_position(work, item, written_at, read_at), _symbols_known(item, bound_at))
         if isinstance(item.body, Host):
             position = len(groups)
             groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
@@ -138,7 +138,7 @@ def reads_of(work: Work, item: Item) -> set[str]:
     return names
 
 
-def _earliest(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
+def _earliest_position(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
     """The first group position that the item's dependencies allow."""
     earliest = max((written_at.get(name, -1) for name in reads_of(work, item)), default=-1)
     for name in item.writes:

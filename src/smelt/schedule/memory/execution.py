@@ -132,7 +132,7 @@ def execution_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Execution
 def _readers(groups: list[Group]) -> dict[str, set[int]]:
     readers: dict[str, set[int]] = {}
     for position, group in enumerate(groups):
-        for item in group.everything:
+        for item in group.all_items:
             names = {read.buffer for read in item.reads}
             if isinstance(item.body, Scatter):
                 names.add(item.body.base)

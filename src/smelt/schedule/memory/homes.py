@@ -18,9 +18,7 @@ from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 STREAMED_BYTES = 2**24
-"""Results of at least this size are stored past the caches: these no longer hold their beginning at their
-end.
-"""
+"""Results of at least this size are stored past the caches, which cannot hold them for a reader."""
 
 
 def share_overwritten(execution: Execution, context: Context) -> Execution:
@@ -71,7 +69,7 @@ def _writes_out(execution: Execution, item: Item, name: str) -> bool:
         return False
     if len(item.writes) != 1 or body.reason is not None:
         return False
-    if body.sizes:  # as long as what it finds, whatever tracing takes for granted
+    if body.sizes:  # its length depends on data, whatever tracing assumes
         return False
     return has_out_variant(body.target) and is_contiguous(execution.work.buffers[name])
 
@@ -103,7 +101,7 @@ def reuse_memory(execution: Execution, context: Context) -> Execution:
                 return False
             if last[root] != position or root in outputs or homes[result] == "given":
                 return False
-            if first[result] != position:  # it holds something already, as what a scatter writes into
+            if first[result] != position:  # it has contents already, as the destination of a scatter
                 return False
             if homes[root] == "aten":
                 return root in fresh
