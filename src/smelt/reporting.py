@@ -13,7 +13,7 @@ from typing import Any
 
 from smelt.errors import Problem, SmeltError
 
-STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
+STAGES = ("fx", "contract", "loops", "nest", "cpp", "triton", "plan")
 """The printable stages of a compilation, in their order."""
 
 KEPT = 512

@@ -167,7 +167,9 @@ def _blamed(error: BaseException) -> tuple[str | None, str | None]:
 
 
 def blamed_call(error: BaseException) -> Blamed | None:
-    """The call that could not be lowered or scheduled; None if it is unknown."""
+    """The call that could not be lowered, scheduled or printed; None if it is unknown."""
+    if isinstance(error, Unsupported) and error.call is not None:
+        return error.call
     for frame in _frames(error):
         if frame.f_code.co_filename.startswith(_FLOORS):
             for found in _subjects(frame.f_locals):

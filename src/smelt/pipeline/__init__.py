@@ -294,7 +294,7 @@ def _compile_for(
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors)
     plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
-    report.keep_text("cpp", code.text)
+    report.keep_text(code.stage, code.text)
     return runnable(plan, code.library, constants, program, config, report, again)
 
 

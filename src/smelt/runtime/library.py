@@ -77,6 +77,13 @@ class Library:
         return ctypes.cast(self.function(name), ctypes.c_void_p).value or 0
 
 
+class PythonLibrary:
+    """A library whose functions are Python's: those of kernels that are launched, not called."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., int]]) -> None:
+        self.functions = functions
+
+
 def load(path: Path) -> Library:
     """Loads a shared library: all symbols are bound now, none is visible to others.
 

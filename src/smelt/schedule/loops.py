@@ -80,12 +80,14 @@ WIDE_ITERATIONS = 32
 @dataclass(frozen=True, slots=True)
 class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
-    multiplies and adds itself, and the vector multiply-adds that it starts each cycle.
+    multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`).
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
+    blocks: bool = False
 
     @property
     def lanes(self) -> int:

@@ -190,12 +190,13 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
 
 
-def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
+def bind(kernel: Kernel, var: Symbol, thread: str, *, proved: bool = False) -> Kernel:
     """Binds the iterations of a loop to an index of the GPU's threads.
 
     for i: A   →   for i on blockIdx.x: A
 
-    The threads of a block (``threadIdx``) may add to one element: a reduction between threads.
+    The threads of a block (``threadIdx``) may add to one element: a reduction between threads. ``proved``:
+    the caller knows that the iterations may run at the same time.
 
     Raises:
         ScheduleError: SM1008, no such index; SM1005 and SM1006 as `parallelize`.
@@ -206,7 +207,9 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
         raise refused(kernel, "bind", var, why, code="SM1008", remedy=f"one of {', '.join(THREADS)}")
     between = thread.startswith(("threadIdx", "vthread"))
     why_not = (
-        None if between and reduced_over(loop) is not None else not_parallel(loop, own_memory(kernel, loop))
+        None
+        if proved or (between and reduced_over(loop) is not None)
+        else not_parallel(loop, own_memory(kernel, loop))
     )
     if why_not is not None:
         raise _dependent(kernel, "bind", loop, why_not)
