@@ -370,13 +370,6 @@ def _linear(ctx: Builder, x: Tensor, align_corners: bool, scales: Sequence[Scale
     )
 
 
-@lowers(aten.upsample_linear1d.default)
-def upsample_linear1d(
-    ctx: Builder, x: Tensor, output_size: Any, align_corners: bool, scales: Scale = None
-) -> Tensor:
-    return _linear(ctx, x, align_corners, [scales])
-
-
 @lowers(aten.upsample_bilinear2d.default)
 def upsample_bilinear2d(
     ctx: Builder,
