@@ -193,8 +193,8 @@ def test_the_product_of_a_strided_transposed_convolution() -> None:
     assert product.body.reduce_shape == (32, 2, 2)
     assert (product.batch, product.rows, product.columns) == ((3, 5), (0, 2, 4), (1,))
     assert product.order == (0, 2, 3, 4, 5, 1)
-    assert product.apart is not None
-    for phase in product.apart.phases:
+    assert product.split is not None
+    for phase in product.split.phases:
         (symbol,) = phase.shift.free_symbols
         assert [phase.shift.subs(symbol, f) for f in (0, 1)] == [0, 1]
         assert phase.count is not None

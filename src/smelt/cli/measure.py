@@ -1,4 +1,4 @@
-"""Measuring: contenders take turns, each long enough for the clock; medians, and ratios within a round."""
+"""Measurement: contenders alternate, each long enough for the clock; medians, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timing:
 
 
 def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Timing]:
-    """Time each of ``runs`` for about ``seconds`` altogether: A B, B A, A B …
+    """Times each of ``runs`` for about ``seconds`` altogether: A B, B A, A B …
 
     >>> times = race({"a": lambda: sum(range(10))}, seconds=0.01)
     >>> times["a"].median > 0
@@ -63,7 +63,7 @@ def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Tim
 
 
 def ratio(base: Timing, other: Timing) -> float:
-    """How many times faster than ``base`` the other is: the median of the ratios within a round."""
+    """The speedup of the other over ``base``: the median of the ratios within a round."""
     return statistics.median(a / b for a, b in zip(base.seconds, other.seconds))
 
 

@@ -1,4 +1,4 @@
-"""Nests to text: what targets share; each target is a folder, or a file of somebody else's."""
+"""Nests to text: the shared parts of targets; each target is a folder here, or a user's own file."""
 
 from smelt.codegen.index import condition_text, flat_offset, index_text
 from smelt.codegen.nests import NestText

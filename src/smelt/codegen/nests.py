@@ -52,11 +52,11 @@ METHODS: dict[type, str] = {
 
 @dataclass(slots=True)
 class NestText:
-    """The text of one kernel as far as it is printed.
+    """The text of one kernel so far.
 
-    A target subclasses this with the methods of `METHODS`. It prints a ``Let`` by hand, or has a handler of
-    its own `perform` it. ``symbols``, ``values``: what they are called. A line that is known only later is a
-    list, which is filled until `text` is asked for.
+    A target subclasses this with the methods of `METHODS`. It prints a ``Let`` by hand, or by a handler that
+    `perform` runs. ``symbols``, ``values``: their names in the text. A line that is known only later is a
+    list, to be filled before `text` is called.
     """
 
     kernel: Kernel
@@ -67,17 +67,17 @@ class NestText:
     values: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     def fresh(self, prefix: str) -> str:
-        """A name that nothing else in the kernel has."""
+        """A name that is unique in the kernel."""
         number = self.counters.get(prefix, 0)
         self.counters[prefix] = number + 1
         return f"{prefix}{number}"
 
     def index(self, expr: Expr) -> str:
-        """An index or a size, as C and what looks like it has them."""
+        """An index or a size in C syntax."""
         return index_text(expr, self.symbols)
 
     def perform(self, stmt: Let, handler: Handler) -> Any:
-        """What a handler makes of an instruction; it is among the ``values`` then.
+        """Runs a handler on an instruction, and adds the result to ``values``.
 
         Raises:
             Unsupported: the handler does not know it.
@@ -116,7 +116,7 @@ class NestText:
             self.statement(stmt, *scope)
 
     def prefetch(self, stmt: Prefetch, *scope: Any) -> Any:
-        """Nothing: no value depends on it."""
+        """Prints nothing: no value depends on it."""
 
     def text(self) -> list[str]:
         """All lines."""

@@ -1,4 +1,4 @@
-"""A run of kernels as a C function: its parameters, and what each call of a kernel is given."""
+"""A run of kernels as a C function: its parameters, and the arguments of each call of a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.nest.ir import Call, InArena, Run
 
 
 def run_parameters(run: Run, integer: str) -> tuple[list[str], dict[Symbol, str]]:
-    """The parameters of a run's function, and what its sizes are called; ``integer``: 64 bits."""
+    """The parameters of a run's function, and the names of its sizes; ``integer``: the 64-bit type."""
     sizes = {symbol: f"s{position}" for position, symbol in enumerate(run.sizes)}
     pointers = (f"void* p{position}" for position in range(len(run.arguments)))
     return ["char* arena", *pointers, *(f"{integer} {name}" for name in sizes.values())], sizes
@@ -21,7 +21,7 @@ def call_arguments(
     call: Call, offset: Callable[[Expr], str], types: Mapping[torch.dtype, str], sizes: Mapping[Symbol, str]
 ) -> list[str]:
     """The arguments of a call: buffers, then sizes. ``offset`` prints a place in the arena, in bytes;
-    ``types``: what memory holds.
+    ``types``: element types in memory.
     """
     places = [
         f"(arena + {offset(place.offset)})" if isinstance(place, InArena) else f"p{place.position}"

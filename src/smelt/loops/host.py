@@ -1,4 +1,4 @@
-"""What surrounds loop functions, as torch has it: ATen's operators, views of buffers, sizes, checks."""
+"""The environment of loop functions in torch: ATen's operators, views of buffers, sizes, checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def argument(arg: Any, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int
 
 
 def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
-    """Raise what the check says where its condition does not hold.
+    """Raises the exception of a check if its condition does not hold.
 
     >>> n = sympy.Symbol("n", integer=True)
     >>> check(Check(n > 2, "too small"), {n: 3})
@@ -54,7 +54,7 @@ def check(body: Check, sizes: Mapping[Symbol, int]) -> None:
 
 
 def number(value: Any, sizes: Mapping[Symbol, int]) -> Any:
-    """The Python number of a SymPy expression; anything else as it is."""
+    """The Python number of a SymPy expression; other values are unchanged."""
     if not isinstance(value, (Expr, sympy.logic.boolalg.Boolean)):
         return value
     if isinstance(value, Expr) and value.is_integer is not False:
@@ -76,12 +76,13 @@ def view_of(view: StridedView, buffers: Mapping[str, Tensor], sizes: Mapping[Sym
 
 
 def memory(tensor: Tensor) -> Tensor:
-    """A tensor as loop functions see it: complex numbers are pairs of real ones."""
+    """A tensor in the form of loop functions: complex numbers are pairs of real ones."""
     return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
 
 
 def bind_sizes(graph: Graph, inputs: Sequence[Tensor | int | None]) -> dict[Symbol, Any]:
-    """The number of each size symbol: from integer inputs, shapes and strides where it stands alone.
+    """The number of each size symbol: from integer inputs, shapes and strides that consist of the symbol
+    alone.
 
     Raises:
         SmeltError: SM0502, the number of inputs differs, or a shape does not fit.

@@ -52,8 +52,8 @@ Tensor = torch.Tensor
 class Interpreter(Handler):
     """Computes a loop function for its whole domain at once.
 
-    ``buffers`` are the tensors that loads see; ``values`` gives what each symbol stands for: a number, or a
-    tensor for a loop variable. An index out of range where the mask holds is the compiler's error.
+    ``buffers`` are the tensors that loads read; ``values`` gives the value of each symbol: a number, or a
+    tensor for a loop variable. An index out of range where the mask holds is a compiler bug.
     """
 
     def __init__(
@@ -153,12 +153,12 @@ def evaluate_body(
     sizes: Mapping[Symbol, int] | None = None,
     origin: Origin | None = None,
 ) -> list[Any]:
-    """What a body computes, one entry per output: contiguous tensors (an Extern's are as ATen gives them).
+    """Computes a body, with one entry per output: contiguous tensors (an Extern's are as ATen gives them).
 
     Args:
         body: the body to run.
         buffers: the tensors it may load, by name; each has its buffer's shape.
-        sizes: the number that each size symbol stands for.
+        sizes: the number of each size symbol.
         origin: for messages.
 
     Raises:
@@ -238,8 +238,8 @@ def _reduction(
 def _contraction(
     body: Contraction, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, int], origin: Origin | None
 ) -> Tensor:
-    """An operand has dimensions of one element where it does not depend on a loop; sums are those of
-    `torch.einsum` in float64 (int64).
+    """Sums in float64 (int64) by `torch.einsum`; an operand has dimensions of one element for loops that it
+    does not depend on.
     """
     rank, within = len(body.shape), accumulator(body.dtype)
     wide = torch.float64 if within.is_floating_point else torch.int64
@@ -287,8 +287,8 @@ def _attention(
 
 
 def _lanes() -> int:
-    """How many keys ATen's kernel looks at together. The largest score of fewer it finds by comparing, so
-    that a row of NaN counts as one that sees nothing.
+    """The number of keys in a vector of ATen's kernel. With fewer keys it finds the largest score by
+    comparison, so that a row of NaN counts as a row without visible keys.
     """
     return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
@@ -326,11 +326,10 @@ def _attention_gradients(
 
 @dataclass(slots=True)
 class _Scored:
-    """Inside an attention's loops, whose dimensions are (*i, q, c, k, r); values are float64.
+    """Values inside an attention's loops, with dimensions (*i, q, c, k, r), in float64.
 
-    ``queries`` and ``keys`` are what is multiplied, ``scores`` (*i, q, 1, k, 1) what comes of it, -inf where
-    nothing is seen; ``kept`` is what probabilities are multiplied with. ``wide`` widens a value of the loop
-    functions.
+    ``queries`` and ``keys`` are the operands, ``scores`` (*i, q, 1, k, 1) the scores, -inf for masked keys;
+    ``kept`` is the factor of dropout. ``wide`` widens a value of the loop functions.
     """
 
     variables: list[Symbol]
@@ -456,7 +455,7 @@ def _scatter(
 
 
 _SCATTERED = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
-"""The names that `torch.scatter_reduce` has for the operators of `ACCUMULATIONS`."""
+"""`torch.scatter_reduce`'s names of the operators of `ACCUMULATIONS`."""
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -485,7 +484,7 @@ def _call(body: Extern, buffers: Mapping[str, Tensor], sizes: Mapping[Symbol, in
 
 
 def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
-    """A branch or loop body on operands that may be laid out otherwise than its buffers."""
+    """Runs a branch or loop body on operands that may have other layouts than its buffers."""
     sizes = bind_sizes(graph, operands)
     inputs = list(operands)
     for position, name in enumerate(graph.inputs):
@@ -500,7 +499,7 @@ def _run_body(graph: Graph, operands: Sequence[Any]) -> list[Any]:
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int | None]) -> list[Any]:
-    """Run a whole graph on the given inputs, one for each of ``graph.inputs``; mutations change them.
+    """Runs a whole graph on the given inputs, one for each of ``graph.inputs``; mutations change them.
 
     Returns:
         One entry per output: tensors (views of their buffers) and numbers.

@@ -1,4 +1,4 @@
-"""The loop graph as a readable script: types, shapes, what each node computes, and where it comes from."""
+"""Prints the loop graph as a readable script: types, shapes, computations, and origins."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def buffer_text(buffer: Any) -> str:
 
 
 def print_graph(graph: Graph) -> str:
-    """The script of a loop graph; what `smelt explain --stage loops` shows."""
+    """The script of a loop graph; `smelt explain --stage loops` shows it."""
     lines = ["graph("]
     for name in graph.inputs:
         if isinstance(name, Symbol):
@@ -303,7 +303,7 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
 
 
 def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
-    """What an iteration is handed, and the text of what that is at first."""
+    """The carried values of an iteration, and the text of their initial values."""
     state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
     for value in state:
         recorder.adopt(value)
@@ -314,7 +314,7 @@ def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue],
 
 
 def _turn_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """An iteration's code, and the texts of the values that it writes where they are used."""
+    """The code of an iteration, and the texts of the values that it stores."""
     steps = list(recorder.instructions)
     uses = Counter(results)
     _count(steps, uses)
@@ -353,7 +353,7 @@ def _value_text(value: Any) -> str:
 
 
 def code_lines(steps: Iterable[Recordable], result: str, width: int = 88) -> tuple[list[str], str]:
-    """Recorded code as lines of text, a value used once written where it is used; and the result's text.
+    """Recorded code as lines of text, with values of a single use inlined; and the result's text.
 
     >>> from smelt.loops.straightline import Instruction
     >>> f32 = torch.float32
@@ -402,7 +402,7 @@ def _code_lines(
 
 
 def store_sign(mode: str | None) -> str:
-    """How a store is written: what is there is replaced, or combined with the value.
+    """The sign of a store: it replaces the element, or combines it with the value.
 
     >>> store_sign(None), store_sign("add"), store_sign("maximum")
     ('=', '+=', 'maximum=')

@@ -1,4 +1,4 @@
-"""What each kind of `smelt.loops.ir.REDUCTIONS` means, on torch tensors: as accurate as float64 allows."""
+"""The definition of each kind of `smelt.loops.ir.REDUCTIONS` on torch tensors, accurate to float64."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def greatest(dtype: torch.dtype) -> float | int | bool:
 
 
 def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """What a reduction is of no elements; adding it changes nothing.
+    """The identity of a reduction, which is the value of an empty one.
 
     >>> identity("sum", torch.float32), identity("max", torch.int8), identity("min", torch.float64)
     (0.0, -128, inf)

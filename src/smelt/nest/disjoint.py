@@ -1,4 +1,4 @@
-"""Whether two accesses touch different elements in different iterations of a loop: by the digits of its
+"""Proves that two accesses touch different elements in different iterations of a loop, by the digits of its
 number.
 
 Two iterations of a loop touch different elements if each digit of the loop's number (a fused loop has
@@ -42,14 +42,14 @@ def disjoint(one: Access, other: Access, loop: For) -> bool:
         sides.append((index, spans))
     (left, spans), (right, others) = sides
     return all(
-        any(_says(digit, extents, each, spans, that, others) for each, that in zip(left, right))
+        any(_determines_digit(digit, extents, each, spans, that, others) for each, that in zip(left, right))
         for digit in extents
         if extents[digit] != 1
     )
 
 
 def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Expr]) -> Spans | None:
-    """Between which values each loop around an access goes, whatever the loops around it do."""
+    """The range of each loop around an access, over all iterations of the outer loops."""
     spans: Spans = {digit: (ZERO, extent - 1) for digit, extent in extents.items()}
     for var, (low, high) in access.loops:
         low, high = (replaced(bound, {loop.var: number}) for bound in (low, high))
@@ -61,8 +61,8 @@ def _spans(access: Access, loop: For, number: Expr, extents: Mapping[Symbol, Exp
 
 
 def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]] | None:
-    """The digits of a loop's number that expressions speak of, the lowest first: what each counts for, and
-    how many values it has. None where they are no digits of one number.
+    """The digits of a loop's number in expressions, lowest first, as (weight, number of values); None where
+    they are not digits of one number.
 
     f//8 and f%8 of f in 40: the digits (1, 8) and (8, 5)
     """
@@ -88,7 +88,7 @@ def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]]
 
 
 def _cuts(part: Expr, var: Symbol) -> set[Expr]:
-    """Where a quotient or a remainder of a loop's number cuts it."""
+    """The divisors and moduli at which quotients and remainders split a loop's number."""
     inner, divisor = part.args
     below: Expr = ONE
     while inner != var and isinstance(inner, (FloorDiv, Mod)):
@@ -105,10 +105,10 @@ def _divides(one: Expr, other: Expr) -> bool:
     return bool(ratio.is_integer) and (not ratio.is_Integer or int(ratio) > 0)
 
 
-def _says(
+def _determines_digit(
     digit: Symbol, digits: Mapping[Symbol, Expr], one: Expr, spans: Spans, other: Expr, others: Spans
 ) -> bool:
-    """Whether two index expressions of one dimension are equal only where they have the digit in common."""
+    """Whether equal values of two index expressions of one dimension imply that the digit is equal."""
     found, that = coefficients_of(one, spans), coefficients_of(other, others)
     if found is None or that is None:
         return False
@@ -141,7 +141,9 @@ def _says(
 
 
 def coefficients_of(expr: Expr, variables: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
-    """Coefficients of an affine expression, and the rest; None where it is not affine in the variables."""
+    """Coefficients of an affine expression, and the constant term; None where it is not affine in the
+    variables.
+    """
     rest = expanded = expand(expr)
     result: dict[Symbol, Expr] = {}
     for variable in variables:

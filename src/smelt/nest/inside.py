@@ -1,7 +1,7 @@
-"""Which indices sizes decide to be inside of their buffers, and whether sizes of a call do so.
+"""Indices that are in bounds for some sizes only, and their check at a call.
 
-An index that nothing bounds is inside or not by the sizes alone, where it happens under no condition and each
-variable stands in it once: then its ends over all turns are what it reaches.
+The check by sizes alone is exact for an access without conditions whose index contains each variable once:
+then it reaches its least and largest value.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sympy import Eq, Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 from smelt.errors import SmeltError
-from smelt.nest.ir import Alloc, Guard, Kernel, Let
+from smelt.nest.ir import Alloc, Kernel, Let
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, relaxed, slack
-from smelt.nest.tree import rewritten, walk
+from smelt.nest.tree import walk, without_guards
 from smelt.records import dataclass
 from smelt.symbolic.affine import expand, symbols_in
 from smelt.symbolic.expr import evaluate_on
@@ -24,8 +24,8 @@ from smelt.symbolic.expr import evaluate_on
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """``index[dim]`` of a buffer goes from ``low`` to ``high``, and ``size`` is the first that is outside;
-    none of it happens where one of ``turns`` is below 1. All are expressions of sizes.
+    """The range of ``index[dim]`` of a buffer, ``low`` to ``high``; ``size`` is the first index out of
+    bounds. The access does not happen where one of ``turns`` is below 1. All are expressions of sizes.
     """
 
     buffer: str
@@ -37,7 +37,9 @@ class Bound:
     turns: tuple[Expr, ...]
 
     def why_outside(self, sizes: Mapping[Symbol, Any]) -> str | None:
-        """Why the index is outside at sizes; None where it is inside, or nothing happens."""
+        """The reason why the index is out of bounds at the given sizes; None where it is in bounds, or not
+        used.
+        """
         if any(evaluate_on(each, sizes) < 1 for each in self.turns):
             return None
         low, high, size = (evaluate_on(each, sizes) for each in (self.low, self.high, self.size))
@@ -47,11 +49,11 @@ class Bound:
 
 
 def open_bounds(kernel: Kernel) -> tuple[Bound, ...]:
-    """The indices of a kernel that are not known to be inside of their buffers, and that sizes decide."""
+    """The indices of a kernel that are in bounds for some sizes only."""
     shapes = {param.name: param.shape for param in kernel.params}
     shapes |= {stmt.buffer: stmt.shape for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
     found: dict[tuple[str, tuple[Expr, ...], int], Bound] = {}
-    always = rewritten(kernel.body, lambda stmt: () if isinstance(stmt, Guard) else None)
+    always = without_guards(kernel.body)
     data = {stmt.index for stmt in walk(always) if isinstance(stmt, Let)}
     for access in found_accesses(always):
         if access.whole or access.masked:
@@ -64,7 +66,7 @@ def open_bounds(kernel: Kernel) -> tuple[Bound, ...]:
 
 
 def _bound(access: Access, dim: int, size: Expr, known: set[Symbol]) -> Bound | None:
-    """The bound of one index; None where it is inside, or more than sizes decides that."""
+    """The bound of one index; None if it is always in bounds, or depends on more than sizes."""
     at, loops = access.index[dim], dict(access.loops)
     spans = (ends_of(at, loops, known), ends_of(access.own[dim], dict(access.limits), known))
     ends = [span for span in spans if span is not None]
@@ -89,8 +91,8 @@ def _bound(access: Access, dim: int, size: Expr, known: set[Symbol]) -> Bound | 
 
 
 def ends_of(index: Expr, ranges: Mapping[Symbol, Interval], known: Iterable[Symbol]) -> Interval | None:
-    """The least and the largest value of an index, both of which it has; None where they are not plain, or
-    are no expressions of what is ``known``.
+    """The least and the largest value of an index, both attained; None where they are unknown, or no
+    expressions of ``known``.
 
     >>> i, n, m = sympy.symbols("i n m", integer=True, nonnegative=True)
     >>> ends_of(2 * i + m, {i: (sympy.Integer(0), n - 1)}, (n, m))

@@ -14,7 +14,7 @@ from sympy.logic.boolalg import Boolean
 
 from smelt.loops.elementwise import apply, index_error
 from smelt.loops.reductions import reduce
-from smelt.nest.begins import begin_nothing
+from smelt.nest.initialization import initialize_empty_reductions
 from smelt.nest.inside import check_bounds, open_bounds
 from smelt.nest.ir import (
     Accumulate,
@@ -46,14 +46,14 @@ def run_kernel(
     sizes: Mapping[Symbol, int] | None = None,
     first: Mapping[str, int] | None = None,
 ) -> None:
-    """Run ``kernel`` on 1-d tensors, one for each parameter, in place. ``first``: where a parameter's element
-    0 is in its tensor, if not at 0.
+    """Runs ``kernel`` on 1-d tensors, one for each parameter, in place. ``first``: the offset of a
+    parameter's element 0 in its tensor, if not 0.
 
-    Accumulators keep all their terms and reduce them at once when read, in float64 where that is wider: a
-    nest that adds in another order gives the same here up to one rounding.
+    Accumulators keep all their terms and reduce them when read, in float64 where that is wider: the order of
+    additions changes the result by one rounding at most.
 
-    Stages run as what they say (`smelt.nest.ir.Stage`); elements to which no iteration adds anything begin
-    too.
+    Stages run by their definition (`smelt.nest.ir.Stage`); elements of empty reductions are initialized as
+    well.
 
     Raises:
         IndexError: an indirect index is out of range; an axis of a stage is outside of its range.
@@ -87,7 +87,7 @@ class _Machine:
         self.strides: dict[str, tuple[Expr, ...]] = {param.name: param.strides for param in kernel.params}
 
     def run(self) -> None:
-        self._block(begin_nothing(self.kernel).body)
+        self._block(initialize_empty_reductions(self.kernel).body)
 
     def _block(self, block: Block) -> None:
         for stmt in block.stmts:

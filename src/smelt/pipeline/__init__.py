@@ -1,4 +1,4 @@
-"""The way of a program through the compiler, as one visible list of passes."""
+"""The compilation of a program, as one visible list of passes."""
 
 from __future__ import annotations
 
@@ -52,23 +52,24 @@ from smelt.schedule import Choose, Scheduled, Target, schedule
 from smelt.tuning import Tuning
 
 Instead = Callable[[Program, SmeltError], Compiled]
-"""What runs a program that turns out at its first call not to be compiled, and why; it may raise that error.
+"""The function that runs a program whose compilation fails at its first call, given the error; it may raise
+that error.
 """
 
 PHASES = ("contract", "key", "lowering", "tuning", "schedule", "codegen", "compile", "executor", "wait")
 """The phases in order, as in ``CompileReport.phase_seconds``; their passes are in `smelt.pipeline.passes`.
 
-A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up who is faster; what nobody
-has measured it measures behind ``codegen``, or at the first call, waiting for the C++ compiler.
+A cache hit goes from ``key`` to ``executor``. ``tuning`` (mode ``max``) looks up the faster kernel; missing
+measurements are made after ``codegen``, or at the first call, while the C++ compiler runs.
 """
 
 _PLAN = "plan.json"
 
 Deoptimize = Callable[[SmeltError], Compiled]
-"""`Instead` of one program."""
+"""`Instead`, bound to one program."""
 
 Refused = Mapping[tuple[str, str | None], str]
-"""Calls that PyTorch is to run, by operator and source line, and why."""
+"""Calls that PyTorch runs, by operator and source line, and the reason."""
 
 
 def compile_program(
@@ -82,13 +83,12 @@ def compile_program(
 ) -> Compiled:
     """Compile one captured program; returns a function of ONE list of arguments (which it empties).
 
-    The C++ compiler runs beside Python: the first call of the result waits for it, and raises what it says,
-    unless ``instead`` has something else to run.
-    ``called_next``: that call is the next thing this thread does with it, so what mode ``max`` measures may
-    wait for it as well (and the report is complete after it).
-    Where smelt cannot have some calls, or they are ``refused``, the program is compiled in clusters
-    (`smelt.contract.clusters`), each with a report of its own. ``target``: where kernels run, if not on this
-    machine's CPU as C++; what it makes is not cached.
+    The C++ compiler runs in parallel to Python: the first call of the result waits for it, and raises its
+    errors, unless ``instead`` has something else to run. ``called_next``: that call is this thread's next use
+    of it, so the measurements of mode ``max`` may wait for it as well (and the report is complete after it).
+    If smelt does not support some calls, or they are ``refused``, the program is compiled in clusters
+    (`smelt.contract.clusters`), each with a report of its own. ``target``: the target of kernels, by default
+    this machine's CPU through C++; its results are not cached.
 
     Raises:
         VerificationError: the program or an IR made from it breaks its rules.
@@ -119,7 +119,7 @@ def compile_program(
 
 
 def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
-    """Whether a higher-order call stays whole: it is denied, or there is a kernel of ours for it."""
+    """Whether a higher-order call is not inlined: it is denied, or there is a kernel of ours for it."""
     reason = Denied.of(config).reason(node)
     if reason is not None:
         node.meta[REFUSED] = reason
@@ -129,7 +129,7 @@ def _stays(config: Config, refused: Refused, node: torch.fx.Node) -> bool:
 
 
 def _refused(program: Program, config: Config, refused: Refused) -> dict[torch.fx.Node, list[str]]:
-    """Mark the calls that PyTorch is to run; those are given back that no ATen call can stand for."""
+    """Marks the calls that PyTorch runs; returns those that no ATen call can replace."""
     found: dict[torch.fx.Node, list[str]] = {}
     denied = Denied.of(config)
     if not denied and not refused:
@@ -187,7 +187,7 @@ def _compile(
     if tuning is None or not tuning.unknown:
         return rest.finished(unit)
     job = rest.job(unit)
-    if not called_next or program.kind != "inference":  # AOTAutograd asks now how saved outputs lie
+    if not called_next or program.kind != "inference":  # AOTAutograd asks now for the layout of saved outputs
         return rest.measured(tuning, unit, job)
 
     def measured() -> Compiled:
@@ -199,7 +199,7 @@ def _compile(
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left to do for a program that is lowered."""
+    """The remaining phases of a program that is lowered."""
 
     program: Program
     config: Config
@@ -216,7 +216,7 @@ class _Rest:
     again: Again
 
     def unit(self) -> Unit:
-        """The graph as kernels and text; compilers begin with what there is of it."""
+        """The graph as kernels and text; compilers start with the finished parts of it."""
         config, report, tuning = self.config, self.report, self.tuning
         objects = library.Objects(self.tools, self.store, self.header)
         with report.phase("schedule"):
@@ -239,10 +239,9 @@ class _Rest:
         return Unit(scheduled, plan, cpp, objects)
 
     def job(self, unit: Unit, extra: Mapping[str, bytes] | None = None) -> CompileJob | None:
-        """The unit's compilation, with ``extra`` files for its entry of the cache; None where there is no
-        kernel.
+        """The unit's compilation, with ``extra`` files for its cache entry; None if there is no kernel.
 
-        An entry without a plan is no program yet: another process compiles it again.
+        An entry without a plan is incomplete: another process compiles it again.
         """
         if not unit.scheduled.runs:
             return None
@@ -250,13 +249,15 @@ class _Rest:
         return library.compile_unit(text, self.tools, self.store, self.key, extra, parts, unit.objects)
 
     def measured(self, tuning: Tuning, unit: Unit, job: CompileJob | None) -> Compiled:
-        """What runs the unit that ``job`` compiles; another one where that is slower than ATen's calls."""
+        """The executor of the unit that ``job`` compiles, or a faster one by measurement against ATen's
+        calls.
+        """
         with self.report.phase("tuning"):
             otherwise = tuning.measure(unit.scheduled, job)
         return self.finished(self.unit() if otherwise else unit)
 
     def finished(self, unit: Unit) -> Compiled:
-        """What runs the unit; the report says how."""
+        """The executor of the unit; the report describes it."""
         program, config, report = self.program, self.config, self.report
         about = (program, config, report, self.target, self.graph, self.tuning)
         plan, constants = _noted(*about, unit.scheduled, unit.plan)
@@ -279,7 +280,7 @@ def _compile_for(
     watch: Watch | None,
     again: Again,
 ) -> Compiled:
-    """Compile a program for another target than C++: nothing is cached, measured or done side by side."""
+    """Compiles a program for another target than C++, without cache, measurements or parallel compilation."""
     machine = target.machine
     if config.keep_text:
         _keep_texts(report, program, config, machine, target.choose)
@@ -307,8 +308,8 @@ def _noted(
     scheduled: Scheduled,
     plan: Plan,
 ) -> tuple[Plan, dict[str, torch.Tensor]]:
-    """The plan with what the report and the cache say of it, and its constants. AOTAutograd is told how the
-    outputs lie.
+    """The plan with the data of the report and the cache, and its constants. AOTAutograd is told the layout
+    of the outputs.
     """
     constants = {name: tensor for each in graph.with_bodies() for name, tensor in each.constants.items()}
     orders = output_orders(graph, scheduled.graph)
@@ -321,7 +322,7 @@ def _noted(
 
 
 def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deoptimize | None) -> Compiled:
-    """``compiled``, once its library is there; ``otherwise`` where that cannot be had."""
+    """``compiled``, once its library exists; ``otherwise`` if it cannot be made."""
     if otherwise is None:
         return compiled
 
@@ -336,7 +337,7 @@ def _once_there(compiled: Compiled, job: CompileJob, plan: Plan, otherwise: Deop
 
 
 def _or(otherwise: Deoptimize | None, make: Callable[[], Compiled]) -> Compiled:
-    """What ``make`` makes; where it cannot, what ``otherwise`` has for the error."""
+    """The result of ``make``, or that of ``otherwise`` for its error."""
     try:
         return make()
     except SmeltError as error:
@@ -367,7 +368,7 @@ def _from_cache(
     report: CompileReport,
     again: Again,
 ) -> Compiled | None:
-    """The compiled program that an earlier process left, where there is one."""
+    """The compiled program that an earlier process left in the cache, or None."""
     with report.phase("cache"):
         entry = store.get(key)
         if entry is None or _PLAN not in entry.digests:
@@ -402,7 +403,7 @@ def _attribute(module: torch.nn.Module, path: str) -> torch.Tensor:
 def _keep_texts(
     report: CompileReport, program: Program, config: Config, target: Target, choose: Choose | None = None
 ) -> None:
-    """Stages are printed when somebody asks; loops and nest are then made again, also after a cache hit."""
+    """Prints stages on demand; loops and nest are then made again, also after a cache hit."""
 
     def nest_text() -> str:
         scheduled = schedule(lowered(program, config, target), config, target, choose=choose)
@@ -414,7 +415,7 @@ def _keep_texts(
 
 
 def made_with() -> dict[str, str]:
-    """What the keys of stored programs depend on besides the program: elsewhere they are useless.
+    """The inputs of cache keys apart from the program: the compiler, the machine and their versions.
 
     Raises:
         ToolchainError: there is no compiler that could have made them.

@@ -1,4 +1,4 @@
-"""From a plan and a library to something to call, for whichever target."""
+"""Makes a callable from a plan and a library, for any target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from smelt.symbolic import size_hint
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
 Errors = Mapping[str, tuple[tuple[str, str], ...]]
-"""What the error numbers of each run mean (`smelt.pipeline.targets.Code`)."""
+"""The exceptions of each run's error numbers (`smelt.pipeline.targets.Code`)."""
 
 Again = Callable[[Program, Config], Compiled]
 """Compiles a program once more, for the same target."""
@@ -40,7 +40,7 @@ def runnable(
     report: CompileReport,
     again: Again,
 ) -> Compiled:
-    """What runs the plan; it compiles the program again where that turns out to be wanted."""
+    """The executor of the plan, which recompiles the program when needed."""
     with report.phase("executor"):
         report.keep_text("plan", lambda: executor.render(plan))
         thaw = partial(_thawed, program, config, again)
@@ -49,7 +49,7 @@ def runnable(
 
 
 def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config, again: Again) -> Compiled:
-    """What runs the plan; without Winograd where the plan's last output, which the program lacks, asks so."""
+    """The executor of the plan; a program without Winograd runs if the plan's last output asks for it."""
     if len(plan.outputs) == len(program.outputs):
         return compiled
 
@@ -61,7 +61,7 @@ def _checked(compiled: Compiled, plan: Plan, program: Program, config: Config, a
 
 
 def _thawed(program: Program, config: Config, again: Again, changing: frozenset[int]) -> Compiled:
-    """The program for which the inputs at these positions are no constants: they change from call to call."""
+    """The program in which the inputs at these positions are no constants: they change from call to call."""
     names = ", ".join(program.inputs[position].name for position in sorted(changing))
     logs.logger.info("smelt: %s: %s change at every call; compiled anew", program.name, names)
     inputs = tuple(
@@ -72,7 +72,7 @@ def _thawed(program: Program, config: Config, again: Again, changing: frozenset[
 
 
 def output_orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """How the scheduled graph's memory has the dimensions of outputs that it lays out otherwise (`Plan`)."""
+    """The memory order of the dimensions of outputs whose layout the scheduled graph has changed (`Plan`)."""
     found = []
     for position, (before, after) in enumerate(zip(graph.outputs, scheduled.outputs, strict=True)):
         if isinstance(after, StridedView) and before != after:
@@ -83,7 +83,7 @@ def output_orders(graph: Graph, scheduled: Graph) -> tuple[tuple[int, tuple[int,
 
 
 def in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled:
-    """``compiled`` with outputs that lie as AOTAutograd was told (`tell_orders`)."""
+    """``compiled`` with outputs in the layouts that AOTAutograd was told (`tell_orders`)."""
     if not orders:
         return compiled
 
@@ -104,7 +104,7 @@ def in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]])
 def _clocks(
     plan: Plan, built: Library | CompileJob | None, report: CompileReport
 ) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
-    """What makes of an ATen operator one that counts its time (`CompileReport.clocks`), where wanted."""
+    """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted."""
     if "clocks" not in plan.notes:
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
@@ -114,7 +114,7 @@ def _clocks(
 
 
 def with_errors(plan: Plan, errors: Errors) -> Plan:
-    """The plan with what its native steps, and those of its bodies, may raise."""
+    """The plan with the errors of its native steps, and of those of its bodies."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, NativeStep):

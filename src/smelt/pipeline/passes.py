@@ -1,4 +1,4 @@
-"""All passes of the compiler in order, and who looks at the IR between them."""
+"""All passes of the compiler in order, and the observers of the IR between them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from smelt.schedule.printer import (
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the passes from the contract to loops share."""
+    """The inputs that the passes from the contract to loops share."""
 
     config: Config
     target: Target
@@ -57,7 +57,7 @@ def lowered(program: Program, config: Config, target: Target, watch: Watch | Non
 
 
 def join_products(program: Program, context: _Context) -> Program:
-    """Joins products of frozen weights with one left operand, so that they run as one."""
+    """Fuses products of frozen weights with a common left operand horizontally, so that they run as one."""
     config = context.config
     joined = program.frozen_inputs and config.freezing and not config.deny
     return fuse_horizontally(program) if joined else program
@@ -73,7 +73,7 @@ def lower_calls(program: Program, context: _Context) -> Graph:
 
 
 def _row_bug(program: Program, config: Config, error: Exception, node: torch.fx.Node) -> str:
-    """What a report says of a lowering row's bug: ATen runs the one call."""
+    """The report's text for a bug of a lowering row: ATen runs the one call."""
     found = bug_of_program(error, program, config)
     if LOG.first_time(found.what):
         logs.logger.warning("smelt: %s\n  ATen runs %s instead (said once)", found, node.target)
@@ -89,11 +89,11 @@ PASSES: tuple[tuple[str, Sequence[Pass]], ...] = (
     ("one nest, inside arrange_nests", schedule_loops.PASSES),
     ("a nest that a person scheduled", nest_finish.PASSES),
 )
-"""All passes in order, by what they are about. The text of the nests follows (`smelt.codegen`)."""
+"""All passes in order, by subject. The text of the nests follows (`smelt.codegen`)."""
 
 
 def watched(config: Config, report: CompileReport) -> Watch | None:
-    """What looks at the IR before and after each pass: verifiers, and who wants its text.
+    """The observer of the IR before and after each pass: verifiers and printers.
 
     Raises:
         SmeltError: SM0102 there is no pass of that name.
@@ -117,7 +117,7 @@ def watched(config: Config, report: CompileReport) -> Watch | None:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A kind of IR: how it is printed and verified."""
+    """A kind of IR: its printer and its verifier."""
 
     kind: type
     text: Callable[[Any], str]

@@ -1,4 +1,4 @@
-"""Targets besides C++: what the compiler asks of who prints runs of nests and makes them callable."""
+"""The interface of targets other than C++: they print runs of nests and make them callable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from smelt.schedule import Choose, Target
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Runs as a target has them: the text, for people; the ``library`` with one function for each run, as
-    `smelt.nest.ir.Run` describes it; for each run by name what its error numbers, from 1, mean: the name of a
-    built-in exception, and a message.
+    """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
+    `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
+    exception, and a message.
     """
 
     text: str
@@ -31,14 +31,16 @@ class CodeTarget(Protocol):
 
     @property
     def machine(self) -> Target:
-        """What the scheduler has to know of it."""
+        """The scheduler's description of the machine."""
 
     @property
     def choose(self) -> Choose | None:
-        """Which products and attentions become nests (`smelt.schedule.schedule`); None: those of the CPU."""
+        """The decision which products and attentions become nests (`smelt.schedule.schedule`); None: that of
+        the CPU.
+        """
 
     def build(self, runs: Sequence[Run]) -> Code:
-        """Print runs, and compile the text.
+        """Prints runs, and compiles the text.
 
         Raises:
             Unsupported: the target has no text for something in them; PyTorch runs the program then.

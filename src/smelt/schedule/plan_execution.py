@@ -34,7 +34,7 @@ def plan_execution(grouped: Grouped, bodies: Mapping[int, Scheduled], context: C
 
 
 def build_nests(execution: Execution, context: Context) -> Execution:
-    """Builds the nest of each group; recipes give theirs as it is to run, others come as plain loops."""
+    """Builds the nest of each group; recipes make arranged nests, others come as plain loops."""
     attentions = AttentionKernels(execution.work, context.target)
     built = {}
     for position, group in enumerate(execution.groups):
@@ -71,7 +71,7 @@ def _ready(kernel: Kernel, context: Context) -> None:
 
 
 def arrange_nests(execution: Execution, context: Context) -> Execution:
-    """Arranges plain loops for the target; nests that are equal but for their name are arranged once."""
+    """Arranges plain loops for the target; nests that are equal except for their names are arranged once."""
     nest = NestContext(context.config, context.target, execution.graph.hints, context.watch)
     arranged: dict[Kernel, Kernel] = {}
     plain, kernels, built = [], [], {}

@@ -1,4 +1,4 @@
-"""Items and groups as text, and a check that each reads only what stands before it."""
+"""Items and groups as text, and a check that each reads only buffers that are written before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
-    """One line for each item: its loops, outermost first, what it reads and writes."""
+    """One line for each item: its loops, outermost first, its reads and writes."""
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 
@@ -27,7 +27,7 @@ def print_groups(grouped: Grouped) -> str:
 
 
 def print_execution(execution: Execution) -> str:
-    """The kernels as far as they are built, and where each buffer lives."""
+    """The kernels built so far, and the storage of each buffer."""
     kernels = [print_kernel(built.kernel) for built in execution.built.values()] or ["no kernel yet\n"]
     homes = [f"{name}: {where}\n" for name, where in sorted(execution.homes.items())]
     roots = [f"{name} has the memory of {other}\n" for name, other in sorted(execution.roots.items())]
@@ -51,7 +51,7 @@ def _inlined(work: Work) -> Iterator[str]:
 
 
 def verify_work(work: Work) -> None:
-    """Check that each item reads buffers that are given, inlined or written by an item before it.
+    """Checks that each item reads buffers that are given, inlined or written by an earlier item.
 
     Raises:
         VerificationError: SM0526, with every problem.

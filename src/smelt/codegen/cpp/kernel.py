@@ -1,6 +1,7 @@
-"""One kernel as a C++ function: walks the nest and prints each statement for one lane or for many.
+"""Prints one kernel as a C++ function: traverses the nest and prints each statement for one lane or for many.
 
-Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so that equal kernels print alike.
+Everything is renamed by position (``in0``, ``out1``, ``d0``, ``v3`` …), so that equal kernels have equal
+text.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class KernelPrinter(ValuePrinter):
 
     @contextmanager
     def turns(self, loop: For, var: str) -> Iterator[None]:
-        """A loop, or where it has one turn a block."""
+        """A loop, or a block if it has one iteration."""
         once = trip_count(loop) == loop.step and (self.known or loop.step == 1)
         with self.block("" if once else self.loop_head(loop, var)):
             if once:
@@ -170,7 +171,7 @@ class KernelPrinter(ValuePrinter):
 
     @contextmanager
     def shared_out(self, nested: list[tuple[For, str]]) -> Iterator[None]:
-        """These loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
+        """Prints these loops as one, whose iterations the threads take in chunks (``smelt_parallel.h``)."""
         self.needs.add("parallel")
         counts = [divided(trip_count(loop) + (loop.step - 1), loop.step) for loop, _ in nested]
         iterations = self.index(numel(counts))
@@ -196,7 +197,7 @@ class KernelPrinter(ValuePrinter):
         self.computes |= around
 
     def each_of(self, nested: list[tuple[For, str]], counts: list[Expr]) -> None:
-        """What the variables of loops are in an `ITERATION` of all."""
+        """Computes the variables of loops from the `ITERATION` of all."""
         for position, (loop, name) in enumerate(nested):
             number = ZERO
             if counts[position] != 1:
@@ -234,15 +235,15 @@ class KernelPrinter(ValuePrinter):
         self.tail(stmt, var, end, plan, scope)
 
     def calls_tile(self, loop: For) -> bool:
-        """Call the function of the register tile that a loop is; False where it is none."""
+        """Calls the function of the register tile that a loop is; False if it is none."""
         return len(self.loops) > 1 and self.calls(tile_micro_kernel(loop, self.memories, self.definitions))
 
     def calls_rows(self, loop: For) -> bool:
-        """Call the function of the rows that a loop makes behind a tile; False where it makes none."""
+        """Calls the function of the rows that a loop makes after a tile; False if it makes none."""
         return bool(self.functions) and self.calls(row_micro_kernel(loop, self.memories, self.definitions))
 
     def fills(self, loop: For, scope: Scope) -> bool:
-        """Call what fills the rows that a loop fills; False where it does something else."""
+        """Calls the fill of the rows that a loop fills; False if it does something else."""
         found = filled(loop, self.memories, self.definitions) if scope.lanes == 1 else []
         if found:
             self.needs.add("fill")
@@ -251,7 +252,7 @@ class KernelPrinter(ValuePrinter):
         return bool(found)
 
     def calls(self, outlined: MicroKernel | None) -> bool:
-        """Call a function of its own, if there is one."""
+        """Calls a micro-kernel, if there is one."""
         if outlined is None:
             return False
         function = own_function(outlined.kernel)
@@ -261,7 +262,7 @@ class KernelPrinter(ValuePrinter):
         return True
 
     def tail(self, stmt: For, var: str, end: str, plan: VectorPlan, scope: Scope) -> None:
-        """The rest of a vector loop: once more the body, in which only the first lanes count."""
+        """The tail of a vector loop: the body again, in which only the first lanes are active."""
         lanes = plan.tail_lanes
         once = plan.lanes == lanes
         head = f"if ({var} < {end})" if once else f"for (; {var} < {end}; {var} += {lanes})"
@@ -307,7 +308,7 @@ class KernelPrinter(ValuePrinter):
         self.values[stmt.name] = Value(name, stmt.dtype, result.lanes)
 
     def guard(self, stmt: Guard, scope: Scope) -> None:
-        """A branch; lanes in which the condition does not hold do not count."""
+        """A branch; lanes in which the condition does not hold are inactive."""
         if scope.varying.isdisjoint(stmt.condition.free_symbols):
             with self.block(f"if ({condition_text(stmt.condition, self.symbols)})"):
                 self.statements(stmt.body, scope)
@@ -321,7 +322,7 @@ class KernelPrinter(ValuePrinter):
             self.statements(stmt.body, replace(scope, mask=mask, maybe_empty=True))
 
     def stage(self, stage: Stage, scope: Scope) -> None:
-        """A call of a stage's text; its body, where the text cannot be compiled."""
+        """A call of a stage's text; its body, if the macros for the text are missing."""
         text = stage.text
         assert text is not None, f"the stage {stage.name} is dissolved before it is printed"
         function, arguments = intrinsic_call(stage, text, self.memories)
@@ -383,7 +384,9 @@ class KernelPrinter(ValuePrinter):
             self.line(f"{cpp}_buffer* const {name} = {array};")
 
     def transposed_loop(self, loop: For, scope: Scope) -> bool:
-        """Print a loop that makes as many columns as there are lanes; False where it does something else."""
+        """Prints a loop that computes one column for each lane by a register transpose; False if it does
+        something else.
+        """
         columns = columns_transposed(loop, scope, self.memories)
         if columns is None:
             return False
@@ -407,7 +410,7 @@ class KernelPrinter(ValuePrinter):
         return True
 
     def sums(self, loop: For, scope: Scope) -> bool:
-        """Print the loop in which a register tile sums as assembly; False where it is another loop."""
+        """Prints the summation loop of a register tile as assembly; False if it is another loop."""
         if not self.zeros:
             return False
         sums = sums_of(loop, scope, self.memories, self.zeros)
@@ -420,7 +423,7 @@ class KernelPrinter(ValuePrinter):
         return True
 
     def stores_adjacent(self, stmts: Sequence[Stmt], scope: Scope) -> int:
-        """Print the first stores at once where they fill memory. Returns how many; none where they do not."""
+        """Prints the first stores at once if they fill memory. Returns their number."""
         stores = stores_adjacent(stmts, scope, self.memories)
         values = [self.value(store.value) for store in stores]
         if not stores or any(value.lanes != scope.lanes for value in values):
@@ -443,7 +446,7 @@ def is_constant(stmt: Stmt) -> bool:
 
 def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known: bool = True) -> Function:
     """The C++ of one kernel; ``number`` prints the numbers of indices and loops, and fractions that it
-    computes with (text). ``known``: they stay what they are, so that a loop of one vector is none.
+    computes with (text). ``known``: numbers are constants, so that a loop of one vector is no loop.
 
     Raises:
         SmeltError: SM0801-SM0807, the nest breaks a rule that its verifier should have caught.
@@ -453,9 +456,9 @@ def print_kernel(kernel: Kernel, number: Callable[[int | str], str] = str, known
 
 @lru_cache(maxsize=1024)
 def own_function(kernel: Kernel) -> Function:
-    """The function of what is outlined, named by what it does: it is the same one wherever it is used.
+    """The function of a micro-kernel, named by its contents, so that equal ones are one function.
 
-    Compilers may not put it in a call's place: it would be there as often as it is called.
+    Compilers may not inline it: it would be copied to each call.
     """
     function = KernelPrinter(kernel, fences=False).run()
     digest = hashlib.sha256((function.parameters + function.body).encode()).hexdigest()

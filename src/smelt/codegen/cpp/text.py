@@ -1,4 +1,4 @@
-"""What is printed of a kernel: lines, names by position, and what each value and buffer is called."""
+"""The text of a kernel: lines, names by position, and the names of values and buffers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from smelt.records import dataclass, field
 
 @dataclass(slots=True)
 class KernelText(NestText):
-    """The text of one kernel as far as it is printed, and the names that it uses.
+    """The text of one kernel so far, and its names.
 
-    ``fences``: the kernel waits at its end for stores past the caches; a tile leaves that to the kernel that
-    calls it.
+    ``fences``: the kernel waits at its end for its non-temporal stores; a tile leaves that to its caller.
     """
 
     number: Callable[[int | str], str] = str
@@ -43,7 +42,7 @@ class KernelText(NestText):
 
     @contextmanager
     def head(self, variables: Sequence[Symbol | None]) -> Iterator[None]:
-        """Here the body of loops over these variables begins (None: the kernel's)."""
+        """Begins the body of loops over these variables (None: the kernel's)."""
         head = Head([], self.indent)
         self.lines.append(head.lines)
         self.heads.update(dict.fromkeys(variables, head))
@@ -52,8 +51,8 @@ class KernelText(NestText):
             del self.heads[variable]
 
     def shared(self, text: str, symbols: frozenset[Symbol]) -> str:
-        """A name for what an index computes, defined where the last of its symbols is: compilers do not move
-        what has branches. The text itself where one of them is no loop's, or a vector loop's.
+        """A name for a common part of an index, defined in the innermost loop of its symbols: compilers do
+        not hoist expressions with branches. The text itself if a symbol is not a loop's, or a vector loop's.
         """
         if not symbols <= self.heads.keys():
             return text

@@ -1,4 +1,4 @@
-"""Statements of a nest that compute, load, store and reduce, printed for one lane or for many."""
+"""Prints statements of a nest that compute, load, store and reduce, for one lane or for many."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ValuePrinter(KernelText):
         self.define(stmt, f"{stmt.op}({', '.join(texts)})", lanes)
 
     def is_floor(self, stmt: Let) -> bool:
-        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, and how relu arrives."""
+        """``where(x < c, c, x)  →  at_least(x, c)``: one instruction, used for relu."""
         if stmt.op != "where" or not stmt.dtype.is_floating_point or stmt.dtype.itemsize < 4:
             return False
         test = self.definitions.get(stmt.args[0])
@@ -137,7 +137,7 @@ class ValuePrinter(KernelText):
         return offset.text(self.lane_names(scope))
 
     def lane_names(self, scope: Scope) -> Names:
-        """What symbols are in lane ``k``."""
+        """The names of symbols in lane ``k``."""
         own = {
             s: f"({self.symbols[s]} + k)" if s == scope.var else f"{self.symbols[s]}[k]"
             for s in scope.varying

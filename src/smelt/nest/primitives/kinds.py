@@ -1,4 +1,4 @@
-"""Primitives that say how a loop runs: on threads, in lanes, unrolled, side by side."""
+"""Primitives that set how a loop runs: on threads, in lanes, unrolled, jammed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from smelt.nest.ir import (
 )
 from smelt.nest.primitives.common import (
     ScheduleError,
-    exprs_of,
     is_asked_for,
     loop_place,
     refused,
@@ -39,6 +38,7 @@ from smelt.nest.primitives.compact import compact
 from smelt.nest.scopes import members, place_of
 from smelt.nest.stages import dissolve
 from smelt.nest.tree import (
+    exprs_of,
     find,
     local_buffers,
     loops,
@@ -54,7 +54,7 @@ from smelt.nest.tree import (
 from smelt.records import replace
 
 MOST_JAMMED = 64
-"""Turns that may run side by side: no machine has more registers."""
+"""Limit on jammed iterations: no machine has more registers."""
 
 MOST_UNROLLED = 256
 
@@ -65,7 +65,7 @@ THREADS = (
 
 
 def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
-    """Run the iterations of a loop on a thread team.
+    """Runs the iterations of a loop on a thread team.
 
     for i0: A   →   parallel for i0: A
 
@@ -83,8 +83,8 @@ def parallelize(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
 
 
 def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's iterations cannot run at the same time; None where they can. ``private``: the memory that
-    each iteration has for itself.
+    """The reason why a loop's iterations cannot run at the same time; None where they can. ``private``:
+    buffers that each iteration has a copy of.
     """
     carried = carried_updates(loop)
     if carried:
@@ -93,8 +93,8 @@ def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None
 
 
 def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = False) -> Kernel:
-    """Compute ``lanes`` iterations of a loop at once; loops inside it run with all lanes in step. How many,
-    where that is 1, is left to the target.
+    """Computes ``lanes`` iterations of a loop at once; loops inside it run with all lanes in lockstep. With
+    1, the target chooses the number of lanes.
 
     for i0 in n: A   →   vector(16) for i0 in n: A
 
@@ -113,7 +113,9 @@ def vectorize(kernel: Kernel, var: Symbol, lanes: int = 1, *, proved: bool = Fal
 
 
 def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
-    """The memory that each iteration of a loop can have for itself: it reads only what it has written."""
+    """The buffers that each iteration of a loop can have a copy of, because it reads only elements that it
+    has written.
+    """
     if not stages(loop.body):
         return frozenset()
     inside = find(compact(dissolve(kernel)).body, loop.var)
@@ -121,14 +123,14 @@ def own_memory(kernel: Kernel, loop: For) -> frozenset[str]:
 
 
 def _set(kernel: Kernel, loop: For, **fields: Any) -> Kernel:
-    """The loop with other fields. That the iterations of stages are independent has been shown then."""
+    """The loop with changed fields. The independence of stage iterations has been checked before."""
     shown = bool(stages(loop.body))
     made = replace(loop, **fields, independent=loop.independent or shown)
     return with_body(kernel, replace_loop(kernel.body, loop.var, lambda _: (made,)))
 
 
 def _dependent(kernel: Kernel, method: str, loop: For, why: str) -> ScheduleError:
-    """The error of iterations that cannot run at the same time, with what else there is to do."""
+    """The error for iterations that cannot run at the same time, with alternatives."""
     if reduced_over(loop) is None:
         return refused(kernel, method, loop.var, why, code="SM1005")
     (stage,) = [each for each in members(loop.body) if _reduces(each, loop)][:1]
@@ -149,8 +151,8 @@ def _others(kernel: Kernel, stage: Stage) -> list[str]:
 
 
 def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
-    """Why a loop's iterations cannot be lanes of one vector; None where they can. ``private``: as for
-    `not_parallel`.
+    """The reason why a loop's iterations cannot be lanes of one vector; None where they can. ``private``: as
+    for `not_parallel`.
     """
     for inner in loops(loop.body):
         if inner.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
@@ -171,7 +173,7 @@ def not_vector(loop: For, private: frozenset[str] = frozenset()) -> str | None:
 
 
 def unroll(kernel: Kernel, var: Symbol) -> Kernel:
-    """Print the iterations of a loop one after another (its extent must be a small number).
+    """Prints the iterations of a loop one after another (its extent must be a small number).
 
     for i0 in 4: A   →   unroll for i0 in 4: A
 
@@ -189,7 +191,7 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
 
 
 def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
-    """Say which index of a GPU's threads the iterations of a loop are.
+    """Binds the iterations of a loop to an index of the GPU's threads.
 
     for i: A   →   for i on blockIdx.x: A
 
@@ -213,12 +215,12 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
 
 
 def annotate(kernel: Kernel, target: Symbol | str, key: str, value: Any) -> Kernel:
-    """Write something beside a loop or a stage; it changes nothing.
+    """Annotates a loop or a stage; the annotation changes nothing.
 
     for i: A   →   for i, annotations={key: value}: A
 
     Raises:
-        ScheduleError: SM1008, there is a note of that name.
+        ScheduleError: SM1008, an annotation of that name exists.
     """
     notes = dict(_notes(kernel, target, "annotate"))
     if key in notes:
@@ -228,12 +230,12 @@ def annotate(kernel: Kernel, target: Symbol | str, key: str, value: Any) -> Kern
 
 
 def unannotate(kernel: Kernel, target: Symbol | str, key: str) -> Kernel:
-    """Take a note away from a loop or a stage.
+    """Removes an annotation of a loop or a stage.
 
     for i, annotations={key: value}: A   →   for i: A
 
     Raises:
-        ScheduleError: SM1008, there is no note of that name.
+        ScheduleError: SM1008, there is no annotation of that name.
     """
     notes = dict(_notes(kernel, target, "unannotate"))
     if key not in notes:
@@ -259,15 +261,15 @@ def _with_notes(kernel: Kernel, target: Symbol | str, notes: Mapping[str, Any]) 
 
 
 def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool = False) -> Kernel:
-    """Run the iterations of a short loop side by side: its statements once for each iteration, inner loops
-    only once.
+    """Interleaves the iterations of a short loop (unroll and jam): its statements are repeated for each
+    iteration, inner loops run once.
 
     for i in 2: c = 0; for k: c = c + a[i, k] * b[k]   →   c, c' = 0, 0; for k: …; c = …; c' = …
 
-    What does not vary with ``var`` is computed once for all iterations. This is how registers are filled:
-    each iteration has accumulators of its own. ``stores_last``: every iteration computes what it stores
-    before any of them stores, as a tile that is turned in registers wants it; no loops inside then.
-    ``proved``: the caller has asked `not_parallel`.
+    Values that do not depend on ``var`` are computed once. Register tiling relies on it: each iteration has
+    accumulators of its own. ``stores_last``: all iterations compute their values before the first of them
+    stores, as a tile that is transposed in registers needs it; no loops inside then. ``proved``: the caller
+    has asked `not_parallel`.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1005, more than 64 iterations, iterations that depend
@@ -287,8 +289,8 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool 
 
 
 def not_jammed(loop: For) -> str | None:
-    """Why the iterations of a loop cannot run side by side, whether they depend on each other or not; None
-    where they can.
+    """The reason why the iterations of a loop cannot be jammed, apart from dependences; None where they
+    can.
     """
     turns = trip_count(loop)
     if not turns.is_Integer or int(turns) > MOST_JAMMED:
@@ -303,13 +305,13 @@ def not_jammed(loop: For) -> str | None:
 
 
 def side_by_side(loop: For) -> Block:
-    """What runs in place of a loop whose iterations `jam` runs side by side, and of JAM loops in it."""
+    """The statements of a loop whose iterations `jam` interleaves, with nested JAM loops expanded."""
     values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
     return _jammed(without_jams(loop.body), loop.var, values, set())
 
 
 def without_jams(block: Block) -> Block:
-    """The block, with what runs in place of its JAM loops.
+    """The block with its JAM loops expanded.
 
     >>> import sympy, torch
     >>> i, k, n = sympy.symbols("i k n", integer=True, nonnegative=True)
@@ -333,10 +335,10 @@ def without_jams(block: Block) -> Block:
 
 
 def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]) -> Block:
-    """``varying``: the names that differ from iteration to iteration; they get a number behind them.
+    """``varying``: the names that differ between iterations; they get a numeric suffix.
 
-    Between inner loops, what all iterations share comes first, then one iteration after the other: few values
-    live at the same time.
+    Between inner loops, shared statements come first, then the iterations one after another, so that few
+    values are live at the same time.
     """
     stmts: list[Stmt] = []
     together: list[Stmt] = []
@@ -362,7 +364,9 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
 
 
 def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
-    """Whether a statement does the same in all iterations: gives one value, prefetches one element."""
+    """Whether a statement does the same in all iterations: it computes one value, or prefetches one
+    element.
+    """
     if isinstance(stmt, Let):
         if stmt.op == "read" or stmt.index is not None:
             return False
@@ -374,7 +378,7 @@ def _same_in_all(stmt: Stmt, var: Symbol, varying: set[str]) -> bool:
 
 
 def renamed(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
-    """The statement with other names for values, carries and accumulators."""
+    """The statement with renamed values, carries and accumulators."""
     if isinstance(stmt, Let):
         args = stmt.args
         if stmt.op != "load":  # of a buffer, which may be called as a value is

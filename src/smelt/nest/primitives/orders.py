@@ -1,4 +1,4 @@
-"""Primitives that change the order of loops, and what a loop holds: reorder, tile, fission, join."""
+"""Primitives that change the order and the bodies of loops: reorder, tile, fission, join."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ from smelt.symbolic.affine import symbols_in
 def reorder(
     kernel: Kernel, variables: Sequence[Symbol], parting: bool = False, *, proved: bool = False
 ) -> Kernel:
-    """Put loops of one nest into another order: those given take the places that they have among them, in the
-    order given.
+    """Reorders loops of one nest: the given loops take the positions that they have now, in the given order.
 
     for i: for j: for k: A   →   for k: for j: for i: A      (reorder(k, i))
 
-    ``parting``: where a loop between them holds other statements too, it is parted from those (`fission`).
-    ``proved``: the caller knows that the iterations may change places.
+    ``parting``: a loop between them with other statements in its body is fissioned first (`fission`).
+    ``proved``: the caller knows that the iterations may be reordered.
 
     Raises:
         ScheduleError: SM1002, there is no such loop; SM1003, a loop twice, loops that are not around one
@@ -82,13 +81,13 @@ def reorder(
                 why = f"the bounds of {named(loop)} depend on {named(later)}"
                 raise refused(kernel, method, loop.var, why)
     if not proved:
-        _check_turns(kernel, chain, ordered, chain[places[0]], method)
+        _check_interchange(kernel, chain, ordered, chain[places[0]], method)
     nest = in_loops(ordered, chain[-1].body)
     return with_body(kernel, replace_loop(kernel.body, chain[0].var, lambda _: (nest,)))
 
 
 def interchange(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
-    """Swap a loop with the one that is its whole body: `reorder` of the two.
+    """Interchanges a loop with the loop that is its whole body: `reorder` of the two.
 
     for i: for j: A   →   for j: for i: A
 
@@ -101,7 +100,7 @@ def interchange(kernel: Kernel, var: Symbol, *, proved: bool = False) -> Kernel:
 def tile(
     kernel: Kernel, var: Symbol, rows: int, columns: int, *, proved: bool = False
 ) -> tuple[Kernel, Symbol, Symbol]:
-    """Go through two perfectly nested plain loops in tiles; returns the kernel and the loops inside a tile.
+    """Tiles two perfectly nested plain loops; returns the kernel and the loops inside a tile.
 
     for i: for j: A   →   for i: for j: for i' in tile: for j' in tile: A
 
@@ -143,12 +142,12 @@ def _chain(kernel: Kernel, found: Sequence[tuple[For, Place]], method: str) -> l
     return around[first:]
 
 
-def _check_turns(
+def _check_interchange(
     kernel: Kernel, chain: Sequence[For], ordered: Sequence[For], first: For, method: str
 ) -> None:
     """
     Raises:
-        ScheduleError: SM1005, two loops that change places have iterations that cannot.
+        ScheduleError: SM1005, two loops cannot be interchanged.
     """
     current, body = list(chain), chain[-1].body
     moving = [loop.var for loop in [*chain, *loops(body)]]
@@ -180,7 +179,7 @@ def _check_turns(
 
 
 def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol, Symbol]:
-    """Make two loops of one, the first with the first ``after`` statements of the body.
+    """Splits a loop into two, the first with the first ``after`` statements of the body.
 
     for i: A; B   →   for i: A; for i': B
 
@@ -206,7 +205,7 @@ def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol
 
 
 def _parted(kernel: Kernel, outer: For, inner: For) -> Kernel:
-    """The kernel with a loop around another one that holds nothing else."""
+    """The kernel in which a loop around another one contains nothing else."""
     stmts = outer.body.stmts
     at = next(n for n, stmt in enumerate(stmts) if stmt is inner or _around(stmt, inner))
     var = outer.var
@@ -226,8 +225,8 @@ def _around(stmt: Stmt, loop: For) -> bool:
 
 
 def join(kernel: Kernel, variables: Sequence[Symbol]) -> tuple[Kernel, Symbol]:
-    """Make one loop of loops that follow one another and have as many iterations. Loops further in take those
-    around them along, up to where they meet.
+    """Fuses consecutive loops of equal extents into one (loop fusion). The loops around them, up to their
+    common scope, are fused too.
 
     for i: A; for j: B   →   for i_m: A; B[j := i_m]
 

@@ -1,4 +1,4 @@
-"""The gradients of attention as a nest: the probabilities once more from the logarithms, block by block.
+"""The nest of attention gradients: the probabilities are recomputed block by block from the saved logarithms.
 
     parallel for each head of keys:
         for each block of keys:
@@ -13,8 +13,8 @@
                 for each few keys:
                     by_key = by_key + tile(dS, queries);  by_value = by_value + tile(P_kept, upstream)
 
-Where there are few heads it is two nests, one after the other: by key and value, parallel over blocks of keys
-too; by query, parallel over blocks of queries. P is computed in both (Dao et al. 2022, Dao 2023).
+With few heads there are two consecutive nests: the gradients by key and value, also parallel over blocks of
+keys, and the gradient by query, parallel over blocks of queries. Both compute P (Dao et al. 2022, Dao 2023).
 Sizes may be symbols.
 """
 
@@ -43,14 +43,14 @@ from smelt.symbolic.affine import expand
 QUERY_TILES = 16
 """Register tiles in a block of queries."""
 KEY_BLOCK = 256
-"""Keys in a block: what is packed and summed for a pair of blocks stays in the second cache."""
+"""Keys in a block: the packed operands and sums of a pair of blocks stay in the second-level cache."""
 ENOUGH_HEADS = 2
-"""With fewer heads of keys it is two nests: more work, but more for threads to share."""
+"""With fewer heads of keys there are two nests, which do more work but have more parallel iterations."""
 
 
 class GradientsBuilder:
-    """Builds the nest of one `AttentionGradients`. ``outputs``: where the gradients by query, key and value
-    go, None where nobody wants one.
+    """Builds the nest of one `AttentionGradients`. ``outputs``: the buffers of the gradients by query, key
+    and value, None for unused ones.
     """
 
     def __init__(self, work: Work, item: Item, outputs: Sequence[str | None], target: Target) -> None:
@@ -81,7 +81,7 @@ class GradientsBuilder:
         return BuiltKernel(self.writer.kernel(Block(nests)), tuple(self.writer.params), arranged=True)
 
     def ahead(self) -> Expr | None:
-        """How many more keys a query sees than there are queries before it; None where it sees all."""
+        """The number of keys that a query sees, minus the query's position; None if it sees all."""
         seen = self.body.attention.seen
         if seen is None:
             return None
@@ -92,7 +92,9 @@ class GradientsBuilder:
 
 
 class _Sweep:
-    """All pairs of a query and a key once, for some of the gradients; None for those that others make."""
+    """A sweep over all pairs of a query and a key for some of the gradients; None for gradients of the other
+    sweep.
+    """
 
     def __init__(
         self, builder: GradientsBuilder, by_query: str | None, by_key: str | None, by_value: str | None
@@ -113,7 +115,9 @@ class _Sweep:
     # -- the loops ------------------------------------------------------------------------------------------
 
     def nest(self, together: bool) -> Stmt:
-        """The sweep; ``together``: an iteration of the parallel loops has all keys of a head."""
+        """The nest of the sweep; ``together``: each iteration of the parallel loops has all keys of a
+        head.
+        """
         writer, builder = self.writer, self.builder
         sizes = [*self.body.shape[:-3], self.body.heads if self.of_keys else self.body.shape[-3]]
         loops = [writer.variable(size) for size in sizes]
@@ -166,16 +170,16 @@ class _Sweep:
 
     @property
     def has_ds(self) -> bool:
-        """Whether the scores' own gradients are wanted."""
+        """Whether the gradients of the scores are needed."""
         return self.by_query is not None or self.by_key is not None
 
     @property
     def counted(self) -> str:
-        """Where the probabilities are after dropout."""
+        """The buffer of the probabilities after dropout."""
         return "P" if self.body.attention.kept is None else "P_kept"
 
     def _each_key_block(self, count: Expr | None) -> Iterator[Stmt]:
-        """One block of keys after the other; what is added to the gradient by query begins at 0."""
+        """A serial loop over blocks of keys; the gradient by query starts from 0."""
         if count is None:
             yield from self._keys()
             return
@@ -188,7 +192,7 @@ class _Sweep:
         yield For(self.key_block, ZERO, count, Block(tuple(self._keys())))
 
     def _each_member(self, body: Callable[[], Iterable[Stmt]]) -> Iterator[Stmt]:
-        """For each head of queries that shares the keys."""
+        """A loop over the heads of queries that share the keys."""
         first, group = self.head, self.builder.group
         if group == 1:
             yield from body()
@@ -199,7 +203,9 @@ class _Sweep:
         self.head = first
 
     def _one_query_block(self, loops: list[Any], sizes: list[Expr]) -> list[Stmt]:
-        """The gradient by the queries of one block, over all keys; its number is one more parallel loop."""
+        """The gradient by the queries of one block, over all keys; the block number is one more parallel
+        loop.
+        """
         writer, ends = self.writer, self.key_blocks.count
         if self.queries.count is not None:
             self.query_block = writer.variable(self.queries.count)
@@ -229,11 +235,13 @@ class _Sweep:
 
     @property
     def length(self) -> Expr:
-        """The keys of the block."""
+        """The number of keys of the block."""
         return self.key_blocks.length(self.key_block)
 
     def _keys(self) -> Iterator[Stmt]:
-        """Gradients by one block of keys and their values, and what these add to the gradient by query."""
+        """The gradients by one block of keys and their values, and the block's contribution to the gradient
+        by query.
+        """
         yield from self._pack_keys()
         sums = (
             ("by_key", self.by_key, self.builder.depth),
@@ -267,7 +275,7 @@ class _Sweep:
         return self.writer.filled(local, ceiling(self.length, self.rows) * self.rows, across, "none")
 
     def _given(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
-        """What was summed for a key goes where it belongs."""
+        """Stores the sum of a key in the gradient."""
         at = (*self.outer, self.shared, self.begin + key)
 
         def element(place: Expr) -> list[Stmt]:
@@ -296,7 +304,7 @@ class _Sweep:
     # -- a block of queries with a block of keys ------------------------------------------------------------
 
     def at(self, place: Expr) -> tuple[Expr, ...]:
-        """The index of a query by its place in the block; beyond the last one that one again."""
+        """The index of a query by its place in the block; places beyond the last query repeat it."""
         row = clamped(self.queries.block * self.query_block + place, self.queries.size, self.rows)
         return (*self.outer, self.head, row)
 
@@ -358,7 +366,7 @@ class _Sweep:
 
 @dataclass(slots=True)
 class _KeyTile:
-    """A few keys, those from place ``key`` in the block on, with all queries from place ``begin`` on."""
+    """A tile of a few keys, from place ``key`` in the block on, with all queries from place ``begin`` on."""
 
     sweep: _Sweep
     key: Expr
@@ -384,9 +392,9 @@ class _KeyTile:
 
 
 class _QueryTile:
-    """A few queries with a block of keys.
+    """A tile of a few queries with a block of keys.
 
-    Of the rows that the last tile has beyond the last query each is that query again.
+    The rows of the last tile beyond the last query repeat it.
     """
 
     def __init__(self, sweep: _Sweep, number: Expr) -> None:
@@ -402,11 +410,11 @@ class _QueryTile:
         return self.number * self.rows + row
 
     def _local(self, row: Expr) -> Expr:
-        """The row of ``P``, ``P_kept`` and ``dS``."""
+        """The row of the tile in ``P``, ``P_kept`` and ``dS``."""
         return self._place(row) if self.sweep.of_keys else row
 
     def _seen(self, row: Expr) -> Expr:
-        """How many of the block's keys a row sees."""
+        """The number of the block's keys that a row sees."""
         sweep = self.sweep
         if sweep.ahead is None:
             return sweep.length
@@ -446,7 +454,7 @@ class _QueryTile:
         return self.writer.tile(self.rows, self.sweep.wide, (depth,), left, right, finish)
 
     def _probabilities(self, row: Expr) -> Iterator[Stmt]:
-        """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for what is not seen."""
+        """``P = exp(score - logsumexp)``, ``P_kept = P * kept``, 0 for masked keys."""
         sweep, writer, kept = self.sweep, self.writer, self.body.attention.kept
         at = sweep.at(self._place(row))
         before, logsumexp = writer.coded(lambda: self.body.logsumexp(at), "l")
@@ -511,7 +519,7 @@ class _QueryTile:
 
     @property
     def _direct(self) -> bool:
-        """Whether a tile is the gradient itself, stored where it belongs."""
+        """Whether a tile is the whole gradient and is stored directly."""
         depth = self.sweep.builder.depth
         return self.sweep.once and divides(self.sweep.builder.deep, depth)
 
@@ -534,7 +542,7 @@ class _QueryTile:
         return self.writer.tile(self.rows, deep, (self.reach,), left, right, finish)
 
     def _added(self, row: Expr) -> Iterator[Stmt]:
-        """A row of what was found is added to what was found before."""
+        """Adds a row of the tile to the sum so far."""
         sweep = self.sweep
         at = sweep.at(self._place(row))
 

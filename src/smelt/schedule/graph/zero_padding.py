@@ -1,10 +1,10 @@
-"""Padding that is not copied: zeros around a buffer in memory, which windows see beyond its edges.
+"""Padding without a copy: zeros around a buffer in memory, which windows read beyond its edges.
 
     y = pad(x);  out = conv(y)    →    x has a halo of zeros;  out = conv(x), reading x at -1 too
 
-The kernel that writes x writes the zeros around it too, behind its own loops: less than a copy of x would be.
-Depthwise convolutions gain by it (MobileNetV2: 8 %). Others read a copy again and again: it costs next to
-nothing, and it lies where the threads need it (ResNet-50 was 1 % slower without). That has the halo then.
+The kernel that writes x also writes the zeros around it, after its own loops, which is cheaper than a copy of
+x. Depthwise convolutions gain from it. Other convolutions read a copy many times: its cost is small, and it
+places data close to the threads that use it. The copy has the halo then.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from smelt.schedule.products.operands import (
     Dtypes,
     Place,
     Product,
-    lies_well,
     operand_code,
+    readable_in_place,
     strides_in_order,
 )
 from smelt.symbolic import flatten, loop_var, same, simplify, size_hint
@@ -41,11 +41,11 @@ from smelt.symbolic.bounds import bounds
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 Sides = tuple[tuple[Expr, Expr], ...]
-"""How many elements before and after each dimension."""
+"""Numbers of elements before and after each dimension."""
 
 
 class Halos:
-    """Gives buffers of a graph halos, as products want to read beyond their edges.
+    """Adds halos to buffers of a graph, so that products can read beyond their edges.
 
     ``graph``: has the nodes up to the product; ``frozen``: its buffers that are computed ahead.
     """
@@ -55,20 +55,22 @@ class Halos:
     ) -> None:
         self.graph, self.layouts, self.frozen = graph, layouts, frozen
         self.sizes_are_late = any(bound_symbols(node) for node in nodes)
-        """Then buffers are allocated one by one, not in the arena."""
+        """If true, buffers are allocated separately, not in the arena."""
         self.given_out = {view.buffer for view in graph.outputs if isinstance(view, StridedView)}
-        """Neither are they, though those saved for the backward may lie as they like."""
+        """Buffers that are returned are not in the arena either, though those saved for the backward may have
+        any layout.
+        """
         self.makers: dict[str, Node] = {}
         self.padding: dict[str, Sides] = {}
-        """By buffer: how much the padded copy of it has that was seen through last."""
+        """The padding of the padded copy of a buffer that was eliminated last, by buffer."""
 
     def note(self, node: Node) -> None:
-        """``node`` is in the graph now."""
+        """Adds ``node``, which is in the graph now."""
         self.makers.update((name, node) for name in node.outputs if name is not None)
 
     def read_beyond(self, product: Product) -> Contraction | None:
-        """The product's body, lhs a plain load of a buffer that has zeros around it now; None where lhs pads
-        nothing, the buffer can't have a halo, or a copy does better.
+        """The product's body, with lhs a plain load of a buffer that has a halo now; None where lhs has no
+        padding, the buffer can't have a halo, or a copy is better.
         """
         body = product.body
         if not product.shared or product.phases or self.sizes_are_late or body.dtype != torch.float32:
@@ -85,14 +87,15 @@ class Halos:
             return None
         self.graph.buffers[seen.buffer] = _with_halo(before, halo)
         found = replace(body, lhs=Place(seen.buffer, seen.places, symbols))
-        if lies_well(replace(product, body=found), self.graph):
+        if readable_in_place(replace(product, body=found), self.graph):
             return found
         self.graph.buffers[seen.buffer] = before
         return None
 
     def around_copy(self, found: Boxed) -> tuple[Boxed, Sides]:
-        """A box that is all of a buffer with zeros around it, as a box without them and its halo: the copy
-        needs to ask nowhere whether it is inside. Any other box as it is, and where buffers can have none.
+        """Splits a box of a whole buffer with zeros around it into a box without zeros and its halo, so that
+        the copy needs no bounds tests. Other boxes are unchanged, and so are all where buffers can have no
+        halo.
         """
         if self.sizes_are_late:
             return found, ()
@@ -122,7 +125,7 @@ class Halos:
         return computed and not (name in self.layouts.fixed or name in self.frozen or name in self.given_out)
 
     def _through_padding(self, buffer: str, index: tuple[Expr, ...]) -> Any:
-        """What a padded copy has at ``index``; None for any other buffer."""
+        """The element of a padded copy at ``index``, read through it; None for any other buffer."""
         maker = self.makers.get(buffer)
         if maker is None or not isinstance(maker.body, Pointwise):
             return None
@@ -136,7 +139,7 @@ class Halos:
     def _copied(
         self, function: Callable[[Index], Value], shape: Sequence[Expr]
     ) -> tuple[_PaddedLoad, Sides | None] | tuple[None, None]:
-        """What a loop function loads, if it is a padded copy, and how much of it has zeros (`_halo`)."""
+        """The loaded element of a loop function that is a padded copy, and the copy's zeros (`_halo`)."""
         outer = variables("i", len(shape))
         extents = dict(zip(outer, shape))
         seen = _padded_load(record(function, [outer], Dtypes(self.graph.buffers), extents).instructions)
@@ -147,7 +150,7 @@ class Halos:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A loop function: what ``buffer`` has at these dimensions of the index (None: at 0)."""
+    """A loop function: the element of ``buffer`` at these dimensions of the index (None: at 0)."""
 
     buffer: str
     dims: tuple[int | None, ...]
@@ -165,7 +168,7 @@ class _PaddedLoad:
     tests: tuple[tuple[str, Expr, Expr], ...]
 
     def is_of(self, buffer: Buffer) -> bool:
-        """Whether the tests ask for nothing but that places are inside of the buffer."""
+        """Whether the tests only check that places are inside of the buffer."""
         if buffer.dtype != torch.float32:
             return False
         for op, left, right in self.tests:
@@ -177,7 +180,7 @@ class _PaddedLoad:
 
 
 def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
-    """What straight-line code loads and where, if it does nothing else but to test positions."""
+    """The load of straight-line code that does nothing else but test positions."""
     loads: list[tuple[str, tuple[Expr, ...]]] = []
     numbers: dict[str, Expr] = {}
     tests: list[tuple[str, Expr, Expr]] = []
@@ -204,7 +207,9 @@ def _padded_load(steps: Sequence[Recordable]) -> _PaddedLoad | None:
 
 
 def _halo(seen: _PaddedLoad, buffer: Buffer, extents: dict[Any, Expr]) -> Sides | None:
-    """How many elements before and after each dimension are seen; None where that depends on sizes."""
+    """The number of elements that are read before and after each dimension; None where that depends on
+    sizes.
+    """
     found: list[tuple[Expr, Expr]] = []
     for place, size in zip(seen.places, buffer.shape):
         least, most = bounds(place, extents)
@@ -231,8 +236,8 @@ def _with_halo(buffer: Buffer, halo: Sides) -> Buffer:
 
 
 def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target) -> BuiltKernel:
-    """The kernel, which fills the halos of what it writes as well: a part with each iteration of its parallel
-    loops where it has them already, else behind its loops.
+    """The kernel, which also fills the halos of its outputs: a part in each iteration of its parallel loops
+    if it has them already, else after its loops.
     """
     lanes = target.lanes if built.arranged else 1
     stmts: list[For] = []
@@ -242,28 +247,28 @@ def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target
     if not stmts:
         return built
     body = built.kernel.body
-    shared = _in_turns(body, stmts, ZERO, ONE) if built.arranged else None
+    shared = _interleaved(body, stmts, ZERO, ONE) if built.arranged else None
     body = shared or Block((*body.stmts, *stmts))
     return replace(built, kernel=replace(built.kernel, body=body))
 
 
-def _in_turns(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
-    """``body``, one nest of parallel loops, in whose innermost turns the loops ``stmts`` are done bit by bit;
-    None if it is something else. This is iteration number ``turn`` of ``turns`` as far as the loops around
-    tell.
+def _interleaved(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
+    """``body``, one nest of parallel loops, with a part of the loops ``stmts`` in each of its innermost
+    iterations; None for other bodies. ``turn`` and ``turns``: the number of the iteration and their count, of
+    the loops around.
     """
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
         return None
     turn, turns = expand(turn * loop.end + loop.var), turns * loop.end
-    within = _in_turns(loop.body, stmts, turn, turns)
+    within = _interleaved(loop.body, stmts, turn, turns)
     if within is None:
         within = Block((*loop.body.stmts, *(_part(each, turn, turns) for each in stmts)))
     return Block((replace(loop, body=within),))
 
 
 def _part(loop: For, turn: Expr, turns: Expr) -> For:
-    """The iterations of the outermost loop that has some, cut into ``turns``: part number ``turn``."""
+    """The outermost loop with several iterations, cut into ``turns``: part number ``turn``."""
     inner = loop.body.stmts[0]
     if loop.end == 1 and isinstance(inner, For):
         return replace(loop, body=Block((_part(inner, turn, turns),)))
@@ -271,10 +276,11 @@ def _part(loop: For, turn: Expr, turns: Expr) -> For:
 
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:
-    """Loops over a halo, each element once: what lies beyond a dimension's ends, inside of those before it.
+    """Loops over a halo, each element once: the elements beyond a dimension's ends, inside the earlier
+    dimensions.
 
-    ``number``: of the first loop's variables. Innermost is what memory has side by side, in vectors of
-    ``lanes`` where the kernel is arranged already.
+    ``number``: of the first loop's variables. The innermost loop follows memory, in vectors of ``lanes`` if
+    the kernel is arranged already.
     """
     found: list[For] = []
     *order, inner = sorted(range(len(buffer.shape)), key=lambda dim: -size_hint(buffer.strides[dim], {}))

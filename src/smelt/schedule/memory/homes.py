@@ -1,4 +1,6 @@
-"""Where each buffer lives: memory of the caller's, a tensor of its own, ATen's, or a place in the arena."""
+"""The storage of each buffer: the caller's memory, a tensor of its own, ATen's memory, or a place in the
+arena.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 STREAMED_BYTES = 2**24
-"""Results of this size and more are stored past the caches: their beginning has left these at their end."""
+"""Results of at least this size are stored past the caches: these no longer hold their beginning at their
+end.
+"""
 
 
 def share_overwritten(execution: Execution, context: Context) -> Execution:
-    """Gives what an ATen call overwrites and what it leaves there one place in memory."""
+    """Gives the buffer that an ATen call overwrites and its result one place in memory."""
     del context
     roots, outputs, late = dict(execution.roots), set(execution.outputs), set(execution.late_buffers)
     for item in execution.work.items:
@@ -83,7 +87,7 @@ def is_contiguous(buffer: Buffer) -> bool:
 
 
 def reuse_memory(execution: Execution, context: Context) -> Execution:
-    """Lets kernels write their results where inputs lie that nothing reads afterwards."""
+    """Lets kernels write their results into inputs that are dead afterwards."""
     del context
     roots, homes, outputs = dict(execution.roots), dict(execution.homes), set(execution.outputs)
     built = dict(execution.built)
@@ -95,7 +99,7 @@ def reuse_memory(execution: Execution, context: Context) -> Execution:
 
         def may_overwrite(result: str, source: str, position: int = position) -> bool:
             root = found.root(source)
-            if not _alike(execution, result, root):
+            if not _same_halo(execution, result, root):
                 return False
             if last[root] != position or root in outputs or homes[result] == "given":
                 return False
@@ -116,8 +120,8 @@ def reuse_memory(execution: Execution, context: Context) -> Execution:
     return replace(found, built=built, homes=homes, outputs=frozenset(outputs))
 
 
-def _alike(execution: Execution, left: str, right: str) -> bool:
-    """Whether two buffers have the same halo, if any: around one and the same shape."""
+def _same_halo(execution: Execution, left: str, right: str) -> bool:
+    """Whether two buffers have the same halo, if any, around the same shape."""
     a, b = execution.work.buffers[left], execution.work.buffers[right]
     return not (a.halo or b.halo) or (a.shape, a.strides, a.halo) == (b.shape, b.strides, b.halo)
 
@@ -134,7 +138,7 @@ def _fresh_results(execution: Execution) -> set[str]:
 
 
 def stream_results(execution: Execution, context: Context) -> Execution:
-    """Stores large results past the caches where no kernel of the graph reads them again."""
+    """Stores large results past the caches if no kernel of the graph reads them again."""
     del context
     built = dict(execution.built)
     for position, each in built.items():
@@ -155,7 +159,7 @@ def _is_streamed(execution: Execution, name: str) -> bool:
 
 
 def fill_halos(execution: Execution, context: Context) -> Execution:
-    """Has kernels whose loops are not arranged yet fill the zero halos of what they write."""
+    """Makes kernels whose loops are not arranged yet fill the zero halos of their outputs."""
     buffers, target = execution.work.buffers, context.target
     built = {
         position: each if each.arranged else with_zeros(each, buffers, target)
@@ -165,7 +169,7 @@ def fill_halos(execution: Execution, context: Context) -> Execution:
 
 
 def place_buffers(execution: Execution, context: Context) -> Execution:
-    """Gives each buffer that lives in the arena its place there."""
+    """Gives each arena buffer its place."""
     del context
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Kernels and homes → the plan: what is called in which order, with which tensors and sizes."""
+"""Kernels and storage → the plan: the calls in order, with their tensors and sizes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Writer:
     # -- sizes ----------------------------------------------------------------------------------------------
 
     def _symbols(self) -> set[Symbol]:
-        """Size symbols that something in the plan needs."""
+        """Size symbols that the plan needs."""
         exprs: list[Expr] = []
         for buffer in self.work.buffers.values():
             exprs += [*buffer.shape, *buffer.strides]
@@ -111,20 +111,20 @@ class _Writer:
         return free_symbols(exprs) | given | self.execution.late | solved
 
     def _solved(self) -> list[Solution]:
-        """The sizes that come with no input of their own, from those of the input tensors."""
+        """The sizes that are solved for from input sizes."""
         given = {each for each in self.graph.inputs if isinstance(each, Symbol)} | self.execution.late
         names = [name for name in self.graph.inputs if isinstance(name, str)]
         return solve_sizes([(name, self.work.buffers[name].shape) for name in names], given)
 
     def _shape_symbols(self) -> tuple[tuple[str, str, int], ...]:
-        """Where to read sizes: a dimension of an input tensor."""
+        """The sizes that are read from a dimension of an input tensor."""
         return tuple(
             (each.symbol.name if each.is_plain else each.size.name, each.tensor, each.dim)
             for each in self._solved()
         )
 
     def _derived_sizes(self) -> list[SizeStep]:
-        """The sizes that follow from those: ``h``, where the input tensor has ``2*h``."""
+        """The sizes that follow from those: ``h`` if the input tensor has ``2*h``."""
         return [SizeStep(each.symbol.name, _size(each.value)) for each in self._solved() if not each.is_plain]
 
     # -- steps ----------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class _Writer:
         return runs, self._with_frees(steps, uses)
 
     def _with_frees(self, steps: list[Step], uses: list[set[str]]) -> list[Step]:
-        """Drop tensors that nobody needs any more, so that ATen can have their memory for what comes."""
+        """Drops dead tensors, so that ATen can reuse their memory."""
         last: dict[str, int] = {}
         for number, names in enumerate(uses):
             for name in names:
@@ -208,8 +208,8 @@ class _Writer:
         return Run(name, tuple(arguments), tuple(sorted(symbols, key=str)), tuple(calls)), fresh
 
     def runs_alone(self) -> Iterator[tuple[Contractions, list[BuiltKernel]]]:
-        """Of ``alone`` what kernels of ours compute, and these: with those that lay out what it reads, or end
-        what it sums.
+        """The contractions of ``alone`` with kernels of ours, and these kernels: with those that copy their
+        inputs, or finish their sums.
         """
         for position in self.built:
             core = self.groups[position].product or self.groups[position].items[0]
@@ -218,8 +218,8 @@ class _Writer:
                 yield found, [self.built[each] for each in self.built if self._is_part(each, position, core)]
 
     def _is_part(self, place: int, position: int, core: Item) -> bool:
-        """Whether the group at ``place`` does a part of what ``core``, at ``position``, stands for; another
-        product that leaves its result as ``core`` reads it does not.
+        """Whether the group at ``place`` computes a part of ``core`` at ``position``; another product that
+        writes an input of ``core`` does not.
         """
         group = self.groups[place]
         mine = group.product is None and any(item.node.origin is core.node.origin for item in group.items)
@@ -257,7 +257,7 @@ class _Writer:
         )
 
     def _body(self, graph: Graph) -> Plan:
-        """A body's plan: its operands may be laid out otherwise than they were while capturing."""
+        """The plan of a body: its operands may have other layouts than at capture."""
         names = [name for name in graph.inputs if isinstance(name, str)]
         layouts = tuple(self._spec(graph.buffers[name]) for name in names)
         return replace(self.execution.bodies[id(graph)].plan, layouts=layouts)
@@ -293,7 +293,7 @@ class _Writer:
         )
 
     def _arena_view(self, view: StridedView) -> str:
-        """The name of an arena tensor that is this view; one for each layout in which ATen takes a buffer."""
+        """The name of an arena tensor for this view; one for each layout in which ATen takes a buffer."""
         dtype = view.dtype or self.work.buffers[view.buffer].dtype
         key = (view.buffer, (dtype, view.shape, view.strides, view.offset))
         if key not in self.arena_views:
@@ -310,7 +310,9 @@ class _Writer:
         return self.arena_views[key]
 
     def _outputs(self) -> tuple[Any, ...]:
-        """What the plan returns: a whole buffer is that tensor once, other views of it are new tensors."""
+        """The outputs of the plan: a whole buffer is returned as one tensor, other views of it are new
+        tensors.
+        """
         first: dict[str, StridedView] = {}
         found = []
         for value in self.graph.outputs:
@@ -354,7 +356,7 @@ def _input_name(each: str | Symbol | None) -> str | None:
 
 
 def _is_same(wanted: Contractions, body: Body) -> bool:
-    """Whether a body of the scheduled graph is one of the graph that was given, with its kernel chosen."""
+    """Whether a body of the scheduled graph is the given body, with its kernel chosen."""
     if isinstance(wanted, Contraction):
         return isinstance(body, Contraction) and body.call is wanted.call and body.result == wanted.result
     return isinstance(body, Attentions) and body.call is wanted.call
@@ -366,7 +368,7 @@ def _whole(buffer: Buffer) -> StridedView:
 
 
 def _covers(view: StridedView, shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether a view is a buffer as it is (strides of dimensions of one element do not matter)."""
+    """Whether a view is the whole buffer (strides of dimensions of one element do not matter)."""
     if view.offset != 0 or len(view.shape) != len(shape):
         return False
     return all(
