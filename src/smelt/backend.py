@@ -131,7 +131,7 @@ def compile_graph(
         raise
     except Exception as error:
         if not is_bug_of_run(error):
-            raise  # PyTorch's, or what eager raises too
+            raise  # PyTorch's, or an error of eager too
         found = bug_of_graph(error, graph_module, example_inputs, config)
         _record_eager(Program(graph_module, "inference", (), (), name), str(found))
         return graph_module.forward

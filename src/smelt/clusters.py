@@ -100,7 +100,7 @@ class _Clock(Interpreter):
         self.calls = 0
 
     def timed(self, args: list[Any]) -> Any:
-        """One run of the program."""
+        """A run of the program."""
         self.calls += 1
         return self.boxed_run(args)
 

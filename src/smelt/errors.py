@@ -72,10 +72,13 @@ class VerificationError(SmeltError):
 
 
 class Unsupported(Exception):  # noqa: N818  (not an error: the operator goes to ATen, and the reason is recorded)
-    """smelt has no lowering for this call; the reason goes into the report and ATen runs the operator."""
+    """smelt has no lowering for this call; the reason goes into the report and ATen runs the operator.
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    ``call``: the operator and its source line, where it is a later floor that cannot have it.
+    """
+
+    def __init__(self, reason: str, call: tuple[str, str | None] | None = None) -> None:
+        self.reason, self.call = reason, call
         super().__init__(reason)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from smelt.errors import Problem, SmeltError
 
-STAGES = ("fx", "contract", "loops", "nest", "cpp", "plan")
+STAGES = ("fx", "contract", "loops", "nest", "cpp", "triton", "plan")
 """The printable stages of a compilation, in their order."""
 
 KEPT = 512
@@ -169,7 +169,7 @@ class _Texts(dict[str, "str | Callable[[], str]"]):
 
 @dataclass(slots=True)
 class CompileReport:
-    """One compiled graph.
+    """The report on a compiled graph.
 
     ``kind``: ``inference``, ``forward`` or ``backward``; ``eager`` where PyTorch runs the whole graph.
     ``fused``: for each kernel, the operators that share it. ``native_calls``: calls into compiled code per

@@ -211,7 +211,7 @@ class Tuning:
         for run, body in scheduled.alone:
             key = next((key for key, trial in trials.items() if trial.body is body), None)
             if key is None:
-                continue  # measured before somebody interrupted the rest
+                continue  # measured before an interruption
             graph = trials[key].graph(False)
             theirs = schedule(graph, self.config, self.target, choose=_always(False))
             if theirs.runs or not _takes_any_numbers(run):
@@ -238,7 +238,7 @@ class Tuning:
         job = library.compile_unit(unit.text, self.tools, self.store, key, parts=unit.parts) if runs else None
         if job is not None:
             job.result()
-            self.store.remove(key)  # nobody will ask for it again
+            self.store.remove(key)  # it is not needed again
         return [
             (_operand_bytes(ours[1]) + _operand_bytes(theirs[1]), partial(_both, ours, theirs, job))
             for ours, theirs in zip(plans[::2], plans[1::2])
@@ -450,9 +450,9 @@ def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _is_
     best = [[math.inf, math.inf] for _ in pairs]
     spent = [0.0] * len(pairs)
 
-    def run_pairs(turn: int, those: Iterable[int]) -> None:
+    def run_pairs(run: int, those: Iterable[int]) -> None:
         for number in those:
-            for which in (0, 1) if turn % 2 else (1, 0):
+            for which in (0, 1) if run % 2 else (1, 0):
                 begin = time.perf_counter()
                 pairs[number][which]()
                 taken = time.perf_counter() - begin
@@ -463,14 +463,14 @@ def _race(pairs: Sequence[Pair], is_clear: Callable[[float, float], bool] = _is_
         for call in pair:
             call()
     undecided = list(range(len(pairs)))
-    for turn in range(MOST_RUNS):
+    for run in range(MOST_RUNS):
         if not undecided:
             break
-        if turn >= LEAST_RUNS:
-            patience = SECONDS_EACH if turn >= ENOUGH_RUNS else 4 * SECONDS_EACH
+        if run >= LEAST_RUNS:
+            patience = SECONDS_EACH if run >= ENOUGH_RUNS else 4 * SECONDS_EACH
             undecided = [each for each in undecided if spent[each] <= patience and not is_clear(*best[each])]
-        run_pairs(turn, undecided)
+        run_pairs(run, undecided)
     slower = [number for number, (native, aten) in enumerate(best) if not _is_kept(native, aten)]
-    for turn in range(ENOUGH_RUNS):
-        run_pairs(turn, slower)
+    for run in range(ENOUGH_RUNS):
+        run_pairs(run, slower)
     return [Timing(native, aten) for native, aten in best]

@@ -140,7 +140,7 @@ def program_from_aot(
     metadata = context.fw_metadata if context is not None else None
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     for node, example in zip(placeholders, example_inputs):
-        if kind == "backward" or "val" not in node.meta:  # the examples have the strides of what was saved
+        if kind == "backward" or "val" not in node.meta:  # the examples have the strides of the saved tensors
             node.meta["val"] = example
     static = set(getattr(metadata, "static_input_indices", None) or ()) if kind != "backward" else set()
     wanted = [bool(each.requires_grad) for each in getattr(metadata, "input_info", None) or ()]
@@ -171,7 +171,7 @@ def _input(node: Node, static: bool, kind: Kind, wants_gradient: bool) -> Input:
     elif kind == "backward":
         role = "tangent" if node.name.startswith("tangents_") else "saved"
     elif static:
-        # Dynamo marks both the same way; a parameter is what autograd may write a gradient for.
+        # Dynamo marks both the same way; a parameter is a tensor that requires a gradient.
         role = "parameter" if wants_gradient else "buffer"
     return Input(node.name, role, static, _path(node))
 

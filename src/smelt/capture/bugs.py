@@ -137,14 +137,14 @@ def _kept(graph_module: GraphModule, inputs: Sequence[Any], title: str, config: 
         for each in fields(config)
         if getattr(config, each.name) != getattr(plain, each.name) and each.name not in ("strict", "verify")
     }
-    with suppress(Exception):  # what cannot be written down must not hide what is wrong
+    with suppress(Exception):  # a program without a text form must not hide the bug
         text = repro_text(graph_module, inputs, title, chosen)
         path = repros.keep(title.partition(":")[0], text, ".py")
         return None if path is None else str(path)
     return None
 
 
-# -- who is to blame ----------------------------------------------------------------------------------------
+# -- the operator to blame -----------------------------------------------------------------------------------
 
 
 def _frames(error: BaseException) -> list[FrameType]:
@@ -167,7 +167,9 @@ def _blamed(error: BaseException) -> tuple[str | None, str | None]:
 
 
 def blamed_call(error: BaseException) -> Blamed | None:
-    """The call that could not be lowered or scheduled; None if it is unknown."""
+    """The call that could not be lowered, scheduled or printed; None if it is unknown."""
+    if isinstance(error, Unsupported) and error.call is not None:
+        return error.call
     for frame in _frames(error):
         if frame.f_code.co_filename.startswith(_FLOORS):
             for found in _subjects(frame.f_locals):

@@ -50,7 +50,7 @@ class InputCheck:
                 raise SmeltError("SM0603", what, why=f"exported: {expected.dtype} of rank {expected.dim()}")
             for dim, (size, wanted) in enumerate(zip(leaf.shape, expected.shape)):
                 self._size(name, dim, size, as_expr(wanted), sizes)
-            if not _laid_out_alike(leaf, expected, sizes):
+            if not _same_strides(leaf, expected, sizes):
                 raise SmeltError(
                     "SM0603",
                     f"input {name} has the strides {tuple(leaf.stride())}",
@@ -113,7 +113,7 @@ def _other(size: int, bounds: Any) -> str | None:
     )
 
 
-def _laid_out_alike(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
+def _same_strides(leaf: torch.Tensor, expected: torch.Tensor, sizes: dict[Symbol, int]) -> bool:
     """Whether the strides are the exported ones; SymInts are never compared, because that would specialize
     them. Strides of a tensor without elements do not matter.
     """

@@ -76,7 +76,7 @@ def _is_pure(node: Node) -> bool:
     elif getattr(node.target, "__module__", None) != "_operator":
         return False
     value = node.meta.get("val")
-    # what data decides has a symbol of its own, which later nodes name
+    # data-dependent sizes have symbols of their own, which later nodes name
     return value is not None and (isinstance(value, torch.Tensor) or not free_unbacked_symbols(value))
 
 

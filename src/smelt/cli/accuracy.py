@@ -102,7 +102,7 @@ class Verdict:
 
 
 def run_once(program: Program, call: Callable[..., Any], setup: Setup, seed: int = workload.SEED) -> Values:
-    """One run from the current state of the model; that state (parameters, statistics) is restored
+    """A run from the current state of the model; that state (parameters, statistics) is restored
     afterwards.
     """
     state = state_of(program)
@@ -243,10 +243,10 @@ def _share_of_limit(difference: Difference) -> float:
 def _is_random(program: Program, setup: Setup) -> bool:
     """Whether another seed gives other values (beyond differences by the order of additions of threads)."""
     first, second = (run_once(program, program.call, setup, seed).tensors for seed in (1, 2))
-    return any(name not in second or _far_apart(tensor, second[name]) for name, tensor in first.items())
+    return any(name not in second or _differs(tensor, second[name]) for name, tensor in first.items())
 
 
-def _far_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape or not a.is_floating_point():
         return not torch.equal(a, b)
     a, b = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())

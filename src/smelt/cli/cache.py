@@ -81,7 +81,9 @@ def save(console: Console, path: Path) -> None:
     with progress(f"saving {cache.root}"):
         contents = archive.save(cache, path, made_with())
     console.print(
-        f"saved {told(contents)} to {path} ({size(path.stat().st_size)})", markup=False, soft_wrap=True
+        f"saved {contents_text(contents)} to {path} ({size(path.stat().st_size)})",
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -97,13 +99,13 @@ def load(console: Console, path: Path) -> None:
     cache = open_cache()
     with progress(f"loading {path}"):
         contents = archive.load(cache, path, made_with())
-    console.print(f"loaded {told(contents)} into {cache.root}", markup=False, soft_wrap=True)
+    console.print(f"loaded {contents_text(contents)} into {cache.root}", markup=False, soft_wrap=True)
 
 
-def told(contents: archive.Contents) -> str:
+def contents_text(contents: archive.Contents) -> str:
     """The contents of an archive as text.
 
-    >>> told(archive.Contents(2, 0, 1, 2048))
+    >>> contents_text(archive.Contents(2, 0, 1, 2048))
     '2 programs, 0 measurements and 1 other entries (2.0 KiB)'
     """
     listed = f"{contents.programs} programs, {contents.measurements} measurements and {contents.others} other"

@@ -28,7 +28,7 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("note", "yellow"), "bad": ("missing", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. ``state``: ``ok``, ``warn`` (works, could be better) or ``bad`` (needed)."""
+    """A line of the report. ``state``: ``ok``, ``warn`` (works, could be better) or ``bad`` (needed)."""
 
     name: str
     state: str

@@ -34,7 +34,7 @@ def export(
 
     Raises:
         SmeltError: a bad SPEC, SM0906 a program that raises in eager, SM0909 a wrong ``--dynamic``, SM0910 no
-            place to write to, and what `smelt.export` raises.
+            place to write to, and the errors of `smelt.export`.
     """
     import smelt
 

@@ -54,7 +54,7 @@ def race(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Tim
         end = time.perf_counter() + seconds
         while len(taken[order[0]]) < LEAST_ROUNDS or time.perf_counter() < end:
             for name in order:
-                taken[name].append(_turn(runs[name], calls[name]))
+                taken[name].append(_round(runs[name], calls[name]))
             order.reverse()
     finally:
         if collecting:
@@ -70,11 +70,11 @@ def ratio(base: Timing, other: Timing) -> float:
 def _calls_per_turn(run: Callable[[], Any]) -> int:
     for _ in range(WARMUPS):
         run()
-    once = min(_turn(run, 1) for _ in range(3))
+    once = min(_round(run, 1) for _ in range(3))
     return max(1, math.ceil(LEAST_TURN_SECONDS / max(once, 1e-7)))
 
 
-def _turn(run: Callable[[], Any], calls: int) -> float:
+def _round(run: Callable[[], Any], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         run()

@@ -57,7 +57,7 @@ def repro(console: Console, file: str | None, *, minimize: bool, tries: int, out
         _list(console)
         return 0
     found, small = load(file), None
-    with temporary_folder("repro") as folder, cache_in(folder):  # what fails again is not to be kept again
+    with temporary_folder("repro") as folder, cache_in(folder):  # a repeated failure is not kept again
         with progress(f"compiling {file}"):
             outcome = run(found)
         told = f"\n{outcome.message}" if outcome.message else ""

@@ -67,7 +67,7 @@ def compile_once(job: dict[str, Any]) -> dict[str, Any]:
     ``own_seconds`` excludes Dynamo and AOTAutograd; the import of torch._dynamo is never counted.
     """
     program, setup, _ = _set_up(job)
-    import torch._dynamo  # noqa: F401  (so that nobody's compile time has it)
+    import torch._dynamo  # noqa: F401  (so that no compile time includes it)
 
     from smelt.cli import workload
 

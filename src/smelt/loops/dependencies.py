@@ -37,7 +37,7 @@ from smelt.symbolic import loop_var
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One distinct access of a buffer: ``indirect`` if the index holds a computed position."""
+    """A distinct access of a buffer: ``indirect`` if the index holds a computed position."""
 
     buffer: str
     index: tuple[Expr, ...]

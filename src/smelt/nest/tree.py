@@ -166,7 +166,7 @@ def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
 
 
 def exprs_of(block: Block) -> list[Expr]:
-    """What `map_exprs` would replace."""
+    """The expressions that `map_exprs` would replace."""
     found: list[Expr] = []
 
     def keep(expr: Expr) -> Expr:

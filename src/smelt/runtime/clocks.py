@@ -82,5 +82,5 @@ def _arithmetic(count: Call, args: Any, kwargs: Any, result: Any) -> int:
     """The number of additions and multiplications of a call."""
     try:
         return int(count(*args, **{k: v for k, v in kwargs.items() if k != "out"}, out_val=result))
-    except Exception:  # a counter for another form of the call: unknown is what it says then
+    except Exception:  # a counter for another form of the call: the number is unknown
         return 0

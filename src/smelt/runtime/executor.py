@@ -16,7 +16,7 @@ from smelt.runtime import probe, trampoline
 from smelt.runtime.arena import ArenaPool, tensor_at
 from smelt.runtime.externs import find_overload
 from smelt.runtime.folded import Thaw, with_constants
-from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.library import CompileJob, Library, PythonLibrary
 from smelt.runtime.plan import Plan
 from smelt.runtime.recycle import RECYCLER
 from smelt.runtime.source import Source, write_source
@@ -54,7 +54,7 @@ def render(plan: Plan) -> str:
 
 def build(
     plan: Plan,
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None = None,
     thaw: Thaw | None = None,
@@ -96,14 +96,14 @@ def build(
         namespace["_acquire"], namespace["_release"] = pool.acquire, pool.release
         namespace["_tensors"] = pool.tensors
     if source.natives:
-        trampoline.start()  # compiles beside the library, the first time on a machine
-    if isinstance(library, Library):
+        trampoline.start()  # compiled in parallel to the library, the first time on a machine
+    if isinstance(library, (Library, PythonLibrary)):
         _bind(source, library, namespace)
     else:
         _bind_late(source, library, namespace)
     call: Call = namespace["call"]
     if folded:
-        probe.start()  # compiles beside the library, the first time on a machine
+        probe.start()  # compiled in parallel to the library, the first time on a machine
         ahead = [build(each.plan, library, constants, timed) for each in plan.folded]
         call = with_constants(
             call, plan.folded, ahead, lambda made: namespace.update(_bound(source, made)), thaw
@@ -126,22 +126,26 @@ def _operator(target: str, out: bool, timed: Timed | None) -> Callable[..., Any]
 
 def _bodies(
     plans: Sequence[Plan],
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     timed: Timed | None,
 ) -> tuple[Call, ...]:
     return tuple(build(plan, library, constants, timed) for plan in plans)
 
 
-def _bind(source: Source, library: Library, namespace: dict[str, Any]) -> None:
+def _bind(source: Source, library: Library | PythonLibrary, namespace: dict[str, Any]) -> None:
     for name, (function, pointers, sizes) in source.natives.items():
         namespace[name] = native_function(library, function, pointers, sizes)
 
 
-def native_function(library: Library, name: str, pointers: int, sizes: int) -> Callable[..., int]:
+def native_function(
+    library: Library | PythonLibrary, name: str, pointers: int, sizes: int
+) -> Callable[..., int]:
     """A run of the library as a function of the arena's address, those of ``pointers`` buffers, and ``sizes``
     integers.
     """
+    if isinstance(library, PythonLibrary):
+        return library.functions[name]
     count = 1 + pointers + sizes
     fast = trampoline.fast_callable(library, name, count)
     if fast is not None:

@@ -77,6 +77,13 @@ class Library:
         return ctypes.cast(self.function(name), ctypes.c_void_p).value or 0
 
 
+class PythonLibrary:
+    """A library whose functions are Python's: those of kernels that are launched, not called."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., int]]) -> None:
+        self.functions = functions
+
+
 def load(path: Path) -> Library:
     """Loads a shared library: all symbols are bound now, none is visible to others.
 
@@ -190,7 +197,7 @@ class CompileJob:
             return None
         try:
             if entry.read(SOURCE) != self.text.encode():
-                return None  # the key was too short a description: what we were given now is right
+                return None  # the key did not cover the text: the new text is right
             if not set(self.extra) <= set(entry.digests):
                 with suppress(CacheError):  # no room: the library is there all the same
                     entry = self._stored(entry.path(self.binary))

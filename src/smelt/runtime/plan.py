@@ -39,7 +39,7 @@ class AllocStep:
 
 @dataclass(frozen=True, slots=True)
 class NativeStep:
-    """One native call: ``int64_t function(arena, pointers of buffers…, sizes…)``.
+    """A native call: ``int64_t function(arena, pointers of buffers…, sizes…)``.
 
     Returns 0, or k > 0: then ``errors[k - 1]`` = (exception name, message) is raised.
     """
@@ -129,7 +129,7 @@ Step = AllocStep | NativeStep | ExternStep | SizeStep | CheckStep | FreeStep
 
 @dataclass(frozen=True, slots=True)
 class FoldedUse:
-    """One run of a Folded's plan: the call's arguments that it takes, and the constants that its outputs
+    """A run of a Folded's plan: the call's arguments that it takes, and the constants that its outputs
     are.
     """
 

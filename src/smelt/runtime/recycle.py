@@ -165,23 +165,23 @@ class Recycler:
             self._known.clear()
         shelf = None
         if kept:
-            alike = self._shelves.setdefault((_class(size), dtype), {})
-            shelf = alike.get(size)
+            shelves = self._shelves.setdefault((_class(size), dtype), {})
+            shelf = shelves.get(size)
             if shelf is None:
-                shelf = alike[size] = _Shelf(size, dtype)
+                shelf = shelves[size] = _Shelf(size, dtype)
         self._known[form] = shelf
         return shelf
 
     def _all(self) -> Iterator[_Shelf]:
-        return (shelf for alike in self._shelves.values() for shelf in alike.values())
+        return (shelf for shelves in self._shelves.values() for shelf in shelves.values())
 
     def _larger(self, shelf: _Shelf) -> _Block | None:
         """A free block that is larger by an eighth at most."""
         above = _class(shelf.size)
-        for alike in (self._shelves.get((each, shelf.dtype), {}) for each in range(above, above + 3)):
-            for size in sorted(alike):
+        for shelves in (self._shelves.get((each, shelf.dtype), {}) for each in range(above, above + 3)):
+            for size in sorted(shelves):
                 if shelf.size < size <= shelf.size + shelf.size // STEPS:
-                    found = alike[size].free()
+                    found = shelves[size].free()
                     if found is not None:
                         return found
         return None
@@ -208,12 +208,12 @@ class Recycler:
     def _give_back(self, now: float) -> None:
         self._looked = now
         self._known.clear()
-        for key, alike in list(self._shelves.items()):
-            for size, shelf in list(alike.items()):
+        for key, shelves in list(self._shelves.items()):
+            for size, shelf in list(shelves.items()):
                 shelf.keep(lambda block: block.served > now - IDLE_SECONDS)
                 if not shelf.blocks:
-                    del alike[size]
-            if not alike:
+                    del shelves[size]
+            if not shelves:
                 del self._shelves[key]
         total = sum(shelf.size * len(shelf.blocks) for shelf in self._all())
         self._most_used = min(self._most_used, total)

@@ -29,8 +29,8 @@ FLAGS = (
     "-pipe",
     "-w",
     "-fPIC",
-    "-fno-math-errno",  # sqrt becomes one instruction; nobody reads errno
-    "-fno-trapping-math",  # nobody reads the floating-point exception flags
+    "-fno-math-errno",  # sqrt becomes one instruction; errno is never read
+    "-fno-trapping-math",  # the floating-point exception flags are never read
     "-ffp-contract=off",  # eager rounds after each operator; fused multiply-add is `ops.fma` only
     "-fno-exceptions",
     "-fno-rtti",
@@ -43,7 +43,7 @@ FLAGS = (
 """Flags for compilation. No ``-ffast-math``: NaN, inf and signed zero are eager's."""
 
 GCC_FLAGS = (
-    "-O1",  # what of -O2 makes kernels faster follows; all of it takes a third longer, and is no faster
+    "-O1",  # the useful part of -O2 follows; all of it compiles slower, and kernels are no faster
     "-fgcse",  # constants of exp and its like stay in registers
     "-fexpensive-optimizations",
     "-fschedule-insns2",
@@ -102,7 +102,7 @@ class Toolchain:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        """The flags that turn a source into an object."""
+        """The flags for compiling a source to an object."""
         own = GCC_FLAGS if self.family == "gcc" else CLANG_FLAGS
         return (*FLAGS, *own, *self.tuning, *(("-fopenmp",) if self.openmp else ()))
 

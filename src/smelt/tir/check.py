@@ -56,10 +56,10 @@ def _steps(kernel: Kernel, sizes: dict[Symbol, int]) -> int:
         for stmt in stmts:
             if isinstance(stmt, For):
                 try:
-                    turns = evaluate(stmt.end - stmt.begin, ranges)
+                    trips = evaluate(stmt.end - stmt.begin, ranges)
                 except KeyError:  # bounds that depend on an axis
-                    turns = SIZE
-                found += max(turns, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
+                    trips = SIZE
+                found += max(trips, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
             else:
                 inner = blocks_of(stmt)  # type: ignore[arg-type]
                 found += sum(count(block.stmts, ranges) for block in inner) or 1

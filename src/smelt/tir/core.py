@@ -28,7 +28,7 @@ ROOT = "root"
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Referent:
     """The target of a reference: a function, and in it a loop's variable or a stage's name; or a number."""
 
     function: str
@@ -45,7 +45,7 @@ class Core:
         self._functions: dict[str, Any] = {var.name_hint: function for var, function in mod.items()}
         self._attrs = dict(mod.attrs)
         self._check = check
-        self._meanings: dict[Reference, _Meaning] = {}
+        self._meanings: dict[Reference, _Referent] = {}
         self._gone: dict[Reference, str] = {}
         self._random = random.Random(seed)
         self._trace = Trace()
@@ -108,7 +108,7 @@ class Core:
 
     # -- references --------------------------------------------------------------------------------------
 
-    def _meaning(self, reference: Any, kind: type[Reference]) -> _Meaning:
+    def _referent(self, reference: Any, kind: type[Reference]) -> _Referent:
         wanted = {BlockRV: "block", LoopRV: "loop", ExprRV: "number"}[kind]  # type: ignore[index]
         if not isinstance(reference, kind):
             given = type(reference).__name__
@@ -127,7 +127,7 @@ class Core:
         """The stage name of a reference or a name."""
         if isinstance(block, str):
             return self._known(block)
-        meaning = self._meaning(block, BlockRV)
+        meaning = self._referent(block, BlockRV)
         self._working_on = meaning.function
         assert isinstance(meaning.what, str)
         return meaning.what
@@ -145,7 +145,7 @@ class Core:
 
     def _loop_var(self, loop: LoopRV) -> Symbol:
         """The loop variable of a reference."""
-        meaning = self._meaning(loop, LoopRV)
+        meaning = self._referent(loop, LoopRV)
         self._working_on = meaning.function
         assert isinstance(meaning.what, Symbol)
         return meaning.what
@@ -157,7 +157,7 @@ class Core:
     def _number(self, value: Any) -> Any:
         """A number, an expression or None; drawn numbers are resolved."""
         if isinstance(value, ExprRV):
-            return self._meaning(value, ExprRV).what
+            return self._referent(value, ExprRV).what
         if value is None or isinstance(value, Expr):
             return value
         if hasattr(value, "expr") and isinstance(value.expr, Expr):
@@ -172,7 +172,7 @@ class Core:
             reference: Reference = (LoopRV if isinstance(what, Symbol) else BlockRV)(label)
         else:
             reference = ExprRV(label, what)
-        self._meanings[reference] = _Meaning(self._working_on or "", what, label)
+        self._meanings[reference] = _Referent(self._working_on or "", what, label)
         return reference
 
     def _refer(self, made: Sequence[Symbol | str]) -> list[Any]:
@@ -331,11 +331,11 @@ class Core:
     def get(self, reference: Reference) -> Any:
         """The current state of a reference's target: a `BlockView`, a `LoopView`, or a number."""
         if isinstance(reference, ExprRV):
-            return self._meaning(reference, ExprRV).what
+            return self._referent(reference, ExprRV).what
         if isinstance(reference, LoopRV):
-            meaning = self._meaning(reference, LoopRV)
+            meaning = self._referent(reference, LoopRV)
         else:
-            meaning = self._meaning(reference, BlockRV)
+            meaning = self._referent(reference, BlockRV)
         body = self._functions[meaning.function].kernel.body
         if meaning.what == ROOT:
             return BlockView(Stage(ROOT, (), body))

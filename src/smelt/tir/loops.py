@@ -107,7 +107,7 @@ class LoopMoves(Core):
     def annotate(self, block_or_loop: BlockRV | LoopRV, ann_key: str, ann_val: Any) -> None:
         """Annotates a loop or a stage (`smelt.nest.primitives.kinds.annotate`)."""
         target = self._target(block_or_loop)
-        value = self._meaning(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
+        value = self._referent(ann_val, ExprRV).what if isinstance(ann_val, ExprRV) else ann_val
         kernel = kinds.annotate(self._kernel, target, ann_key, value)
         given = {"block_or_loop": block_or_loop, "ann_key": ann_key, "ann_val": ann_val}
         self._step(kernel, "annotate", given)

@@ -167,7 +167,7 @@ class PlaceMoves:
         given = {"block": block, "buffer_index": buffer_index}
         self._step(changed, "storage_align", {**given, "axis": axis, "factor": factor, "offset": offset}, [])
 
-    # -- how data lies -----------------------------------------------------------------------------------
+    # -- layouts of data -------------------------------------------------------------------------------------
 
     def transform_layout(
         self,

@@ -36,7 +36,7 @@ from smelt.tir.schedule import Schedule
 from smelt.tir.trace import Trace
 
 FILE = "schedule.json"
-BESIDE = 4
+COMPILED_AHEAD = 4
 """Number of candidates that are compiled in parallel to measurements."""
 SLOT = 0.02
 """Seconds of a measuring slot."""
@@ -187,8 +187,8 @@ class _Search:
         source = candidates(self.func, self.known)
         ready: list[tuple[Trial, Built]] = []
         while time.perf_counter() < end:
-            for trial in islice(source, BESIDE - len(ready)):
-                made = self._begun(trial)
+            for trial in islice(source, COMPILED_AHEAD - len(ready)):
+                made = self._started(trial)
                 trials.append(trial)
                 if made is not None:
                     ready.append((trial, made))
@@ -220,7 +220,7 @@ class _Search:
     def _built(self, trial: Trial) -> Built:
         return built(as_torch(trial.sch.func))
 
-    def _begun(self, trial: Trial) -> Built | None:
+    def _started(self, trial: Trial) -> Built | None:
         try:
             made = self._built(trial)
             made.begin(*self.buffers)

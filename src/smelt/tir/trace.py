@@ -21,7 +21,7 @@ DecisionProvider = Callable[["Instruction", Sequence[Any], Mapping[str, Any], An
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One call of a method of a schedule: its arguments, and the returned references."""
+    """A call of a method of a schedule: its arguments, and the returned references."""
 
     kind: str
     args: tuple[Any, ...] = ()

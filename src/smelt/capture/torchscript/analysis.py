@@ -212,7 +212,7 @@ class _Run:
                 results = self._node(node)
             except _Raised:
                 raise
-            except Exception as error:  # what operators raise has no common class
+            except Exception as error:  # errors of operators have no common class
                 results = self._unknown(node, (str(error) or type(error).__name__).splitlines()[0][:100])
             for value, result in zip(node.outputs, results):
                 self.values[id(value)] = result
@@ -374,14 +374,14 @@ class _Run:
         (body,) = node.blocks
         most, goes_on = (self._value(value) for value in node.inputs[:2])
         carried = [self._value(value) for value in node.inputs[2:]]
-        for turn in range(_MOST_ALONE):
+        for iteration in range(_MOST_ALONE):
             known = self._known(goes_on)
-            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= turn)
+            ended = _UNKNOWN if most is _UNKNOWN else self._known(most <= iteration)
             if known is False or ended is True:
                 return carried
             if known is None or ended is not False:
                 break
-            self.values[id(body.inputs[0])] = turn
+            self.values[id(body.inputs[0])] = iteration
             for value, held in zip(body.inputs[1:], carried):
                 self.values[id(value)] = held
             goes_on, *carried = self.block(body)
@@ -420,7 +420,7 @@ class _Run:
             return type(one)([self._joined(a, b) for a, b in zip(one, other)])
         return _UNKNOWN
 
-    # -- what is said
+    # -- facts
 
     def facts(self, block: Block) -> Iterator[Fact]:
         """The facts on a block's inputs and values, those of inner blocks after their node."""
@@ -526,8 +526,8 @@ def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        alike = one.dtype == other.dtype and one.dim() == other.dim()
-        return alike and all(map(_is_same, one.shape, other.shape))
+        same_form = one.dtype == other.dtype and one.dim() == other.dim()
+        return same_form and all(map(_is_same, one.shape, other.shape))
     if _is_whole(one) and _is_whole(other):
         exprs = [each.node.expr if isinstance(each, torch.SymInt) else each for each in (one, other)]
         return bool(exprs[0] == exprs[1])

@@ -112,7 +112,7 @@ def _drop_unused(block: Block) -> None:
                 node.block, changed = None, True
 
 
-# -- what TorchScript runs
+# -- pieces that TorchScript runs
 # --------------------------------------------------------------------------------------
 
 
@@ -270,7 +270,7 @@ def _function_of(nodes: list[Node], given: list[Value], constants: list[Value], 
     return torch._C._create_function_from_graph("left_to_torchscript", graph)
 
 
-# -- what is compiled
+# -- compiled pieces
 # --------------------------------------------------------------------------------------
 
 FEWEST = 2

@@ -346,26 +346,26 @@ class _Writer:
             return
         (body,) = node.blocks
         most, begins = node.inputs[:2]
-        turn, carried = body.inputs[0], body.inputs[1:]
+        iteration, carried = body.inputs[0], body.inputs[1:]
         self._give(carried, node.inputs[2:])
         always = all(_is_true(value) for value in (begins, body.outputs[0]))
         counted = not (most.node is not None and most.node.is_constant and most.node.constant == _FOREVER)
         goes_on = ""
         if always and counted:
-            self._line(f"for {self._name(turn)} in range({self._text(most)}):", node.where)
+            self._line(f"for {self._name(iteration)} in range({self._text(most)}):", node.where)
         else:
             goes_on = self._fresh("goes_on")
             self._line(f"{goes_on} = {self._text(begins)}", node.where)
-            if counted or turn.users:
-                self._line(f"{self._name(turn)} = 0")
-            bound = f" and {self._name(turn)} < {self._text(most)}" if counted else ""
+            if counted or iteration.users:
+                self._line(f"{self._name(iteration)} = 0")
+            bound = f" and {self._name(iteration)} < {self._text(most)}" if counted else ""
             self._line(f"while {goes_on}{bound}:", node.where)
         self.indent += 1
         self._nodes(body.nodes, body.outputs, in_pieces)
         if goes_on:
             self._line(f"{goes_on} = {self._text(body.outputs[0])}")
-            if counted or turn.users:
-                self._line(f"{self._name(turn)} += 1")
+            if counted or iteration.users:
+                self._line(f"{self._name(iteration)} += 1")
         self._give(carried, body.outputs[1:])
         if not self.lines[-1].startswith("    " * self.indent):
             self._line("pass")
