@@ -15,15 +15,15 @@ from smelt.schedule.graph.zero_padding import with_zeros
 from smelt.schedule.grouping.fusion import Group
 from smelt.schedule.loops import NestContext
 from smelt.schedule.memory.execution import Execution, Grouped, Scheduled, execution_of
-from smelt.schedule.memory.homes import (
+from smelt.schedule.memory.steps import write_plan
+from smelt.schedule.memory.storage import (
+    assign_storage,
     fill_halos,
-    find_homes,
     place_buffers,
     reuse_memory,
     share_overwritten,
     stream_results,
 )
-from smelt.schedule.memory.steps import write_plan
 from smelt.schedule.native import native_kernel
 from smelt.schedule.nests import BuiltKernel, row_buffers, spilled
 from smelt.schedule.sorts import sort_kernel
@@ -103,7 +103,7 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
 PASSES = (
     build_nests,
     share_overwritten,
-    find_homes,
+    assign_storage,
     reuse_memory,
     stream_results,
     fill_halos,

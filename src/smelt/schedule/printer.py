@@ -29,13 +29,13 @@ def print_groups(grouped: Grouped) -> str:
 def print_execution(execution: Execution) -> str:
     """The kernels built so far, and the storage of each buffer."""
     kernels = [print_kernel(built.kernel) for built in execution.built.values()] or ["no kernel yet\n"]
-    homes = [f"{name}: {where}\n" for name, where in sorted(execution.homes.items())]
+    storage = [f"{name}: {where}\n" for name, where in sorted(execution.storage.items())]
     roots = [f"{name} has the memory of {other}\n" for name, other in sorted(execution.roots.items())]
     offsets = [
         f"{name} begins at byte {offset}\n" for name, offset in sorted(execution.arena.offsets.items())
     ]
     steps = [f"{step}\n" for step in execution.scheduled.plan.steps]
-    return "".join([*kernels, *homes, *roots, *offsets, *steps])
+    return "".join([*kernels, *storage, *roots, *offsets, *steps])
 
 
 def _line(item: Item) -> str:
