@@ -84,7 +84,6 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
     "apart, it is less accurate than eager's kernel": (aten.linspace, aten.logspace),
     "apart, NaN or the sign of zero is not where eager's kernel has it": (
         aten.elu_backward,
-        aten.hardtanh_backward,
         aten.logaddexp2,
         aten.softshrink,
     ),
@@ -112,7 +111,6 @@ _ALSO_APART: tuple[Any, ...] = (
 
 _APART_ELSEWHERE: tuple[Any, ...] = (
     aten.elu_backward,
-    aten.hardtanh_backward,
     aten.index_copy,
     aten.index_fill,
     aten.linspace,

@@ -54,15 +54,6 @@ def softshrink_backward(ctx: Builder, grad: Tensor, x: Tensor, limit: Number) ->
     return hardshrink_backward(ctx, grad, x, limit)
 
 
-@lowers(aten.hardtanh_backward.default)
-def hardtanh_backward(ctx: Builder, grad: Tensor, x: Tensor, low: Number, high: Number) -> Tensor:
-    def value(c: Constants, g: Any, v: Any) -> Any:
-        inside = ops.logical_and(ops.gt(v, c(low)), ops.lt(v, c(high)))
-        return ops.where(inside, g, c(0))
-
-    return elementwise(ctx, value, grad, x)
-
-
 _SIXTH = 0.1666666716337204
 """1/6 rounded to float32: ATen's kernel multiplies by it in float64 too."""
 
