@@ -335,13 +335,13 @@ def test_a_kernel_that_was_disturbed_is_heard_again(monkeypatch: pytest.MonkeyPa
         return run
 
     monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    disturbed = call(0, lambda count: 5.0 if count <= 1 + tuning.LEAST_TURNS else 1.0)
+    disturbed = call(0, lambda count: 5.0 if count <= 1 + tuning.LEAST_RUNS else 1.0)
     (timing,) = tuning._race([(disturbed, call(1, lambda count: 2.0))])
     assert timing == Timing(1.0, 2.0)
-    assert calls == [1 + tuning.LEAST_TURNS + tuning.ENOUGH_TURNS] * 2
+    assert calls == [1 + tuning.LEAST_RUNS + tuning.ENOUGH_RUNS] * 2
     calls[:] = [0, 0]
     assert tuning._race([(call(0, lambda count: 1.0), call(1, lambda count: 2.0))]) == [Timing(1.0, 2.0)]
-    assert calls == [1 + tuning.LEAST_TURNS] * 2
+    assert calls == [1 + tuning.LEAST_RUNS] * 2
 
 
 def decide_in_place(monkeypatch: pytest.MonkeyPatch, *ends: Timing) -> list[int]:

@@ -235,7 +235,7 @@ BROKEN: dict[str, tuple[Kernel, str]] = {
     ),
     "race": (
         kernel(ACC, loop(A, S0, ONE, loop(B, 2, Update("acc", "c0")), kind=PARALLEL)),
-        "turns of the parallel loop over a share the accumulator acc",
+        "iterations of the parallel loop over a share the accumulator acc",
     ),
 }
 

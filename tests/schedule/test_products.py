@@ -216,7 +216,7 @@ def test_the_nest_is_a_register_tile() -> None:
     text = print_run(run)
     assert text.count("fma(") == 1 and text.count("jam for") == 2
     assert "panel" in text and "tile" in text
-    assert "store_turned" in print_unit([run]).text
+    assert "store_transposed" in print_unit([run]).text
 
 
 def scratch(run: Run) -> list[str]:

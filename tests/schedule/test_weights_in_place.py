@@ -44,7 +44,7 @@ def is_turned(function: Function, *inputs: Tensor, vector_bytes: int = 64) -> bo
     """Whether a tile is turned, on a machine with such vectors."""
     scheduled = schedule(lowered(function, *inputs), Config(), Target(vector_bytes))
     stmts = (stmt for kernel in scheduled.kernels for stmt in walk(kernel.body))
-    return any(isinstance(stmt, Alloc) and stmt.buffer == "turned" for stmt in stmts)
+    return any(isinstance(stmt, Alloc) and stmt.buffer == "transposed" for stmt in stmts)
 
 
 def tensors(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
@@ -64,7 +64,7 @@ def test_numbers(name: str) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products that an interpreter has time for are turned too, and nobody asks what it costs."""
-    for bound in ("FEWEST_TURNED_TERMS", "FEWEST_TURNED_WEIGHTS"):
+    for bound in ("FEWEST_SWAPPED_TERMS", "FEWEST_SWAPPED_WEIGHTS"):
         monkeypatch.setattr(contractions, bound, 2)
     monkeypatch.setattr(contractions, "SAVED_ROWS", 1000)
 
@@ -122,7 +122,7 @@ def test_what_is_frozen_is_packed_once() -> None:
     x = draw(64, 256)
     with torch.no_grad():
         smelt.compile(layer, freezing=True, keep_text=True)(x)
-    assert "turned" not in smelt.reports()[-1].text("nest")
+    assert "transposed" not in smelt.reports()[-1].text("nest")
 
 
 def test_a_weight_may_be_another_at_each_call() -> None:
@@ -144,7 +144,7 @@ def test_not_for_rows_of_any_number() -> None:
         for rows in (64, 2, 16, 49, 250):
             x = draw(rows, 192)
             assert_close(fast(x), layer(x), exact(x.double()))
-    assert len(smelt.reports()) == 1 and "turned" not in smelt.reports()[-1].text("nest")
+    assert len(smelt.reports()) == 1 and "transposed" not in smelt.reports()[-1].text("nest")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -37,7 +37,7 @@ from smelt.symbolic import loop_var
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One distinct access of a buffer: ``indirect`` if the index holds a computed position."""
+    """A distinct access of a buffer: ``indirect`` if the index holds a computed position."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -98,9 +98,10 @@ def analyze(
     inlining are cached.
 
     Args:
-        node: any node. index: the loop variables to use, ``i0 …`` where not given. rindex: those of the
-        reduced dimensions (of a fold's iterations), ``r0 …`` where not given. inlined: buffers that are
-        computed where they are read: their own reads are recorded instead.
+        node: any node.
+        index: the loop variables to use, ``i0 …`` where not given.
+        rindex: those of the reduced dimensions (of a fold's iterations), ``r0 …`` where not given.
+        inlined: buffers that are computed where they are read: their own reads are recorded instead.
     """
     if index is not None or rindex is not None or inlined:
         return _analyzed(node, index, rindex, inlined or {})

@@ -156,8 +156,10 @@ def evaluate_body(
     """Computes a body, with one entry per output: contiguous tensors (an Extern's are as ATen gives them).
 
     Args:
-        body: the body to run. buffers: the tensors it may load, by name; each has its buffer's shape. sizes:
-        the number of each size symbol. origin: for messages.
+        body: the body to run.
+        buffers: the tensors it may load, by name; each has its buffer's shape.
+        sizes: the number of each size symbol.
+        origin: for messages.
 
     Raises:
         IndexError: a checked indirect index was out of range.
@@ -536,7 +538,7 @@ def _run(graph: Graph, node: Node, buffers: dict[str, Tensor], values: dict[Symb
         buffer, result = graph.buffers[name], memory(result)
         shape = [evaluate(size, values) for size in buffer.shape]
         strides = [evaluate(stride, values) for stride in buffer.strides]
-        if result is None and 0 in shape:  # ATen gives none of what nobody can read
+        if result is None and 0 in shape:  # ATen omits unreadable results
             result = torch.empty(shape, dtype=buffer.dtype)
         if list(result.shape) != shape or result.dtype != buffer.dtype:
             what = f"{name} is {buffer.dtype} {shape}, computed was {result.dtype} {list(result.shape)}"

@@ -470,7 +470,7 @@ class Graph:
         """
         key = (what, id(of), *more)
         if key not in self.known:
-            self.known[key] = of, make()  # as long as it is kept, no other has its identity
+            self.known[key] = of, make()  # while it is kept, its identity is unique
         return self.known[key][1]
 
     def with_bodies(self) -> Iterator[Graph]:

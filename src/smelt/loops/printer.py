@@ -95,7 +95,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def node_lines(node: Node, graph: Graph) -> list[str]:
-    """One node's lines: its origin, the buffers it writes, and its loop function as straight-line code."""
+    """The lines of a node: its origin, the buffers it writes, and its loop function as straight-line code."""
     where = f"  {node.origin.where}" if node.origin.where else ""
     lines = [f"# {node.origin.op}{where}"]
     outputs = [buffer_text(graph.buffers[name]) if name is not None else "_" for name in node.outputs]
@@ -264,10 +264,10 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
     index = variables("i", len(body.shape))
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip(index, body.shape)), origin=node.origin)
-    state, first = _handed(recorder, body)
+    state, first = _carried(recorder, body)
     after, made = recorder.run(body.inner_fn, index, tuple(state))
-    results, handed = [value.name for value in made], [value.name for value in after]
-    code, texts = _turn_lines(recorder, [*results, *handed])
+    results, carried = [value.name for value in made], [value.name for value in after]
+    code, texts = _iteration_lines(recorder, [*results, *carried])
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     places = ", ".join(f"{name}[{index_text(index)}]" for name in names)
@@ -277,7 +277,7 @@ def _scan_lines(node: Node, body: Scan, graph: Graph, outputs: Sequence[str]) ->
         f"    for {loops}:",
         *(f"        {line}" for line in code),
         f"        {places} = {', '.join(texts.get(name, name) for name in results)}",
-        f"        {parts} = {', '.join(texts.get(name, name) for name in handed)}",
+        f"        {parts} = {', '.join(texts.get(name, name) for name in carried)}",
     ]
 
 
@@ -285,9 +285,9 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
     index, (turn,) = variables("i", len(body.shape)), variables("r", 1)
     dtypes = {name: buffer.dtype for name, buffer in graph.buffers.items()}
     recorder = Recorder(dtypes, dict(zip((*index, turn), (*body.shape, body.turns))), origin=node.origin)
-    state, first = _handed(recorder, body)
-    handed = [value.name for value in recorder.run(body.inner_fn, index, turn, tuple(state))]
-    code, texts = _turn_lines(recorder, handed)
+    state, first = _carried(recorder, body)
+    carried = [value.name for value in recorder.run(body.inner_fn, index, turn, tuple(state))]
+    code, texts = _iteration_lines(recorder, carried)
     loops = ", ".join(f"{v} in range({python_text(size)})" for v, size in zip(index, body.shape))
     names = [name if name is not None else "_" for name in node.outputs]
     parts = ", ".join(value.name for value in state)
@@ -297,12 +297,12 @@ def _fold_lines(node: Node, body: Fold, graph: Graph, outputs: Sequence[str]) ->
         *head,
         f"{inner}for {turn} in range({python_text(body.turns)}):",
         *(f"{inner}    {line}" for line in code),
-        f"{inner}    {parts} = {', '.join(texts.get(name, name) for name in handed)}",
+        f"{inner}    {parts} = {', '.join(texts.get(name, name) for name in carried)}",
         f"{inner}{', '.join(f'{name}[{index_text(index)}]' for name in names)} = {parts}",
     ]
 
 
-def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
+def _carried(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue], str]:
     """The carried values of an iteration, and the text of their initial values."""
     state = [RecordedValue(f"state{number}", dtype) for number, (dtype, _) in enumerate(body.state)]
     for value in state:
@@ -313,7 +313,7 @@ def _handed(recorder: Recorder, body: Scan | Fold) -> tuple[list[RecordedValue],
     return state, ", ".join(first)
 
 
-def _turn_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def _iteration_lines(recorder: Recorder, results: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The code of an iteration, and the texts of the values that it stores."""
     steps = list(recorder.instructions)
     uses = Counter(results)

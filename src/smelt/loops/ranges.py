@@ -52,7 +52,8 @@ class RangeChecker(Handler):
     """Runs a loop function on intervals.
 
     Args:
-        extents: loop variable → its extent. contents: known intervals of the numbers in a buffer, by name.
+        extents: loop variable → its extent.
+        contents: known intervals of the numbers in a buffer, by name.
 
     ``proofs`` has one entry for each indirect index, in the order of the calls: (never negative, in range).
 

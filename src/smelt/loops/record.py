@@ -62,12 +62,13 @@ class Recorder(Handler):
     """Records loop functions; several functions in one recorder share equal values.
 
     Args:
-        buffers: the dtype of every buffer that may be loaded. extents: loop variable → its extent; indices
-        are simplified under ``0 <= variable < extent``. load_hook: called with every load's buffer and
-        simplified index. A value that it returns replaces the load: an inlined producer (its loop function is
-        run here), or a value that this loop stored before. origin: of the node being recorded, for messages;
-        may be changed between bodies. first: the number of the first value's name, where several recorders
-        work on one kernel.
+        buffers: the dtype of every buffer that may be loaded.
+        extents: loop variable → its extent; indices are simplified under ``0 <= variable < extent``.
+        load_hook: called with every load's buffer and simplified index. A value that it returns replaces the
+            load: an inlined producer (its loop function is run here), or a value that this loop stored
+            before.
+        origin: of the node being recorded, for messages; may be changed between bodies.
+        first: the number of the first value's name, where several recorders work on one kernel.
 
     >>> from smelt.ops import ops
     >>> i = sympy.Symbol("i", integer=True, nonnegative=True)

@@ -116,7 +116,7 @@ def _welford(value: Tensor) -> list[Tensor]:
 
 def _online_softmax(value: Tensor) -> list[Tensor]:
     (top,) = _max(value)
-    # from the rounded maximum: what a consumer subtracts is what was subtracted here
+    # from the rounded maximum: a consumer subtracts the same number
     total = (value.to(torch.float64) - top.to(torch.float64).unsqueeze(-1)).exp().sum(-1)
     return [top, total.to(value.dtype)]
 

@@ -203,7 +203,7 @@ def _loop_function(node: Node, graph: Graph, defined: set[str]) -> Iterator[str]
             given = (body.inner_fn(index),)
         place = tuple(body.place(index)) if isinstance(body, Scatter) else ()
     yield from dict.fromkeys(checker.problems)
-    said = _dtypes_of_a_turn(body, len(given))
+    said = _dtypes_of_iteration(body, len(given))
     if given != said:
         yield f"the loop function gives {_listed(given)}, the node says {_listed(said)}"
     if isinstance(body, Scatter):
@@ -236,7 +236,7 @@ def _output_dtype(body: Body, position: int) -> torch.dtype:
     return body.dtype  # type: ignore[union-attr]
 
 
-def _dtypes_of_a_turn(body: Body, count: int) -> tuple[torch.dtype, ...]:
+def _dtypes_of_iteration(body: Body, count: int) -> tuple[torch.dtype, ...]:
     """The dtypes of a loop function's results: of a scan the state's parts, then the outputs."""
     if isinstance(body, (Scan, Fold)):
         outputs = body.dtypes if isinstance(body, Scan) else ()

@@ -55,8 +55,8 @@ def _is_empty(stmt: Stmt) -> bool:
 
 def _bounded_loop(loop: For, extents: Mapping[Symbol, Expr]) -> list[Stmt]:
     """The loop with the conditions on its whole body in its bounds, or in a guard around it."""
-    turns = trip_count(loop)
-    if turns.is_Integer and turns <= 0:  # what is the same in all of them would be read in front of it
+    trips = trip_count(loop)
+    if trips.is_Integer and trips <= 0:  # invariant values would be read in front of it
         return []
     inside = {**extents, loop.var: loop.end} if loop.begin == 0 else dict(extents)
     body = _bounded(loop.body, inside)

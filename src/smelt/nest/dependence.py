@@ -78,7 +78,7 @@ def conflict(loop: For, private: Collection[str] = ()) -> str | None:
         indices.add(index)
         touched[buffer] = (indices, stored or is_store)
     if any(isinstance(stmt, SortRow) for stmt in walk(loop.body)):
-        return f"turns of {loop.var} sort rows"
+        return f"iterations of {loop.var} sort rows"
     within, moved = _inner_extents(loop)
     indirect = indirect_symbols(loop.body)
     for buffer, (indices, stored) in touched.items():
@@ -125,7 +125,7 @@ def _separated(index: tuple[Expr, ...], loop: For, within: Extents, indirect: se
     radix argument).
     """
     if len(index) != 1:
-        return any(_lone(expr, loop.var, within, indirect) for expr in index)
+        return any(_is_offset_of(expr, loop.var, within, indirect) for expr in index)
     found = coefficients_of(index[0], [loop.var, *within, *indirect])
     if found is None:
         return False
@@ -164,7 +164,7 @@ def _within_reach(larger: Sequence[tuple[Expr, list[Expr]]], reach: Expr) -> boo
     return False
 
 
-def _lone(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
+def _is_offset_of(expr: Expr, var: Symbol, within: Extents, indirect: set[Symbol]) -> bool:
     """Whether the index of one dimension is the loop variable plus a term that no inner loop changes."""
     rest = expand(expr - var)
     return not (rest.free_symbols & ({var} | within.keys() | indirect))
@@ -194,11 +194,11 @@ def reduced_over(loop: For) -> str | None:
     for stage in members(loop.body):
         for axis in stage.axes:
             if axis.kind is AxisKind.REDUCE and axis.value.has(loop.var):
-                return f"{named(loop)} is reduced over: its iterations add to {_written(stage)}"
+                return f"{named(loop)} is reduced over: its iterations add to {_stored_text(stage)}"
     return None
 
 
-def _written(stage: Stage) -> str:
+def _stored_text(stage: Stage) -> str:
     """The buffers that a stage stores to, as error texts name them."""
     labels = {axis.var: loop_var(named(axis)) for axis in stage.axes}
     for access in found_accesses(stage):
@@ -226,12 +226,12 @@ def commutes(loop: For) -> str | None:
             users.setdefault(buffer, []).append(stage)
     excused = set()
     for buffer, found in users.items():
-        if len(found) == 1 and (_adds_up(found[0], loop) or _depends_on_index_only(found[0], buffer)):
+        if len(found) == 1 and (_only_adds(found[0], loop) or _depends_on_index_only(found[0], buffer)):
             excused.add(buffer)
     return overlap(loop, excused)
 
 
-def _adds_up(stage: Stage, loop: For) -> bool:
+def _only_adds(stage: Stage, loop: For) -> bool:
     """Whether a loop changes only the terms that a stage sums, not the element that it adds to."""
     over = [axis for axis in stage.axes if axis.value.has(loop.var)]
     if not all(axis.kind is AxisKind.REDUCE for axis in over):
@@ -273,7 +273,7 @@ def not_initialized_once(stage: Stage, around: Sequence[For]) -> str | None:
         for each in around:
             if each.var in over & condition.free_symbols and not _falls(condition, each.var):
                 text = python_text(condition)
-                return f"where {text} holds, {stage.name} may not begin with its first iteration"
+                return f"{text} may exclude the first iteration of {stage.name}"
     if stage.init is None:
         return None
     for access in found_accesses(stage):
@@ -282,12 +282,12 @@ def not_initialized_once(stage: Stage, around: Sequence[For]) -> str | None:
         index = tuple(replaced(expr, values) for expr in access.own)
         if any(not over.isdisjoint(symbols_in(expr)) for expr in index):
             return f"where {stage.name} stores depends on what it reduces over"
-        told = (*index, *(axis.value for axis in reduced))
+        place = (*index, *(axis.value for axis in reduced))
         for number, each in enumerate(around):
             inner = tuple((inside.var, (inside.begin, inside.end - 1)) for inside in around[number + 1 :])
-            one = Access(access.buffer, told, told, True, None, inner, ())
+            one = Access(access.buffer, place, place, True, None, inner, ())
             if trip_count(each) != 1 and not disjoint(one, one, each):
-                return f"turns of {named(each)} may begin one element of {access.buffer} twice"
+                return f"iterations of {named(each)} may initialize an element of {access.buffer} twice"
     return None
 
 

@@ -76,13 +76,13 @@ def _digits(exprs: Sequence[Expr], loop: For) -> dict[Symbol, tuple[Expr, Expr]]
         if not _divides(ordered[-1], cut):
             return None
         ordered.append(cut)
-    turns = expand(loop.end - loop.begin)
+    trips = expand(loop.end - loop.begin)
     if loop.begin != 0 and len(ordered) > 1:
         return None
     found: dict[Symbol, tuple[Expr, Expr]] = {}
     for place, cut in enumerate(ordered):
         following = ordered[place + 1] if place + 1 < len(ordered) else None
-        extent = divided(turns + cut - 1, cut) if following is None else sympy.cancel(following / cut)
+        extent = divided(trips + cut - 1, cut) if following is None else sympy.cancel(following / cut)
         found[loop_var(f"_digit{place}")] = (cut, extent)
     return found
 

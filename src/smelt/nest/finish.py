@@ -102,7 +102,7 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
         return None
     if any(not kept_variables.isdisjoint(free_symbols([each.begin, each.end])) for each in summed):
         return None
-    whole = [_whole(each) for each in kept if each.kind is not LoopKind.VECTOR]
+    whole = [_full(each) for each in kept if each.kind is not LoopKind.VECTOR]
     vectors = [each for each in kept if each.kind is LoopKind.VECTOR]
     count, conditions, jammed = 1, [], []
     for found in whole:
@@ -123,12 +123,12 @@ def _in_registers(loop: For, lanes: int) -> list[Stmt] | None:
     return [*guarded([full], body), *rest]
 
 
-def _whole(loop: For) -> tuple[For, Boolean] | None:
+def _full(loop: For) -> tuple[For, Boolean] | None:
     """The loop with its full number of iterations, where they are few, and the condition under which it has
     them all.
     """
-    turns = trip_count(loop)
-    if turns.is_Integer:
+    trips = trip_count(loop)
+    if trips.is_Integer:
         return loop, sympy.true
     numbers = [e for e in loop.end.args if e.is_Integer] if isinstance(loop.end, Min) else []
     if loop.begin != 0 or len(numbers) != 1:
@@ -137,9 +137,9 @@ def _whole(loop: For) -> tuple[For, Boolean] | None:
     return replace(loop, end=numbers[0]), sympy.And(*(sympy.Ge(other, numbers[0]) for other in others))
 
 
-def _step(turns: Expr, lanes: int, most: int) -> int:
+def _step(trips: Expr, lanes: int, most: int) -> int:
     """The lanes of a vector loop: whole registers where they divide its iterations, at most ``most``."""
-    fitting = [n for n in (4, 2) if n <= most and turns.is_Integer and int(turns) % (n * lanes) == 0]
+    fitting = [n for n in (4, 2) if n <= most and trips.is_Integer and int(trips) % (n * lanes) == 0]
     return lanes * (fitting[0] if fitting else 1)
 
 
@@ -169,8 +169,7 @@ def _summed(loops: Sequence[For], steps: Sequence[Let], store: Store) -> list[St
 
 
 def kinds(kernel: Kernel, lanes: int) -> Kernel:
-    """Legalizes loop kinds: vector loops get the target's number of lanes, and unsupported kinds become
-    serial.
+    """Legalizes loop kinds: vector loops get the target's lanes, and unsupported kinds become serial.
 
     A vector loop whose lanes would differ in more than stored values becomes serial; so does a parallel loop
     inside a parallel or a vector loop.
@@ -198,13 +197,13 @@ def _kind(loop: For, around: tuple[For, ...]) -> LoopKind:
         return LoopKind.VECTOR if all(map(_masks, _varying(loop))) else LoopKind.SERIAL
     if loop.kind is LoopKind.PARALLEL:
         kinds_around = [outer.kind for outer in around]
-        within = LoopKind.PARALLEL in kinds_around and not _alone(around)
+        within = LoopKind.PARALLEL in kinds_around and not _perfectly_parallel(around)
         if within or LoopKind.VECTOR in kinds_around or LoopKind.JAM in kinds_around:
             return LoopKind.SERIAL
         return loop.kind if not_parallel(loop) is None else LoopKind.SERIAL
     if loop.kind is LoopKind.UNROLL:
-        turns = trip_count(loop)
-        few = turns.is_Integer and int(turns) <= MOST_UNROLLED
+        trips = trip_count(loop)
+        few = trips.is_Integer and int(trips) <= MOST_UNROLLED
         return loop.kind if few else LoopKind.SERIAL
     return loop.kind
 
@@ -221,7 +220,7 @@ def _masks(guard: Guard) -> bool:
     return all(isinstance(stmt, (Let, Masked, Store, For, Guard)) for stmt in walk(guard.body))
 
 
-def _alone(around: tuple[For, ...]) -> bool:
+def _perfectly_parallel(around: tuple[For, ...]) -> bool:
     """Whether all loops from the outermost parallel one on are parallel and perfectly nested."""
     first = next(place for place, outer in enumerate(around) if outer.kind is LoopKind.PARALLEL)
     return all(len(o.body.stmts) == 1 and o.kind is LoopKind.PARALLEL for o in around[first:])

@@ -14,9 +14,9 @@ from sympy import Eq, Expr, Symbol
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 from smelt.errors import SmeltError
-from smelt.nest.ir import Alloc, Guard, Kernel, Let
+from smelt.nest.ir import Alloc, Kernel, Let
 from smelt.nest.regions import Access, Facts, Interval, found_accesses, relaxed, slack
-from smelt.nest.tree import rewritten, walk
+from smelt.nest.tree import walk, without_guards
 from smelt.records import dataclass
 from smelt.symbolic.affine import expand, symbols_in
 from smelt.symbolic.expr import evaluate_on
@@ -25,7 +25,7 @@ from smelt.symbolic.expr import evaluate_on
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The range of ``index[dim]`` of a buffer, ``low`` to ``high``; ``size`` is the first index out of
-    bounds. The access does not happen where one of ``turns`` is below 1. All are expressions of sizes.
+    bounds. The access does not happen where one of ``trips`` is below 1. All are expressions of sizes.
     """
 
     buffer: str
@@ -34,13 +34,13 @@ class Bound:
     low: Expr
     high: Expr
     size: Expr
-    turns: tuple[Expr, ...]
+    trips: tuple[Expr, ...]
 
     def why_outside(self, sizes: Mapping[Symbol, Any]) -> str | None:
         """The reason why the index is out of bounds at the given sizes; None where it is in bounds, or not
         used.
         """
-        if any(evaluate_on(each, sizes) < 1 for each in self.turns):
+        if any(evaluate_on(each, sizes) < 1 for each in self.trips):
             return None
         low, high, size = (evaluate_on(each, sizes) for each in (self.low, self.high, self.size))
         if high >= size:
@@ -53,7 +53,7 @@ def open_bounds(kernel: Kernel) -> tuple[Bound, ...]:
     shapes = {param.name: param.shape for param in kernel.params}
     shapes |= {stmt.buffer: stmt.shape for stmt in walk(kernel.body) if isinstance(stmt, Alloc)}
     found: dict[tuple[str, tuple[Expr, ...], int], Bound] = {}
-    always = rewritten(kernel.body, lambda stmt: () if isinstance(stmt, Guard) else None)
+    always = without_guards(kernel.body)
     data = {stmt.index for stmt in walk(always) if isinstance(stmt, Let)}
     for access in found_accesses(always):
         if access.whole or access.masked:
@@ -85,9 +85,9 @@ def _bound(access: Access, dim: int, size: Expr, known: set[Symbol]) -> Bound | 
             return None
     if any(map(Facts().nonnegative, lows)) and any(Facts().nonnegative(size - 1 - high) for high in highs):
         return None
-    turns = [high - low + 1 for _, (low, high) in (*access.loops, *access.limits)]
-    turns = [each for each in dict.fromkeys(turns) if symbols_in(each) <= known and not each.is_positive]
-    return Bound(access.buffer, access.own, dim, Max(*lows), Min(*highs), size, tuple(turns))
+    trips = [high - low + 1 for _, (low, high) in (*access.loops, *access.limits)]
+    trips = [each for each in dict.fromkeys(trips) if symbols_in(each) <= known and not each.is_positive]
+    return Bound(access.buffer, access.own, dim, Max(*lows), Min(*highs), size, tuple(trips))
 
 
 def ends_of(index: Expr, ranges: Mapping[Symbol, Interval], known: Iterable[Symbol]) -> Interval | None:

@@ -95,12 +95,9 @@ class _Machine:
 
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, For):
-            # a vector loop is a loop whose iterations do not depend on one another: one lane after the other
-            # will
-            # do
-            turns = range(self._number(stmt.begin), self._number(stmt.end))
-            for turn in turns:
-                self.symbols[stmt.var] = turn
+            # A vector loop has independent iterations: one lane after the other gives the same.
+            for number in range(self._number(stmt.begin), self._number(stmt.end)):
+                self.symbols[stmt.var] = number
                 self._block(stmt.body)
         elif isinstance(stmt, Let):
             self.values[stmt.name] = self._let(stmt)

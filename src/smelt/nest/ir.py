@@ -32,7 +32,7 @@ FEW_COLUMNS = (2, 3, 4)
 
 
 class LoopKind(Enum):
-    """How a loop runs."""
+    """The execution of a loop's iterations."""
 
     SERIAL = "serial"
     PARALLEL = "parallel"

@@ -158,7 +158,7 @@ def writes(stmt: Stmt) -> list[str]:
 
 
 def producers(kernel: Kernel, place: Place) -> list[Stage]:
-    """The members of a stage's scope that write what it reads."""
+    """The members of a stage's scope that write its inputs."""
     wanted = set(reads(place.stmt))
     return [
         each
@@ -168,7 +168,7 @@ def producers(kernel: Kernel, place: Place) -> list[Stage]:
 
 
 def consumers(kernel: Kernel, place: Place) -> list[Stage]:
-    """The members of a stage's scope that read what it writes."""
+    """The members of a stage's scope that read its outputs."""
     wanted = set(writes(place.stmt))
     return [
         each

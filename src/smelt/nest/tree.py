@@ -129,6 +129,11 @@ def replace_loop(block: Block, var: Symbol, rewrite: Callable[[For], tuple[Stmt,
     return block
 
 
+def without_guards(block: Block) -> Block:
+    """The statements but for those under an ``if``."""
+    return rewritten(block, lambda stmt: () if isinstance(stmt, Guard) else None)
+
+
 def rewritten(block: Block, rewrite: Callable[[Stmt], Sequence[Stmt] | None]) -> Block:
     """The tree with each statement replaced by the result of ``rewrite``; where that is None, the statement's
     own blocks are rewritten.
@@ -161,7 +166,7 @@ def map_exprs(block: Block, rewrite: Callable[[Expr], Expr]) -> Block:
 
 
 def exprs_of(block: Block) -> list[Expr]:
-    """What `map_exprs` would replace."""
+    """The expressions that `map_exprs` would replace."""
     found: list[Expr] = []
 
     def keep(expr: Expr) -> Expr:

@@ -413,7 +413,7 @@ class _Checker:
                 self._say(f"the accumulator {stmt.acc} ({accumulator.kind}) needs a position")
         for loop in self._between(stmt.acc, scope.accumulators):
             if loop.kind is LoopKind.PARALLEL:
-                self._say(f"turns of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
+                self._say(f"iterations of the parallel loop over {loop.var} share the accumulator {stmt.acc}")
 
     def _advance(self, stmt: Advance, scope: _Scope) -> None:
         """Iterations that carry a value run one after another."""
@@ -426,7 +426,9 @@ class _Checker:
             self._say(f"the carry {stmt.carry} is {carry.dtype}, not {value}")
         for loop in self._between(stmt.carry, scope.carries):
             if loop.kind in (LoopKind.PARALLEL, LoopKind.VECTOR):
-                self._say(f"turns of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}")
+                self._say(
+                    f"iterations of the {loop.kind.value} loop over {loop.var} share the carry {stmt.carry}"
+                )
 
     def _between(self, name: str, names: ChainMap[str, Any]) -> list[For]:
         """The loops around this statement that are inside the scope of the declaration of ``name``."""

@@ -116,8 +116,8 @@ class _Counter:
         around = [symbol for symbol in last if extent.has(symbol)]
         if len(around) != 1:
             return first
-        turns = last[around[0]] + 1
-        return ((turns - 1) * first + max(self._value(extent, last), 0)) / turns
+        trips = last[around[0]] + 1
+        return ((trips - 1) * first + max(self._value(extent, last), 0)) / trips
 
     def _value(self, expr: Expr, loops: Mapping[Symbol, int]) -> int:
         return size_hint(expr, {**self.hints, **loops})

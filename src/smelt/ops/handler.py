@@ -1,4 +1,4 @@
-"""Handlers: who a loop function talks to. A new target is one subclass of `Handler`."""
+"""Handlers: interpretations of loop functions. A new target is one subclass of `Handler`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from smelt.ops.table import TABLE
 from smelt.symbolic import Expr
 
 Value = Any
-"""What a handler's methods take and return: a tensor, a string, a recorded node, a dtype …"""
+"""An argument or result of a handler's methods: a tensor, a string, a recorded node, a dtype …"""
 
 
 class Handler:
     """A loop function's world. Eight methods; the elementwise table comes through one of them."""
 
     def elementwise(self, name: str, *args: Value) -> Value:
-        """One row of `smelt.ops.table.TABLE`."""
+        """The implementation of a row of `smelt.ops.table.TABLE`."""
         raise _unknown(self, f"elementwise {name}")
 
     def load(self, buffer: str, index: Sequence[Expr]) -> Value:

@@ -162,7 +162,7 @@ def _compile(
         dotted = tuple(getattr(torch, name) for name in tools.dot_products)
         target = Target(tools.vector_bytes, dotted, tools.multiply_adds)
         store = cache.open_cache()
-        threads = torch.get_num_threads() if config.mode == "max" else 0  # what is measured depends on them
+        threads = torch.get_num_threads() if config.mode == "max" else 0  # measurements depend on them
         key = cache.key_of(
             *(graph_key(program), config.key(), tools.identity, torch.__version__, source_digest()),
             str(threads),
@@ -222,7 +222,7 @@ class _Rest:
         with report.phase("schedule"):
             choose, alone = (tuning.choose, tuning.alone) if tuning else (None, ())
             if config.clocks:
-                alone = ()  # they would count what is run to be measured
+                alone = ()  # they would count the runs of measurements
             printer = UnitPrinter(objects)
 
             def ready(kernel: Kernel) -> None:
@@ -294,7 +294,7 @@ def _compile_for(
         code = target.build(scheduled.all_runs)
     plan = with_errors(scheduled.plan, code.errors)
     plan, constants = _noted(program, config, report, machine, graph, None, scheduled, plan)
-    report.keep_text("cpp", code.text)
+    report.keep_text(code.stage, code.text)
     return runnable(plan, code.library, constants, program, config, report, again)
 
 
@@ -383,7 +383,7 @@ def _from_cache(
         }
         built = runnable(plan, compiled, constants, program, config, report, again)
         fill_report(CompileReport(report.kind, report.graph_name), plan.notes)
-    except Exception:  # whatever is wrong with what was stored: it is compiled again
+    except Exception:  # any error of a stored entry: the program is compiled again
         store.remove(key)
         return None
     report.cache_hit = True
@@ -415,7 +415,7 @@ def _keep_texts(
 
 
 def made_with() -> dict[str, str]:
-    """The inputs of cache keys apart from the program: the compiler, the machine and their versions.
+    """The inputs of cache keys besides the program: the compiler, the machine and their versions.
 
     Raises:
         ToolchainError: there is no compiler that could have made them.

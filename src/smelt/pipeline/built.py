@@ -18,7 +18,7 @@ from smelt.reporting import CompileReport
 from smelt.runtime import executor
 from smelt.runtime.clocks import Clocks
 from smelt.runtime.deoptimize import or_deoptimized
-from smelt.runtime.library import CompileJob, Library
+from smelt.runtime.library import CompileJob, Library, PythonLibrary
 from smelt.runtime.plan import ExternStep, NativeStep, Plan, Step
 from smelt.symbolic import size_hint
 
@@ -33,7 +33,7 @@ Again = Callable[[Program, Config], Compiled]
 
 def runnable(
     plan: Plan,
-    library: Library | CompileJob | None,
+    library: Library | PythonLibrary | CompileJob | None,
     constants: Mapping[str, torch.Tensor],
     program: Program,
     config: Config,
@@ -102,10 +102,13 @@ def in_orders(compiled: Compiled, orders: Sequence[tuple[int, tuple[int, ...]]])
 
 
 def _clocks(
-    plan: Plan, built: Library | CompileJob | None, report: CompileReport
+    plan: Plan, built: Library | PythonLibrary | CompileJob | None, report: CompileReport
 ) -> Callable[[str, Callable[..., Any]], Callable[..., Any]] | None:
-    """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted."""
-    if "clocks" not in plan.notes:
+    """The wrapper of ATen operators that measures their time (`CompileReport.clocks`), if wanted.
+
+    Kernels that are launched have no counters.
+    """
+    if "clocks" not in plan.notes or isinstance(built, PythonLibrary):
         return None
     clocks = Clocks(CLOCKS, [tuple(each) for each in plan.notes["clocks"]])
     clocks.library = built

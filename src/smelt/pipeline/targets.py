@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from smelt.nest.ir import Run
-from smelt.runtime.library import Library
+from smelt.runtime.library import Library, PythonLibrary
 from smelt.schedule import Choose, Target
 
 
@@ -15,12 +15,13 @@ from smelt.schedule import Choose, Target
 class Code:
     """The code of runs: ``text`` for people; the ``library`` with one function for each run, as described by
     `smelt.nest.ir.Run`; for each run by name the meaning of its error numbers, from 1: the name of a built-in
-    exception, and a message.
+    exception, and a message. ``stage``: the name of the text in a report.
     """
 
     text: str
-    library: Library
+    library: Library | PythonLibrary
     errors: Mapping[str, tuple[tuple[str, str], ...]]
+    stage: str = "cpp"
 
 
 class CodeTarget(Protocol):

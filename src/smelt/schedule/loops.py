@@ -67,7 +67,7 @@ HORIZONTAL_COST = 12.0
 SORT_COST = 20.0
 """Cost of one element of a sorted row."""
 TAIL_ITERATIONS = 4
-"""Cost of the masked tail of a vector loop, in iterations."""
+"""Limit on the cost of the masked tail of a vector loop, in iterations of the loop."""
 FEW_ITERATIONS = 16
 """Iterations of a parallel loop that threads could not share evenly."""
 WORTH_DIVIDING = 512
@@ -80,12 +80,14 @@ WIDE_ITERATIONS = 32
 @dataclass(frozen=True, slots=True)
 class Target:
     """The scheduler's description of the machine: bytes in a vector register, the 16-bit dtypes that it
-    multiplies and adds itself, and the vector multiply-adds that it starts each cycle.
+    multiplies and adds itself, and the vector multiply-adds that it starts each cycle. ``blocks``: it is a
+    GPU, whose programs compute blocks of lanes (`smelt.schedule.blocks`).
     """
 
     vector_bytes: int
     dot_products: tuple[torch.dtype, ...] = ()
     multiply_adds: int = 1
+    blocks: bool = False
 
     @property
     def lanes(self) -> int:
@@ -186,7 +188,7 @@ class _Arranger:
             if not self._sums_over(loop):
                 continue
             outer = self._enclosing(loop.var)
-            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._goes_down(loop):
+            if self.trips(loop) >= FEWEST_COLUMN_TERMS and self._lanes_are_results(loop):
                 self._split(loop.var, _column_block(self.trips(loop)))
                 self.kernel = cascade(self.kernel, loop.var)
             elif self.trips(loop) > 4 * CASCADE_TERMS:
@@ -202,7 +204,7 @@ class _Arranger:
                 self.kernel = cascade(self.kernel, outer.var)
         return self.kernel
 
-    def _goes_down(self, loop: For) -> bool:
+    def _lanes_are_results(self, loop: For) -> bool:
         """Whether memory is contiguous along a loop around this one: lanes are results then, with one sum
         each.
         """
@@ -337,11 +339,11 @@ class _Arranger:
             if self._is_transposable(rows, columns, lanes) and self._moves_inside(
                 rows.var, len(chain) - 1 - position
             ):
-                return self._turn(rows, columns, lanes)
+                return self._transpose_tiles(rows, columns, lanes)
         return []
 
-    def _turn(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
-        whole, beside = (int(loop.end) // lanes * lanes for loop in (rows, columns))
+    def _transpose_tiles(self, rows: For, columns: For, lanes: int) -> list[Symbol]:
+        whole, whole_columns = (int(loop.end) // lanes * lanes for loop in (rows, columns))
         vectors = []
         if whole < int(rows.end):
             rest = self._peel(rows.var, whole)
@@ -349,8 +351,8 @@ class _Arranger:
             self._interchange(rest)
             vectors.append(within)
         self._interchange(rows.var)
-        if beside < int(columns.end):
-            rest = self._peel(columns.var, beside)
+        if whole_columns < int(columns.end):
+            rest = self._peel(columns.var, whole_columns)
             vectors.append(self._inside(rest))
         column = self._split(columns.var, lanes)
         self._interchange(column)
@@ -395,11 +397,11 @@ class _Arranger:
         for buffer, index, is_store in accesses(columns.body):
             down, along = (coefficient(index[0], loop.var) for loop in (rows, columns))
             if is_store:
-                turns = along == 1 and down not in (None, 0, 1)
+                transposes = along == 1 and down not in (None, 0, 1)
             else:
-                turns = down in (0, 1)
+                transposes = down in (0, 1)
                 loaded.add(down)
-            if not turns or sizes.get(buffer) != 4:
+            if not transposes or sizes.get(buffer) != 4:
                 return False
         return 1 in loaded
 
@@ -423,7 +425,7 @@ class _Arranger:
             loop = inner_loop(loop)
         return chain
 
-    # -- what to vectorise ----------------------------------------------------------------------------------
+    # -- vectorization ---------------------------------------------------------------------------------------
 
     def _vector_loops(self, loop: For) -> tuple[float, list[Symbol]]:
         """(cost of one run of the loop, loops to vectorize): the best of this loop, inner loops, none."""
@@ -439,9 +441,9 @@ class _Arranger:
         lanes = self._lanes(loop)
         if lanes > 1 and not_vector(loop) is None:
             whole, tail = divmod(trips, lanes)
-            turns = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
+            counted = whole + (min(tail, TAIL_ITERATIONS) if whole else tail)
             gather = SCANNED_GATHER_COST if _scans(loop) else GATHER_COST
-            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * turns
+            cost = self._vector_cost(loop.body, loop.var, lanes, gather * lanes) * counted
             cost += HORIZONTAL_COST * len(carried_updates(loop))
             if cost < best:
                 best, chosen = cost, [loop.var]

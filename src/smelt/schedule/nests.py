@@ -273,7 +273,7 @@ class KernelBuilder:
     def _carrying(
         self, recorder: Recorder, state: _SegmentState, item: Item, body: Scan | Fold, index: Sequence[Expr]
     ) -> None:
-        """One iteration of a scan or fold: its carried values, the new values, and the update."""
+        """An iteration of a scan or fold: its carried values, the new values, and the update."""
         number = len(state.scans)
         opened = _Carried(loops_outside(item, state.space), [])
         for part, (dtype, initial) in enumerate(body.state):

@@ -8,23 +8,24 @@ from smelt.loops.ir import Attentions, Native, Sort
 from smelt.nest.ir import Kernel
 from smelt.passes import run
 from smelt.records import replace
+from smelt.schedule import blocks, loops
 from smelt.schedule.attention.kernels import AttentionKernels
 from smelt.schedule.context import Context
 from smelt.schedule.graph.zero_padding import with_zeros
 from smelt.schedule.grouping.fusion import Group
-from smelt.schedule.loops import NestContext, arrange
+from smelt.schedule.loops import NestContext
 from smelt.schedule.memory.execution import Execution, Grouped, Scheduled, execution_of
-from smelt.schedule.memory.homes import (
+from smelt.schedule.memory.steps import write_plan
+from smelt.schedule.memory.storage import (
+    assign_storage,
     fill_halos,
-    find_homes,
     place_buffers,
     reuse_memory,
     share_overwritten,
     stream_results,
 )
-from smelt.schedule.memory.steps import write_plan
 from smelt.schedule.native import native_kernel
-from smelt.schedule.nests import BuiltKernel, spilled
+from smelt.schedule.nests import BuiltKernel, row_buffers, spilled
 from smelt.schedule.sorts import sort_kernel
 
 
@@ -43,6 +44,11 @@ def build_nests(execution: Execution, context: Context) -> Execution:
         stored = {name for name in group.writes if execution.is_external(name, position)}
         stored |= spilled(execution.work, group) - stored
         each = _built(group, stored, execution, attentions, context)
+        if context.target.blocks and not blocks.fits_registers(
+            each.kernel, _nest_context(execution, context)
+        ):
+            stored |= set(row_buffers(execution.work, group))
+            each = _built(group, stored, execution, attentions, context)
         if each.arranged:
             each = with_zeros(each, execution.work.buffers, context.target)
             _ready(each.kernel, context)
@@ -70,9 +76,14 @@ def _ready(kernel: Kernel, context: Context) -> None:
         context.ready(kernel)
 
 
+def _nest_context(execution: Execution, context: Context) -> NestContext:
+    return NestContext(context.config, context.target, execution.graph.hints, context.watch)
+
+
 def arrange_nests(execution: Execution, context: Context) -> Execution:
     """Arranges plain loops for the target; nests that are equal except for their names are arranged once."""
-    nest = NestContext(context.config, context.target, execution.graph.hints, context.watch)
+    nest = _nest_context(execution, context)
+    passes = blocks.PASSES if context.target.blocks else loops.PASSES
     arranged: dict[Kernel, Kernel] = {}
     plain, kernels, built = [], [], {}
     for position, each in execution.built.items():
@@ -80,7 +91,7 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
         kernel = arranged.get(key)
         if kernel is None:
             plain.append(each.kernel)
-            kernel = each.kernel if each.arranged else arrange(each.kernel, nest)
+            kernel = each.kernel if each.arranged else run(passes, each.kernel, nest, nest.watch)
             arranged[key] = kernel
             kernels.append(kernel)
             _ready(kernel, context)
@@ -92,7 +103,7 @@ def arrange_nests(execution: Execution, context: Context) -> Execution:
 PASSES = (
     build_nests,
     share_overwritten,
-    find_homes,
+    assign_storage,
     reuse_memory,
     stream_results,
     fill_halos,

@@ -12,7 +12,7 @@ from smelt.schedule.memory.execution import Execution, Grouped
 
 
 def print_work(work: Work) -> str:
-    """One line for each item: its loops, outermost first, its reads and writes."""
+    """A line for each item: its loops, outermost first, its reads and writes."""
     return "\n".join([*map(_line, work.items), *_inlined(work)]) + "\n"
 
 
@@ -22,20 +22,20 @@ def print_groups(grouped: Grouped) -> str:
     for position, group in enumerate(grouped.groups):
         product = " with a product" if group.product is not None else ""
         lines.append(f"group {position}{product}: loops ({index_text(group.prefix)})")
-        lines += ["    " + _line(item) for item in group.everything]
+        lines += ["    " + _line(item) for item in group.all_items]
     return "\n".join([*lines, *_inlined(grouped.work)]) + "\n"
 
 
 def print_execution(execution: Execution) -> str:
     """The kernels built so far, and the storage of each buffer."""
     kernels = [print_kernel(built.kernel) for built in execution.built.values()] or ["no kernel yet\n"]
-    homes = [f"{name}: {where}\n" for name, where in sorted(execution.homes.items())]
+    storage = [f"{name}: {where}\n" for name, where in sorted(execution.storage.items())]
     roots = [f"{name} has the memory of {other}\n" for name, other in sorted(execution.roots.items())]
     offsets = [
         f"{name} begins at byte {offset}\n" for name, offset in sorted(execution.arena.offsets.items())
     ]
     steps = [f"{step}\n" for step in execution.scheduled.plan.steps]
-    return "".join([*kernels, *homes, *roots, *offsets, *steps])
+    return "".join([*kernels, *storage, *roots, *offsets, *steps])
 
 
 def _line(item: Item) -> str:
@@ -65,7 +65,7 @@ def verify_groups(grouped: Grouped | Execution) -> None:
     Raises:
         VerificationError: SM0526, with every problem.
     """
-    _verify(grouped.work, (item for group in grouped.groups for item in group.everything))
+    _verify(grouped.work, (item for group in grouped.groups for item in group.all_items))
 
 
 def _verify(work: Work, items: Iterable[Item]) -> None:

@@ -78,6 +78,8 @@ class _Checker:
         self.tensors: dict[int, Tensor] = {}
         self.seen: set[tuple[int, Facts, bool]] = set()
         self.open: SmeltError | None = None
+        self.within: set[Symbol] = set()
+        """Axes whose extents speak of others: facts have them."""
 
     def bodies(self, bodies: Sequence[Value]) -> None:
         for body in bodies:
@@ -92,8 +94,14 @@ class _Checker:
             refuse("SM1105", f"{self.name}: an axis is reduced over twice")
         for value in body.of.initial:
             self.value(value, self.facts)
-        self.extents.update({axis.symbol: axis.extent for axis in axes})
         facts = self.facts
+        for axis in axes:
+            self.index(axis.extent)
+            if symbols_in(axis.extent).isdisjoint((*self.extents, *self.within)):
+                self.extents[axis.symbol] = axis.extent
+            else:
+                self.within.add(axis.symbol)
+                facts = (*facts, expand(axis.extent - 1 - axis.symbol))
         if body.of.where is not None:
             self.value(body.of.where, facts)
             facts = (*facts, *known_of(body.of.where, True, self.extents))
@@ -125,7 +133,8 @@ class _Checker:
         for symbol in symbols_in(expr):
             if isinstance(symbol, Found):  # where it is looked up, it is checked
                 self.extents.setdefault(symbol, symbol.lookup.size)
-            if isinstance(symbol, Unknown) and not symbol.is_size and symbol not in self.extents:
+            known = symbol in self.extents or symbol in self.within
+            if isinstance(symbol, Unknown) and not symbol.is_size and not known:
                 what = f"{self.name}: {symbol.label} is used where nothing goes through it"
                 refuse(
                     "SM1105", what, remedy=f"te.sum(value, axis={symbol.label}), or another reduction over it"
@@ -175,7 +184,11 @@ class _Checker:
     def _is_checked(self, at: Expr) -> bool:
         """Whether each call finds out if an index is inside of its tensor."""
         ranges = {axis: (ZERO, extent - 1) for axis, extent in self.extents.items()}
-        sizes = [s for s in symbols_in(at).union(*map(symbols_in, self.extents.values())) if s not in ranges]
+        sizes = [
+            s
+            for s in symbols_in(at).union(*map(symbols_in, self.extents.values()))
+            if s not in ranges and s not in self.within
+        ]
         return not lookups_in(at) and ends_of(at, ranges, sizes) is not None
 
     def _is_before(self, at: Expr, facts: Facts) -> bool:

@@ -185,15 +185,17 @@ class _Maker:
         axes = [axis.symbol for axis in op.axis]
         shape = self.graph.buffers[outs[0]].shape
         first = op.body[0]
-        if isinstance(first, Reduced) and not (first.of.is_plain and len(outs) == 1):
-            reduced = tuple(replaced(axis.extent, self.symbols) for axis in first.axes)
-            variables = [axis.symbol for axis in first.axes]
+        variables = [axis.symbol for axis in op.reduce_axis]
+        extents = [axis.extent for axis in op.reduce_axis]
+        told = free_symbols(extents).isdisjoint((*axes, *variables))
+        if isinstance(first, Reduced) and not (first.of.is_plain and len(outs) == 1 and told):
+            reduced = tuple(replaced(extent, self.symbols) for extent in extents)
 
             def place(index: Index, at: Index) -> Place:
                 return self._place({**dict(zip(axes, index)), **dict(zip(variables, at))})
 
             name = outs[0] if len(outs) == 1 else self.pool(op.name)
-            self.special[outs[0]] = Explicit(name, outs, first.of, shape, reduced, place, labels)
+            self.special[outs[0]] = Explicit(name, outs, first.of, tuple(axes), shape, reduced, place, labels)
             return
         for out, body in zip(outs, op.body):
             self.labels[out] = labels
@@ -294,7 +296,7 @@ class _Maker:
                 continue
             for out, count in self._nests_of(op):
                 if out in self.special:
-                    nest = nest_of(self.special[out], kernel, self.graph)
+                    nest = nest_of(self.special[out], kernel, self.graph, self.pool)
                     kernel = with_body(kernel, Block((*kernel.body.stmts, nest)))
                     found.append(nest)
                 else:
@@ -328,7 +330,7 @@ def _sizes_of(op: Operation) -> set[Unknown]:
         return {size for step in op.update for size in _sizes_of(step.op)}
     exprs = [size for tensor in op.outputs for size in tensor.sizes]
     exprs += [axis.extent for axis in op.reduce_axis] + [axis.begin for axis in op.reduce_axis]
-    found = {s for s in free_symbols(exprs) if isinstance(s, Unknown)}
+    found = {s for s in free_symbols(exprs) if isinstance(s, Unknown) and s.is_size}
     open_, seen = list(op.body), set()
     while open_:
         value = open_.pop()

@@ -25,6 +25,7 @@ from smelt.nest.initialization import hoist_initialization
 from smelt.nest.inside import Bound, check_bounds, open_bounds
 from smelt.nest.interpreter import run_kernel
 from smelt.nest.ir import AxisKind, Block, For, Kernel, Let, Param, Stage, Store
+from smelt.nest.regions import found_accesses
 from smelt.nest.stages import Fresh, names_of, raised
 from smelt.nest.tree import (
     accesses,
@@ -33,9 +34,9 @@ from smelt.nest.tree import (
     rewritten,
     stages,
     trip_count,
-    walk,
     with_blocks,
     with_variables,
+    without_guards,
 )
 from smelt.records import dataclass, replace
 from smelt.script.module import PrimFunc
@@ -92,7 +93,8 @@ def fills(kernel: Kernel, param: Param) -> bool:
     ahead: set[Expr] = set()
     """The loops over rows in which others read rows before, ahead of the stage that fills them."""
     for stage in stages(kernel.body):
-        touched = [(index, is_store) for b, index, is_store in accesses(Block((stage,))) if b == param.name]
+        inside = [*(found_accesses(stage.init) if stage.init else ()), *found_accesses(stage.body)]
+        touched = [(each.index, each.is_store) for each in inside if each.buffer == param.name]
         if not touched:
             continue
         first = stage.axes[0] if stage.axes else None
@@ -101,8 +103,9 @@ def fills(kernel: Kernel, param: Param) -> bool:
                 return False
             ahead.add(first.value)
             continue
-        stores = [s for s in walk(stage.init or stage.body) if isinstance(s, Store)]
-        plain = [s.index for s in stores if s.buffer == param.name and s.mode is None]
+        always = without_guards(stage.init or stage.body)
+        begun = [each for each in found_accesses(always) if each.is_store]
+        plain = [each.index for each in begun if each.buffer == param.name and each.mode is None]
         ends = [_end_of_rows(stage, index, row, param.shape) for index in plain]
         end = next((each for each in ends if each is not None), None)
         if end is None or not (

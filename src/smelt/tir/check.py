@@ -14,20 +14,20 @@ from smelt.nest.verify import verify
 from smelt.symbolic import evaluate, span
 
 MOST_STEPS = 50_000
-"""Statements that the interpreter is asked to run."""
+"""Limit on the statements that the interpreter runs."""
 
 CANARIES = 8
-"""Elements before and after each buffer that nothing may write."""
+"""Guard elements before and after each buffer that must not be written."""
 
 SIZE = 5
-"""What sizes are that the program leaves open."""
+"""The value of sizes that the program leaves open."""
 
 
 def check_step(method: str, before: Kernel, after: Kernel) -> None:
     """
     Raises:
         VerificationError: SM0530, the kernel breaks a rule.
-        ScheduleError: SM1010, the kernel computes something else, or writes outside of its buffers.
+        ScheduleError: SM1010, the kernel computes other results, or writes outside of its buffers.
     """
     verify(after)
     sizes = dict.fromkeys({*before.sizes, *after.sizes}, SIZE)
@@ -49,17 +49,17 @@ def check_step(method: str, before: Kernel, after: Kernel) -> None:
 
 
 def _steps(kernel: Kernel, sizes: dict[Symbol, int]) -> int:
-    """About how many statements a kernel runs."""
+    """An estimate of the statements that a kernel runs."""
 
     def count(stmts: tuple[object, ...], ranges: dict[Symbol, int]) -> int:
         found = 0
         for stmt in stmts:
             if isinstance(stmt, For):
                 try:
-                    turns = evaluate(stmt.end - stmt.begin, ranges)
+                    trips = evaluate(stmt.end - stmt.begin, ranges)
                 except KeyError:  # bounds that depend on an axis
-                    turns = SIZE
-                found += max(turns, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
+                    trips = SIZE
+                found += max(trips, 0) * count(stmt.body.stmts, {**ranges, stmt.var: 0})
             else:
                 inner = blocks_of(stmt)  # type: ignore[arg-type]
                 found += sum(count(block.stmts, ranges) for block in inner) or 1

@@ -17,7 +17,7 @@ _FIELDS = {
 
 @dataclass(slots=True)
 class Accumulator:
-    """One `Accumulate` statement as it is printed.
+    """An `Accumulate` statement as printed.
 
     ``lanes``: 1, or the number of separate accumulations of a vector loop around it. ``slot``: the place in
     the text where the variables are declared, once it is known which are needed.

@@ -82,14 +82,15 @@ class Sums:
             inside = f" - {counts[level + 1]}*({steps[level + 1]})" if level + 1 < len(counts) else ""
             return steps[level] + inside
 
-        counts, terms, turns, given = [fresh("k") for _ in self.loops[1:]], fresh("k"), fresh("k"), fresh("k")
+        counts = [fresh("k") for _ in self.loops[1:]]
+        terms, iterations, given = fresh("k"), fresh("k"), fresh("k")
         walks = [self.rows[0], self.panel, *([self.ahead] if self.ahead else [])]
         overlap = -(-NUMBERS // len(self.rows))  # an iteration loads what so many terms behind it use
         for name, loop in zip((*counts, terms), self.loops):
             yield f"const i64 {name} = max_of({index_text(loop.end - loop.begin, names)}, i64(0));"
         counts.append(terms)
-        yield f"const i64 {turns} = ({terms} - {overlap})/{UNROLLED};"
-        numbers = [turns, f"{terms} - {turns}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
+        yield f"const i64 {iterations} = ({terms} - {overlap})/{UNROLLED};"
+        numbers = [iterations, f"{terms} - {iterations}*{UNROLLED}", *map(address, (*self.rows, self.panel))]
         if self.ahead:
             numbers += [address(self.ahead), step(self.ahead, len(counts) - 1)]
         numbers.append(step(self.rows[0], len(counts) - 1))
@@ -98,8 +99,8 @@ class Sums:
         yield f"i64 {given}[] = {{{', '.join(numbers)}}};"
         sides = len(self.totals) // len(self.rows)
         term_bytes = (self.panel.steps[-1].number or 0) * ELEMENT
-        beside, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
-        lines = _instructions(len(self.rows), sides, term_bytes, beside, len(counts) - 1, ahead)
+        adjacent, ahead = self.rows[0].steps[-1].is_one, self.ahead is not None
+        lines = _instructions(len(self.rows), sides, term_bytes, adjacent, len(counts) - 1, ahead)
         yield "asm volatile("
         yield from (f'  "{line}\\n"' for line in lines)
         outputs = ", ".join(f'"=&v"({total}.v)' for total in totals)
@@ -221,17 +222,18 @@ def _minus(offset: Offset, other: Offset) -> dict[tuple[Any, ...], int]:
 
 @lru_cache(maxsize=256)
 def _instructions(
-    rows: int, sides: int, term_bytes: int, beside: bool, outer: int, ahead: bool
+    rows: int, sides: int, term_bytes: int, adjacent: bool, outer: int, ahead: bool
 ) -> tuple[str, ...]:
-    """The assembly of `Sums.text`, with ``outer`` outer loops; ``beside``: lhs is contiguous along terms. The
-    first vector registers are those for the panel's even and odd terms, then `NUMBERS` for lhs; the compiler
-    chooses those of the totals.
+    """The assembly of `Sums.text`, with ``outer`` outer loops; ``adjacent``: lhs is contiguous along terms.
+
+    The first vector registers are those for the panel's even and odd terms, then `NUMBERS` for lhs; the
+    compiler chooses those of the totals.
     """
     totals, fetch = rows * sides, ["prefetcht0 (%%r11)", "add %%r12, %%r11"] if ahead else []
-    turns, rest, *addresses, lhs_step = range(2 + rows + 1 + len(fetch) + 1)
+    iterations, rest, *addresses, lhs_step = range(2 + rows + 1 + len(fetch) + 1)
     """Positions of the numbers that are passed to the loop; those of outer loops follow."""
 
-    def told(number: int) -> str:
+    def passed(number: int) -> str:
         return f"{WORD * number}(%{totals})"
 
     def load(side: int, term: int) -> str:
@@ -240,8 +242,8 @@ def _instructions(
     def broadcast(place: int) -> list[str]:
         """``place`` counts all rows of the first term, then those of the next."""
         term, row = divmod(place, rows)
-        before = [next_term] if term and not (beside or row) else []
-        source = f"{term * ELEMENT if beside else 0}(%%{ROWS[row]},%%rax)"
+        before = [next_term] if term and not (adjacent or row) else []
+        source = f"{term * ELEMENT if adjacent else 0}(%%{ROWS[row]},%%rax)"
         return [*before, f"vbroadcastss {source}, %%zmm{2 * sides + place % NUMBERS}"]
 
     def add(place: int, side: int) -> str:
@@ -249,18 +251,18 @@ def _instructions(
         factors = f"%%zmm{term % 2 * sides + side}, %%zmm{2 * sides + place % NUMBERS}"
         return f"vfmadd231ps {factors}, %{row * sides + side}"
 
-    next_term = f"add ${ELEMENT}, %%rax" if beside else f"add {told(lhs_step)}, %%rax"
+    next_term = f"add ${ELEMENT}, %%rax" if adjacent else f"add {passed(lhs_step)}, %%rax"
     moved = ("rax", "rcx", "r11")[: 3 if ahead else 2]
     """Registers that an outer loop advances; their steps are passed in this order."""
     around = [lhs_step + 1 + level * (2 + len(moved)) for level in range(outer)]
     """The position of the first number of each outer loop: iterations, remaining iterations, steps."""
     into = (*ROWS[:rows], "rcx", *(AHEAD if ahead else ()))
-    lines = [f"mov {told(number)}, %%{name}" for number, name in zip(addresses, into)]
+    lines = [f"mov {passed(number)}, %%{name}" for number, name in zip(addresses, into)]
     lines += ["xor %%eax, %%eax", *(f"vpxord %{total}, %{total}, %{total}" for total in range(totals))]
     for level, first in enumerate(around):
-        lines += [f"mov {told(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
-        lines += [f"mov %%rdi, {told(first + 1)}", f"{5 + level}:"]
-    lines += [f"mov {told(turns)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
+        lines += [f"mov {passed(first)}, %%rdi", "test %%rdi, %%rdi", "je 9f"]
+        lines += [f"mov %%rdi, {passed(first + 1)}", f"{5 + level}:"]
+    lines += [f"mov {passed(iterations)}, %%rdi", "test %%rdi, %%rdi", "je 2f"]
     lines += [load(side, 0) for side in range(sides)]
     lines += [line for place in range(NUMBERS) for line in broadcast(place)]
     lines += [".p2align 5", "1:"]
@@ -273,19 +275,19 @@ def _instructions(
         lines += broadcast(place + NUMBERS)
         lines += fetch if row == rows - 1 else []
     lines.append(f"add ${UNROLLED * term_bytes}, %%rcx")
-    lines += [f"add ${UNROLLED * ELEMENT}, %%rax"] if beside else []
+    lines += [f"add ${UNROLLED * ELEMENT}, %%rax"] if adjacent else []
     lines += ["dec %%rdi", "jne 1b"]
-    if not beside:  # numbers of terms to come have been loaded
-        lines += [f"sub {told(lhs_step)}, %%rax"] * ((NUMBERS - 1) // rows)
-    lines += ["2:", f"mov {told(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
+    if not adjacent:  # numbers of terms to come have been loaded
+        lines += [f"sub {passed(lhs_step)}, %%rax"] * ((NUMBERS - 1) // rows)
+    lines += ["2:", f"mov {passed(rest)}, %%rdi", "test %%rdi, %%rdi", "je 4f", "3:"]
     lines += [load(side, 0) for side in range(sides)]
     for row in range(rows):
         lines += [*broadcast(row), *(add(row, side) for side in range(sides))]
     lines += fetch
     lines += [f"add ${term_bytes}, %%rcx", next_term, "dec %%rdi", "jne 3b", "4:"]
     for level, first in reversed(list(enumerate(around))):
-        lines += [f"add {told(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
-        lines += [f"decq {told(first + 1)}", f"jne {5 + level}b"]
+        lines += [f"add {passed(first + 2 + number)}, %%{name}" for number, name in enumerate(moved)]
+        lines += [f"decq {passed(first + 1)}", f"jne {5 + level}b"]
     return (*lines, "9:") if outer else tuple(lines)
 
 

@@ -97,5 +97,5 @@ def _rows(nest: Sequence[For], store: Store, value: Let | None, memory: Memory) 
         return None
     begins = {each.var: each.begin for each in nest}
     place = memory.offset([replaced(index, begins) for index in store.index])
-    count, apart = rows[0] if rows else (ONE, Offset(()))
-    return Rows(store.buffer, value.args[0], place, count, apart, length)
+    count, distance = rows[0] if rows else (ONE, Offset(()))
+    return Rows(store.buffer, value.args[0], place, count, distance, length)

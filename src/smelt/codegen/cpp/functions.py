@@ -43,7 +43,7 @@ class _Family:
         self.made = None
 
     def function(self) -> tuple[Function, dict[Numbers, Numbers]]:
-        """One function for all, and the arguments of each for the numbers in which they differ."""
+        """The common function, and the arguments of each for the numbers in which they differ."""
         if self.made is not None:
             return self.made
         parameters: dict[Numbers, str] = {}

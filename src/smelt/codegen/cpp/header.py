@@ -74,7 +74,7 @@ iterations among threads, fills, clocks.
 """
 
 
-ONCE = {"parallel": "smelt_team.h", "transpose": "smelt_turned.h"}
+ONCE = {"parallel": "smelt_team.h", "transpose": "smelt_transposed.h"}
 """Part of the header → the file with its definitions, which a program contains once, in any of its files."""
 
 

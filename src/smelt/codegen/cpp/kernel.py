@@ -88,14 +88,14 @@ class KernelPrinter(ValuePrinter):
     # ------------------------------------------------------------------------------------------ statements
     def statements(self, block: Block, scope: Scope) -> Scope:
         declared: list[Accumulator] = []
-        beside: set[int] = set()
+        stored: set[int] = set()
         self.held |= factors_of_several(block)
         for position, stmt in enumerate(block.stmts):
-            if position in beside:
+            if position in stored:
                 continue
             self.computes |= not (isinstance(stmt, (For, Alloc, Prefetch)) or is_constant(stmt))
             if isinstance(stmt, Store) and (count := self.stores_adjacent(block.stmts[position:], scope)):
-                beside.update(range(position, position + count))
+                stored.update(range(position, position + count))
                 continue
             made = self.statement(stmt, scope)
             if isinstance(made, Scope):
@@ -122,12 +122,12 @@ class KernelPrinter(ValuePrinter):
             extent = stmt.end - stmt.begin if stmt.kind is LoopKind.UNROLL else None
             if extent is not None and extent.is_Integer and extent > 1:
                 self.line(f"#pragma GCC unroll {max(1, min(int(extent), 64))}")
-            with self.turns(stmt, var), self.head([stmt.var]):
+            with self.iterations(stmt, var), self.head([stmt.var]):
                 self.statements(stmt.body, scope)
         self.loops.pop()
 
     @contextmanager
-    def turns(self, loop: For, var: str) -> Iterator[None]:
+    def iterations(self, loop: For, var: str) -> Iterator[None]:
         """A loop, or a block if it has one iteration."""
         once = trip_count(loop) == loop.step and (self.known or loop.step == 1)
         with self.block("" if once else self.loop_head(loop, var)):
@@ -225,7 +225,7 @@ class KernelPrinter(ValuePrinter):
         begin, end = self.index(stmt.begin), self.index(stmt.end)
         wide = replace(scope, lanes=plan.lanes, var=stmt.var, varying=frozenset({stmt.var}))
         if plan.exact:
-            with self.turns(replace(stmt, step=plan.lanes), var):
+            with self.iterations(replace(stmt, step=plan.lanes), var):
                 self.statements(stmt.body, wide)
             return
         self.line(f"i64 {var} = {begin};")
@@ -397,16 +397,16 @@ class KernelPrinter(ValuePrinter):
         if copied is not None:
             name, first, step = copied
             source = f"{self.memories[name].at(first, self.symbols)}, {step.text(self.symbols)}"
-            self.line(f"copy_turned<{scope.lanes}>({place}, {source});")
+            self.line(f"copy_transposed<{scope.lanes}>({place}, {source});")
             return True
         self.computes = True
-        vectors, turn = self.fresh("w"), self.fresh("d")
-        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {turn})" if begin.terms else turn
+        vectors, lane = self.fresh("w"), self.fresh("d")
+        self.symbols[loop.var] = f"({begin.text(self.symbols)} + {lane})" if begin.terms else lane
         self.line(f"values<{CPP_TYPES[memory.dtype]}, {scope.lanes}> {vectors}[{scope.lanes}];")
-        with self.block(f"for (i64 {turn} = 0; {turn} < {scope.lanes}; {turn} += 1)"), self.head([loop.var]):
+        with self.block(f"for (i64 {lane} = 0; {lane} < {scope.lanes}; {lane} += 1)"), self.head([loop.var]):
             self.statements(Block(columns.before), scope)
-            self.line(f"{vectors}[{turn}] = {self.in_lanes(self.value(columns.store.value), scope)};")
-        self.line(f"store_turned({place}, {vectors});")
+            self.line(f"{vectors}[{lane}] = {self.in_lanes(self.value(columns.store.value), scope)};")
+        self.line(f"store_transposed({place}, {vectors});")
         return True
 
     def sums(self, loop: For, scope: Scope) -> bool:
@@ -434,9 +434,9 @@ class KernelPrinter(ValuePrinter):
         self.line(f"{kind} {name}[] = {{{', '.join(value.text for value in values)}}};")
         place = memory.at(memory.offset(stores[0].index), self.symbols)
         if len(stores) == scope.lanes:
-            self.line(f"store_turned({place}, {len(stores)}, {name});")
+            self.line(f"store_transposed({place}, {len(stores)}, {name});")
         else:
-            self.line(f"store_beside({place}, {name});")
+            self.line(f"store_adjacent({place}, {name});")
         return len(stores)
 
 

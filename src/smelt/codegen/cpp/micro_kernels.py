@@ -183,7 +183,7 @@ class _Extractor:
             raise _OfAnotherKindError
         return [each for each in found if each is not None]
 
-    # -- what there is
+    # -- accesses
     def look_at(self, stmt: Stmt) -> None:
         """Records the accesses of a statement."""
         place = accessed(stmt)
@@ -223,7 +223,7 @@ class _Extractor:
         """The common part of accesses through one pointer."""
         return buffer, self.lanes.var in access.steps, access.fixed, tuple(access.steps.items())
 
-    # -- what becomes of it
+    # -- the function
     def block(self, block: Block) -> Block:
         """The statements of the function."""
         return Block(tuple(map(self.stmt, block.stmts)))
@@ -273,10 +273,10 @@ class _Extractor:
     def row(self, key: _Key, number: int) -> Expr:
         """The offset of a row from the first one: a multiple of the second row's offset, or a constant."""
         first, *others = self.rows[key]
-        apart = [each - first for each in others]
-        if all(each == (position + 1) * apart[0] for position, each in enumerate(apart)):
-            step = self.number(("rows", key), sympy.Integer(apart[0]))
-            return step * (apart.index(number - first) + 1)
+        offsets = [each - first for each in others]
+        if all(each == (position + 1) * offsets[0] for position, each in enumerate(offsets)):
+            step = self.number(("rows", key), sympy.Integer(offsets[0]))
+            return step * (offsets.index(number - first) + 1)
         return self.number(("row", key, number), sympy.Integer(number - first))
 
     def bound(self, loop: For, end: str, bound: Expr) -> Expr:

@@ -199,7 +199,7 @@ class ValuePrinter(KernelText):
             for loop in self.loops
             if self.outermost(loop)
         ]
-        # behind the kernel's own head, which names what sizes and bounds are computed from
+        # behind the kernel's own head, which names the parts of sizes and bounds
         self.lines.insert(1, f"  if ({' && '.join([f'{self.index(size)} <= 0', *runs])}) return {code};")
 
     def outermost(self, loop: For) -> bool:

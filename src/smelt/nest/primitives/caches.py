@@ -63,7 +63,7 @@ def cache_read(
     check_memory(scope, what)
     users = _users(kernel, place, name, consumers, what)
     for user in users:
-        if name in writes(user) and _adds_up(user):
+        if name in writes(user) and _updates_repeatedly(user):
             raise refusal(
                 "SM1033", what, f"{user.name} adds to {name}: its copy would not have what is added"
             )
@@ -390,7 +390,7 @@ def _sized(box: Box, shape: Sequence[Expr], facts: Facts) -> tuple[Interval, ...
     return tuple(found)
 
 
-# -- what is asked for ---------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 
 def chosen(buffer: int | str, names: Sequence[str], verb: str, what: str) -> str:
@@ -426,7 +426,7 @@ def _users(kernel: Kernel, place: Place, buffer: str, names: Sequence[str], what
     return found
 
 
-def _adds_up(stage: Stage) -> bool:
+def _updates_repeatedly(stage: Stage) -> bool:
     """Whether a block, or one inside it, updates an element several times."""
     inner = (each for each in walk(stage.body) if isinstance(each, Stage))
     return any(axis.kind is not AxisKind.SPATIAL for each in (stage, *inner) for axis in each.axes)

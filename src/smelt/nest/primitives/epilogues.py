@@ -83,7 +83,7 @@ def fuse_reduction_epilogue(kernel: Kernel, reduction: str, epilogue: str) -> Ke
     bias = next(arg for arg in total.args if arg != name)
     found = inverted(loads[0].args[1], store.index, {axis.var: axis.extent for axis in target.axes})
     if isinstance(found, str) or any(a.var not in found and a.extent != 1 for a in target.axes):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted")
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     begin = [step for step in steps if step not in (loads[0], total)]
     made = copied((*begin, replace(end, value=bias)), {}, symbols, Values(kernel))

@@ -136,7 +136,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
         missing = [axis for axis in target.axes if axis.var not in found and axis.extent != 1]
         found = f"{named(missing[0])} is not in it" if missing else found
     if isinstance(found, str):
-        raise refusal("SM1030", what, f"where it loads {buffer} cannot be turned around: {found}")
+        raise refusal("SM1030", what, f"where it loads {buffer} cannot be inverted: {found}")
     _check_all_made(kernel, target, maker, buffer, what)
     symbols = {axis.var: found.get(axis.var, axis.begin) for axis in target.axes}
     if maker.init is None:
@@ -162,7 +162,7 @@ def reverse_compute_inline(kernel: Kernel, stage: str) -> Kernel:
     return without_alloc(changed, buffer)
 
 
-# -- what both ask -------------------------------------------------------------------------------------------
+# -- checks of both ------------------------------------------------------------------------------------------
 
 
 def _one_store(kernel: Kernel, place: Place, what: str) -> tuple[Store, tuple[Stmt, ...]]:
@@ -257,7 +257,7 @@ def _shared(kernel: Kernel, place: Place, target: Stage, what: str) -> str:
 
 
 def _one_index(stage: Stage, buffer: str, what: str) -> tuple[tuple[Expr, ...], set[str]]:
-    """The index at which a stage loads a buffer, and the names of what it loads."""
+    """The index at which a stage loads a buffer, and the names of the loaded values."""
     loads = [each for each in walk(stage.body) if isinstance(each, Let) and each.op == "load"]
     loads = [each for each in loads if each.args[0] == buffer]
     indices = {each.args[1] for each in loads}
@@ -333,7 +333,7 @@ def _inside(maker: Stage, target: Stage, symbols: Mapping[Symbol, Expr]) -> list
     return found
 
 
-# -- turning an index around ---------------------------------------------------------------------------------
+# -- inverting an index --------------------------------------------------------------------------------------
 
 
 def inverted(

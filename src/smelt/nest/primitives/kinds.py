@@ -88,7 +88,7 @@ def not_parallel(loop: For, private: frozenset[str] = frozenset()) -> str | None
     """
     carried = carried_updates(loop)
     if carried:
-        return f"turns of {named(loop)} add to the accumulator {carried[0].acc}"
+        return f"iterations of {named(loop)} add to the accumulator {carried[0].acc}"
     return conflict(loop, private)
 
 
@@ -181,21 +181,22 @@ def unroll(kernel: Kernel, var: Symbol) -> Kernel:
         ScheduleError: SM1008, the extent is no number, or too large.
     """
     loop, _ = loop_place(kernel, var, "unroll")
-    turns = trip_count(loop)
-    if not turns.is_Integer or int(turns) > MOST_UNROLLED:
+    trips = trip_count(loop)
+    if not trips.is_Integer or int(trips) > MOST_UNROLLED:
         raise refused(
-            kernel, "unroll", var, f"{turns} iterations", code="SM1008", remedy="split the loop first"
+            kernel, "unroll", var, f"{trips} iterations", code="SM1008", remedy="split the loop first"
         )
     made = replace(loop, kind=LoopKind.UNROLL, thread=None)
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: (made,)))
 
 
-def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
+def bind(kernel: Kernel, var: Symbol, thread: str, *, proved: bool = False) -> Kernel:
     """Binds the iterations of a loop to an index of the GPU's threads.
 
     for i: A   →   for i on blockIdx.x: A
 
-    The threads of a block (``threadIdx``) may add to one element: a reduction between threads.
+    The threads of a block (``threadIdx``) may add to one element: a reduction between threads. ``proved``:
+    the caller knows that the iterations may run at the same time.
 
     Raises:
         ScheduleError: SM1008, no such index; SM1005 and SM1006 as `parallelize`.
@@ -206,7 +207,9 @@ def bind(kernel: Kernel, var: Symbol, thread: str) -> Kernel:
         raise refused(kernel, "bind", var, why, code="SM1008", remedy=f"one of {', '.join(THREADS)}")
     between = thread.startswith(("threadIdx", "vthread"))
     why_not = (
-        None if between and reduced_over(loop) is not None else not_parallel(loop, own_memory(kernel, loop))
+        None
+        if proved or (between and reduced_over(loop) is not None)
+        else not_parallel(loop, own_memory(kernel, loop))
     )
     if why_not is not None:
         raise _dependent(kernel, "bind", loop, why_not)
@@ -289,12 +292,12 @@ def jam(kernel: Kernel, var: Symbol, *, stores_last: bool = False, proved: bool 
 
 
 def not_jammed(loop: For) -> str | None:
-    """The reason why the iterations of a loop cannot be jammed, apart from dependences; None where they
+    """The reason why the iterations of a loop cannot be jammed, besides dependences; None where they
     can.
     """
-    turns = trip_count(loop)
-    if not turns.is_Integer or int(turns) > MOST_JAMMED:
-        return f"{turns} iterations"
+    trips = trip_count(loop)
+    if not trips.is_Integer or int(trips) > MOST_JAMMED:
+        return f"{trips} iterations"
     for inner in loops(loop.body):
         if inner.begin.has(loop.var) or inner.end.has(loop.var):
             return f"the bounds of {named(inner)} depend on {named(loop)}"
@@ -306,7 +309,7 @@ def not_jammed(loop: For) -> str | None:
 
 def side_by_side(loop: For) -> Block:
     """The statements of a loop whose iterations `jam` interleaves, with nested JAM loops expanded."""
-    values = [loop.begin + turn for turn in range(int(trip_count(loop)))]
+    values = [loop.begin + number for number in range(int(trip_count(loop)))]
     return _jammed(without_jams(loop.body), loop.var, values, set())
 
 
@@ -344,8 +347,8 @@ def _jammed(block: Block, var: Symbol, values: Sequence[Expr], varying: set[str]
     together: list[Stmt] = []
 
     def flush() -> None:
-        for turn, value in enumerate(values):
-            names = {name: f"{name}_{turn}" for name in varying}
+        for number, value in enumerate(values):
+            names = {name: f"{name}_{number}" for name in varying}
             stmts.extend(renamed(s, names) for s in substitute(Block(tuple(together)), {var: value}).stmts)
         together.clear()
 

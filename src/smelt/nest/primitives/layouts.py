@@ -169,7 +169,7 @@ class _Mapping:
             back = inverted(fewer, new, extents) if units else back
         if isinstance(back, str):
             if not injective:
-                raise refusal("SM1035", what, f"the index map cannot be turned around: {back}")
+                raise refusal("SM1035", what, f"the index map cannot be inverted: {back}")
             back = {}
         lost = [var for var, size in extents.items() if var not in back and size != 1]
         if lost and not injective:
@@ -267,7 +267,7 @@ def _with_padding(
     """A block that fills the padding of the new shape, after the last block that writes the buffer."""
     writers = [n for n, stmt in enumerate(kernel.body.stmts) if buffer in writes(stmt)]
     if not writers:
-        return kernel  # a parameter that is only read: what is beyond its elements is the caller's
+        return kernel  # a parameter that is only read: the memory beyond its elements is the caller's
     values = Values(kernel)
     nest_loops = [values.loop(dim, size) for dim, size in enumerate(change.shape)]
     axes = [

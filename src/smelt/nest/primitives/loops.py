@@ -214,16 +214,16 @@ def fuse(kernel: Kernel, variables: Sequence[Symbol], *, plain: bool = False) ->
     first = chain[0]
     label = "_".join(map(named, chain)) + "_fused"
     made = first.var if plain else Fresh(names_of(kernel))(label)
-    turns = [trip_count(loop) for loop in chain]
+    trips = [trip_count(loop) for loop in chain]
     sizes = [
-        ONE if count == 0 else count for count in turns
+        ONE if count == 0 else count for count in trips
     ]  # nothing runs then, and nothing is divided by 0
     values: dict[Symbol, Expr] = {}
     for number, loop in enumerate(chain):
         below, whole = sympy.Mul(*sizes[number + 1 :]), sympy.Mul(*sizes[number:])
         place: Expr = made if number == 0 else remainder(made, whole)
         values[loop.var] = total([loop.begin, divided(place, below)])
-    whole = expand(sympy.Mul(*turns))
+    whole = expand(sympy.Mul(*trips))
 
     def rewrite(expr: Expr) -> Expr:
         if symbols_in(expr).isdisjoint(values):
@@ -317,14 +317,14 @@ def partition(
         why = f"the factors add up to {total(known)}, {named(loop)} has {extent} iterations"
     if why is not None:
         raise refused(kernel, method, var, why, code="SM1004")
-    turns = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]
+    trips = [extent - total(known) if each is None else as_integer(each) for each in factors]  # type: ignore[arg-type]
     if None not in factors and total(known) < extent:
-        turns.append(extent - total(known))
+        trips.append(extent - total(known))
     fresh = Numbered(kernel) if plain else Fresh(names_of(kernel))
     used = stage_names(kernel)
     pieces: list[For] = []
     begin = loop.begin
-    for number, count in enumerate(turns):
+    for number, count in enumerate(trips):
         piece = replace(loop, begin=begin, end=begin + count)
         if number or not plain:
             block = rewritten(renewed(piece, fresh), _suffixed(f"_{named(loop)}{number}", used))

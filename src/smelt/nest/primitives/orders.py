@@ -69,7 +69,7 @@ def reorder(
             why = f"{named(outer)} holds more than {named(inner)}"
             remedy = f"fission({named(outer)}) first, or reorder(…, parting=True)"
             raise refused(kernel, method, outer.var, why, remedy=remedy)
-        return reorder(_parted(kernel, outer, inner), variables, parting, proved=proved)
+        return reorder(_isolated(kernel, outer, inner), variables, parting, proved=proved)
     places = [number for number, loop in enumerate(chain) if loop.var in variables]
     ordered = list(chain)
     for place, (loop, _) in zip(places, found):
@@ -204,7 +204,7 @@ def fission(kernel: Kernel, var: Symbol, after: int = 1) -> tuple[Kernel, Symbol
     return with_body(kernel, replace_loop(kernel.body, var, lambda _: pieces)), var, second.stmts[0].var
 
 
-def _parted(kernel: Kernel, outer: For, inner: For) -> Kernel:
+def _isolated(kernel: Kernel, outer: For, inner: For) -> Kernel:
     """The kernel in which a loop around another one contains nothing else."""
     stmts = outer.body.stmts
     at = next(n for n, stmt in enumerate(stmts) if stmt is inner or _around(stmt, inner))
@@ -212,7 +212,7 @@ def _parted(kernel: Kernel, outer: For, inner: For) -> Kernel:
     if at + 1 < len(stmts):
         kernel, _, _ = fission(kernel, var, at + 1)
     if at > 0:
-        # the loop that is asked for keeps its variable: what comes before gets another one
+        # the requested loop keeps its variable, the first one gets another
         kernel, first, second = fission(kernel, var, at)
         swap = {first: second, second: first}
         body = with_variables(substitute(kernel.body, swap), swap)

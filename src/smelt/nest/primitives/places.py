@@ -244,10 +244,10 @@ def _check_once(move: _Move, stage: Stage, loops: Sequence[For], nest: Stmt) -> 
     all_loops = (*move.around, *loops)
     moved = {each.var for each in move.around}
     if any(not moved.isdisjoint(axis.value.free_symbols) for axis in reduced_axes(stage)):
-        turns = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
+        trips = expand(sympy.Mul(*(each.end - each.begin for each in all_loops)))
         points = expand(sympy.Mul(*(axis.extent for axis in stage.axes)))
-        if stage.where or turns != points:
-            why = f"turns of the loops around would add terms to {writes(stage)[0]} twice"
+        if stage.where or trips != points:
+            why = f"iterations of the loops around would add terms to {writes(stage)[0]} twice"
             raise refusal(
                 "SM1027", move.what, why, "choose a loop in whose iterations all its terms are made"
             )
@@ -420,11 +420,11 @@ def _solution(
             if len(symbols_in(ends[0]) & limits.keys()) > 1:
                 loose.add(var)
             have = result.get(var)
-            result[var] = found if have is None else _closer(have, found, facts)
+            result[var] = found if have is None else _tighter(have, found, facts)
     return result
 
 
-def _closer(one: Interval, other: Interval, facts: Facts) -> Interval:
+def _tighter(one: Interval, other: Interval, facts: Facts) -> Interval:
     """The tighter of two intervals that both contain the wanted values, bound by bound, or the narrower
     one.
     """
@@ -476,7 +476,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
             return f"its condition {condition} is no comparison"
         gap = expand(condition.lhs - condition.rhs)
         for axis in stage.axes:
-            gap = _said_of(gap, axis)
+            gap = _in_terms_of(gap, axis)
         loops = set().union(*(axis.value.free_symbols for axis in stage.axes))
         if not symbols_in(gap).isdisjoint(loops - own):
             return f"its condition {condition} cannot be said of its axes"
@@ -486,7 +486,7 @@ def conditions_on_axes(stage: Stage) -> list[Boolean] | str:
     return found
 
 
-def _said_of(expr: Expr, axis: Axis) -> Expr:
+def _in_terms_of(expr: Expr, axis: Axis) -> Expr:
     """An expression in which a multiple of the axis's value is replaced by the axis."""
     for symbol in symbols_in(axis.value):
         own, _ = linear(axis.value, symbol)

@@ -122,7 +122,9 @@ def decompose_reduction(kernel: Kernel, name: str, var: Symbol) -> tuple[Kernel,
     reduced = {s for axis in reduced_axes(stage) for s in symbols_in(axis.value)}
     for outer in place.loops[:at]:
         if outer.var in reduced:
-            why = f"{named(outer)} around {named(loop)} is reduced over: its iterations would begin anew"
+            why = (
+                f"{named(outer)} around {named(loop)} is reduced over: its iterations would initialize again"
+            )
             remedy = f"take {named(outer)}, or a loop around it"
             raise refused(kernel, method, name, why, code="SM1007", remedy=remedy)
     again = not_initialized_once(stage, place.loops[at:]) or _used_before(stage, place.loops[at:])
@@ -219,9 +221,9 @@ def rfactor(kernel: Kernel, var: Symbol, factor_axis: int) -> tuple[Kernel, str]
         raise refused(kernel, "rfactor", var, of, code="SM1007")
     over = {symbol for axis in reduced_axes(stage) for symbol in symbols_in(axis.value)}
     dropped = [each for each in around if each.var in over and each is not loop]
-    why, where = _not_parted(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
+    why, where = _not_splittable(kernel, stage, of, around, loop), not_empty(stage, around, dropped)
     if where is None and why is None:
-        why = f"a part of {stage.name} may begin in a later iteration than its first"
+        why = f"a part of {stage.name} may be initialized in a later iteration than its first"
     if why is not None:
         raise refused(kernel, "rfactor", var, why, code="SM1007")
     dims = len(of.index)
@@ -352,16 +354,16 @@ def not_empty(stage: Stage, around: Sequence[For], dropped: Sequence[For]) -> tu
     """
     begins = {each.var: each.begin for each in dropped}
     shifted = {each.var: each.begin + each.var for each in around}
-    turns = {each.var: trip_count(each) for each in around}
+    trips = {each.var: trip_count(each) for each in around}
     found = []
     for condition in stage.where:
         first = map_condition(condition, lambda expr: replaced(expr, begins))
         if first == sympy.true:
             continue
         now, later = slack(condition), slack(first)
-        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), turns):
+        if now is None or later is None or not is_nonnegative(expand(replaced(later - now, shifted)), trips):
             return None
-        if not is_nonnegative(expand(replaced(later, shifted)), turns):
+        if not is_nonnegative(expand(replaced(later, shifted)), trips):
             found.append(first)
     return tuple(found)
 
@@ -380,7 +382,9 @@ def _again(loop: For, loops_of: Mapping[Symbol, Symbol], suffix: str = "") -> Fo
     return replace(loop, var=loops_of[loop.var], begin=begin, end=end, label=f"{named(loop)}{suffix}")
 
 
-def _not_parted(kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For) -> str | None:
+def _not_splittable(
+    kernel: Kernel, stage: Stage, of: Combiner, around: Sequence[For], loop: For
+) -> str | None:
     """The reason why a reduction cannot be split by a loop; None where it can."""
     reduced = {axis.var for axis in reduced_axes(stage)}
     label = {axis.var: named(axis) for axis in stage.axes}

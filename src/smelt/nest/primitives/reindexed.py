@@ -121,7 +121,7 @@ def _places(
     shape = shape_of(made, ends, what)
     back = inverted(made, [loop_var(f"new{dim}") for dim in range(len(made))], extents)
     if isinstance(back, str) or any(extents[var] != 1 for var in used - back.keys()):
-        raise refusal("SM1035", what, "the index map cannot be turned around")
+        raise refusal("SM1035", what, "the index map cannot be inverted")
     return made, shape
 
 

@@ -157,7 +157,10 @@ class _Sweep:
         if self.has_ds:
             shapes |= {"values": (pieces, builder.columns, wide), "dS": pairs}
         if self.by_query is not None:
-            shapes |= {"turned": (of_depth[0], keys, of_depth[1]), "found": (rows, of_depth[0] * of_depth[1])}
+            shapes |= {
+                "transposed": (of_depth[0], keys, of_depth[1]),
+                "found": (rows, of_depth[0] * of_depth[1]),
+            }
         if self.by_key is not None:
             shapes |= {"asked": (of_depth[0], queries, of_depth[1])}
             shapes |= {"by_key": (keys + rows, of_depth[0] * of_depth[1])}
@@ -185,9 +188,7 @@ class _Sweep:
             return
         if self.by_query is not None:
             size = self.queries.size
-            yield from self._each_member(
-                lambda: [self.writer.over(size, lambda row: [self._nothing_yet(row)])]
-            )
+            yield from self._each_member(lambda: [self.writer.over(size, lambda row: [self._zeroed(row)])])
         self.key_block = self.writer.variable()
         yield For(self.key_block, ZERO, count, Block(tuple(self._keys())))
 
@@ -214,13 +215,13 @@ class _Sweep:
         if ends is None:
             return [*self._pack_keys(), *self._pair()]
         begin, length = self.query_block * self.queries.block, self.queries.length(self.query_block)
-        nothing = writer.over(length, lambda row: [self._nothing_yet(begin + row)])
+        nothing = writer.over(length, lambda row: [self._zeroed(begin + row)])
         if self.ahead is not None:
             ends = least(ends, ceiling(begin + length - 1 + self.ahead, self.key_blocks.block))
         self.key_block = writer.variable()
         return [nothing, For(self.key_block, ZERO, ends, Block((*self._pack_keys(), *self._pair())))]
 
-    def _nothing_yet(self, query: Expr) -> Stmt:
+    def _zeroed(self, query: Expr) -> Stmt:
         at = (*self.outer, self.head, query)
         return self.writer.vector(
             ZERO, self.builder.depth, lambda term: [self._store(self.by_query, (*at, term), "none")]
@@ -252,7 +253,7 @@ class _Sweep:
             yield self._cleared(local, size)
         yield from self._each_member(self._each_query_block)
         for local, name, size in wanted:
-            yield self.writer.over(self.length, partial(self._given, local, name, size))
+            yield self.writer.over(self.length, partial(self._stored_sum, local, name, size))
 
     def _each_query_block(self) -> Iterable[Stmt]:
         count = self.queries.count
@@ -274,7 +275,7 @@ class _Sweep:
         across = ceiling(size, width) * width
         return self.writer.filled(local, ceiling(self.length, self.rows) * self.rows, across, "none")
 
-    def _given(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
+    def _stored_sum(self, local: str, name: str, size: Expr, key: Expr) -> list[Stmt]:
         """Stores the sum of a key in the gradient."""
         at = (*self.outer, self.shared, self.begin + key)
 
@@ -298,7 +299,8 @@ class _Sweep:
             )
         if self.by_query is not None:
             yield writer.pack(
-                *("turned", builder.depth, builder.deep, self.length), lambda term, place: key(place, term)
+                *("transposed", builder.depth, builder.deep, self.length),
+                lambda term, place: key(place, term),
             )
 
     # -- a block of queries with a block of keys ------------------------------------------------------------
@@ -531,7 +533,7 @@ class _QueryTile:
             return [Let("p", F32, "load", ("dS", (self._local(row), *terms)))], "p"
 
         def right(terms: Sequence[Expr], column: Expr) -> tuple[str, tuple[Expr, ...]]:
-            return "turned", (panel, *terms, column)
+            return "transposed", (panel, *terms, column)
 
         def finish(row: Expr, column: Expr, made: str) -> list[Stmt]:
             term = panel * deep + column

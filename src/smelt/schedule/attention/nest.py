@@ -219,7 +219,9 @@ class AttentionBuilder:
                             self.writer.vector(
                                 ZERO,
                                 sympy.Integer(width),
-                                lambda column: _oddity(Let("h0", F32, "load", (name, (panel, term, column)))),
+                                lambda column: _nonfinite(
+                                    Let("h0", F32, "load", (name, (panel, term, column)))
+                                ),
                             )
                         ],
                     )
@@ -293,7 +295,7 @@ class _Tile:
         yield self.writer.over(rows, self._largest)
         if not builder.once:
             yield self.writer.vector(ZERO, rows, self._factor)
-        yield self.writer.over(rows, self._shares)
+        yield self.writer.over(rows, self._weights)
         yield self.writer.over(builder.panels, lambda panel: [self._found(panel)])
         if builder.once and not builder._whole_panels():
             factor = Let("l4", F32, "load", ("factor", (rows,)))
@@ -305,7 +307,7 @@ class _Tile:
                 ],
             )
 
-    # -- what is masked -------------------------------------------------------------------------------------
+    # -- masks -----------------------------------------------------------------------------------------------
 
     def _visible(self) -> Iterator[Stmt]:
         """Skips the last panels if no row sees any of their keys: scores are -inf there, whatever the
@@ -319,7 +321,7 @@ class _Tile:
         def operand(row: Expr, term: Expr) -> Iterator[Stmt]:
             stmts, value = writer.coded(lambda: self.body.query(self._at(row), (term,)), "h")
             yield from stmts
-            yield from _oddity(Let("h_", F32, "mul", (value, "one")), "strange")
+            yield from _nonfinite(Let("h_", F32, "mul", (value, "one")), "strange")
 
         def masked(row: Expr, panel: Expr, column: Expr) -> Iterator[Stmt]:
             index = (*self._at(row), self.begin + panel * wide + column)
@@ -441,7 +443,7 @@ class _Tile:
         below = RecordedValue(name, F32)
         return self.writer.coded(lambda: exp_below_one(below), "x", {name: F32})
 
-    def _shares(self, row: Expr) -> Iterator[Stmt]:
+    def _weights(self, row: Expr) -> Iterator[Stmt]:
         """Replaces scores by their weights, and sums these."""
         seen, place = self._seen(row), self._place(row)
 
@@ -455,7 +457,7 @@ class _Tile:
                 value = "x2"
             yield Update("sum", value)
             if self.body.kept is not None:
-                stmts, value = self._kept(row, key, value)
+                stmts, value = self._after_dropout(row, key, value)
                 yield from stmts
             yield Store("scores", (row, key), value)
 
@@ -479,14 +481,14 @@ class _Tile:
             yield Let("t4", F32, "fma", ("t2", "t3", "t1"))
             yield Store("sums", (place,), "t4")
 
-    def _kept(self, row: Expr, key: Expr, share: str) -> Coded:
+    def _after_dropout(self, row: Expr, key: Expr, share: str) -> Coded:
         """The weight after dropout."""
         assert self.body.kept is not None
         kept, index = self.body.kept, (*self._at(row), self.begin + key)
         stmts, factor = self.writer.coded(lambda: kept(index), "k")
         return [*stmts, Let("x2", F32, "mul", (share, factor))], "x2"
 
-    # -- what is found --------------------------------------------------------------------------------------
+    # -- weighted sums ---------------------------------------------------------------------------------------
 
     def _found(self, panel: Expr) -> Stmt:
         """``found = found * factor + tile(scores, values)``; with one block of keys, the result itself."""
@@ -514,7 +516,7 @@ class _Tile:
         return self.writer.tile(self.rows, builder.across, (self.reach,), left, right, finish)
 
 
-def _oddity(value: Let, into: str = "odds") -> list[Stmt]:
+def _nonfinite(value: Let, into: str = "odds") -> list[Stmt]:
     """A value, and its contribution to an accumulator: NaN where it is not finite, else 0."""
     return [value, Let("h9", F32, "mul", (value.name, "none")), Update(into, "h9")]
 

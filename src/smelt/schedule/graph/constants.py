@@ -45,7 +45,7 @@ WORTH_KEEPING = 8
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One part: ``sources`` are its frozen inputs, ``results`` the constants."""
+    """A part: ``sources`` are its frozen inputs, ``results`` the constants."""
 
     sources: tuple[str, ...]
     results: tuple[str, ...]

@@ -338,8 +338,8 @@ class _Native:
             panels = math.prod(batch) * -(-columns // self._panel_width())
             depth = size_hint(self.product.depth, self.graph.hints)
             return panels < FEWEST_PANELS <= rows // self.lanes or rows >= 2 * depth
-        beside = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
-        few = beside < self.lanes or rows >= columns
+        width = size_hint(self.product.body.shape[self.product.columns[-1]], self.graph.hints)
+        few = width < self.lanes or rows >= columns
         return few or self.product.shared or is_windowed(self.product, self.graph)
 
     def _panel_width(self) -> int:

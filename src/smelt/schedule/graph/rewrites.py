@@ -253,7 +253,7 @@ def _without_ones(body: Reduction) -> Reduction:
 
 
 def _iterates_columns(node: Node, rewriter: Rewriter) -> bool:
-    """Whether results lie side by side in the largest buffer that is read, and terms do not."""
+    """Whether results, not terms, are contiguous in the largest buffer that is read."""
     body = node.body
     assert isinstance(body, Reduction)
     buffers = rewriter.graph.buffers

@@ -45,24 +45,24 @@ class _Affine:
     """``value * scale + shift``, both for each element of one dimension: an affine function of a loaded
     value.
 
-    ``turns``: its operations in order, as (operator, frozen value, whether that comes first); ``steps``
+    ``operations``: its operations in order, as (operator, frozen value, whether that comes first); ``steps``
     compute the frozen values over ``variable``.
     """
 
-    turns: tuple[tuple[str, str, bool], ...]
+    operations: tuple[tuple[str, str, bool], ...]
     steps: tuple[Recordable, ...]
     variable: Symbol
 
     @property
     def scales(self) -> bool:
         """Whether it does more than add."""
-        return any(op in ("mul", "truediv") or (op == "sub" and first) for op, _, first in self.turns)
+        return any(op in ("mul", "truediv") or (op == "sub" and first) for op, _, first in self.operations)
 
     def __call__(self, place: Expr, shift: Value | None, dtype: torch.dtype) -> tuple[Value, Value | None]:
         """(scale, shift) at ``place``; ``shift`` is the earlier summand, None for none."""
         values = replay(self.steps, ops, places={self.variable: place})
         scale: Value | None = None
-        for op, name, first in self.turns:
+        for op, name, first in self.operations:
             value = values[name]
             if op in ("add", "sub"):
                 if first and op == "sub":
@@ -166,20 +166,21 @@ class _Folder:
             for used in used_names(step):
                 users.setdefault(used, []).append(step)
         end = loads[0].name
-        turns: list[tuple[str, str, bool]] = []
+        operations: list[tuple[str, str, bool]] = []
         own: tuple[Recordable, ...] = ()
         while len(users.get(end, ())) == 1:
             (step,) = users[end]
-            turn = self._turn(step, end, steps)
-            more = () if turn is None else prune(steps, [*(name for _, name, _ in turns), turn[1]])
-            if turn is None or len({symbol for each in more for symbol in _symbols(each)}) > 1:
+            operation = self._operation(step, end, steps)
+            values = [name for _, name, _ in operations]
+            more = () if operation is None else prune(steps, [*values, operation[1]])
+            if operation is None or len({symbol for each in more for symbol in _symbols(each)}) > 1:
                 break
-            turns.append(turn)
+            operations.append(operation)
             own, end = more, step.name
         symbols = [symbol for step in own for symbol in _symbols(step)]
-        return (_Affine(tuple(turns), own, symbols[0]), loads[0], end) if symbols else None
+        return (_Affine(tuple(operations), own, symbols[0]), loads[0], end) if symbols else None
 
-    def _turn(self, step: Instruction, end: str, steps: list[Any]) -> tuple[str, str, bool] | None:
+    def _operation(self, step: Instruction, end: str, steps: list[Any]) -> tuple[str, str, bool] | None:
         if step.op not in ("add", "sub", "mul", "truediv") or step.args[0] == step.args[1]:
             return None
         first = step.args[1] == end

@@ -252,27 +252,31 @@ def with_zeros(built: BuiltKernel, buffers: Mapping[str, Buffer], target: Target
     return replace(built, kernel=replace(built.kernel, body=body))
 
 
-def _interleaved(body: Block, stmts: Sequence[For], turn: Expr, turns: Expr) -> Block | None:
+def _interleaved(body: Block, stmts: Sequence[For], iteration: Expr, iterations: Expr) -> Block | None:
     """``body``, one nest of parallel loops, with a part of the loops ``stmts`` in each of its innermost
-    iterations; None for other bodies. ``turn`` and ``turns``: the number of the iteration and their count, of
-    the loops around.
+    iterations; None for other bodies. ``iteration`` and ``iterations``: number and count of the iterations of
+    the outer loops.
     """
     loop = body.stmts[0] if len(body.stmts) == 1 else None
     if not (isinstance(loop, For) and loop.kind is LoopKind.PARALLEL and loop.begin == 0 and loop.step == 1):
         return None
-    turn, turns = expand(turn * loop.end + loop.var), turns * loop.end
-    within = _interleaved(loop.body, stmts, turn, turns)
+    iteration, iterations = expand(iteration * loop.end + loop.var), iterations * loop.end
+    within = _interleaved(loop.body, stmts, iteration, iterations)
     if within is None:
-        within = Block((*loop.body.stmts, *(_part(each, turn, turns) for each in stmts)))
+        within = Block((*loop.body.stmts, *(_part(each, iteration, iterations) for each in stmts)))
     return Block((replace(loop, body=within),))
 
 
-def _part(loop: For, turn: Expr, turns: Expr) -> For:
-    """The outermost loop with several iterations, cut into ``turns``: part number ``turn``."""
+def _part(loop: For, iteration: Expr, iterations: Expr) -> For:
+    """The outermost loop with several iterations, cut into ``iterations``: part number ``iteration``."""
     inner = loop.body.stmts[0]
     if loop.end == 1 and isinstance(inner, For):
-        return replace(loop, body=Block((_part(inner, turn, turns),)))
-    return replace(loop, begin=divided(turn * loop.end, turns), end=divided((turn + 1) * loop.end, turns))
+        return replace(loop, body=Block((_part(inner, iteration, iterations),)))
+    return replace(
+        loop,
+        begin=divided(iteration * loop.end, iterations),
+        end=divided((iteration + 1) * loop.end, iterations),
+    )
 
 
 def _zeros(param: Param, buffer: Buffer, lanes: int, number: int) -> list[For]:

@@ -52,16 +52,16 @@ class Group:
     product: Item | None = None
 
     @property
-    def walk(self) -> str:
+    def access_order(self) -> str:
         """The group's access order: the first of its items' that is not ``rows``."""
-        return next((item.walk for item in self.items if item.walk != "rows"), "rows")
+        return next((item.access_order for item in self.items if item.access_order != "rows"), "rows")
 
     @property
     def is_extern(self) -> bool:
         return isinstance(self.items[0].body, Host)
 
     @property
-    def everything(self) -> list[Item]:
+    def all_items(self) -> list[Item]:
         """The items, and the product if it is none of them."""
         return self.items if self.product in (None, *self.items) else [self.product, *self.items]  # type: ignore[list-item]
 
@@ -81,7 +81,7 @@ def fuse(work: Work, enabled: bool = True) -> list[Group]:
     bound_at: dict[str, int] = {}
     readers = _readers(work)
     for item in work.items:
-        earliest = max(_earliest(work, item, written_at, read_at), _symbols_known(item, bound_at))
+        earliest = max(_earliest_position(work, item, written_at, read_at), _symbols_known(item, bound_at))
         if isinstance(item.body, Host):
             position = len(groups)
             groups.append(Group((), [item], [], set(), {name: [item] for name in item.writes if name}))
@@ -138,7 +138,7 @@ def reads_of(work: Work, item: Item) -> set[str]:
     return names
 
 
-def _earliest(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
+def _earliest_position(work: Work, item: Item, written_at: dict[str, int], read_at: dict[str, int]) -> int:
     """The first group position that the item's dependencies allow."""
     earliest = max((written_at.get(name, -1) for name in reads_of(work, item)), default=-1)
     for name in item.writes:
@@ -400,7 +400,7 @@ def _scans_compatible(items: Sequence[Item]) -> bool:
     """
     if any(isinstance(item.body, Fold) for item in items):
         return len(items) == 1
-    if not any(isinstance(item.body, Scan) and item.walk != "columns" for item in items):
+    if not any(isinstance(item.body, Scan) and item.access_order != "columns" for item in items):
         return True
     return all(isinstance(item.body, Scan) or item.cost <= MOST_SCAN_COST for item in items)
 
@@ -418,10 +418,14 @@ def _same_access_order(group: Group, item: Item) -> bool:
     A reduction over columns is vectorised over its results; in a nest with others its accesses would be
     strided.
     """
-    if item.walk == group.walk or len(item.order) < 2:
+    if item.access_order == group.access_order or len(item.order) < 2:
         return True
-    if "columns" in (item.walk, group.walk):
-        return item.outer == len(item.order) and item.walk == "rows" and len(item.order) <= len(group.prefix)
+    if "columns" in (item.access_order, group.access_order):
+        return (
+            item.outer == len(item.order)
+            and item.access_order == "rows"
+            and len(item.order) <= len(group.prefix)
+        )
     return not any(isinstance(member.body, (Reduction, Scan, Fold)) for member in (item, *group.items))
 
 

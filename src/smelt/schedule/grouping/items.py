@@ -60,7 +60,7 @@ class Item:
     """
     inlined: tuple[str, ...] = ()
     """The buffers that are computed inside the loop function."""
-    walk: str = "rows"
+    access_order: str = "rows"
     """The access order of the largest read: ``rows`` along the innermost loop, ``columns`` (a reduction that
     is contiguous along a loop that is not reduced), ``across`` (a pointwise item that reads in another order
     than it writes).

@@ -31,8 +31,8 @@ class _Merging:
     def __init__(self, work: Work, groups: Sequence[Group]) -> None:
         self.work = work
         self.places: list[Group | None] = list(groups)
-        self.reads = [set().union(*(reads_of(work, item) for item in g.everything)) for g in groups]
-        self.writes = [{name for item in g.everything for name in item.writes if name} for g in groups]
+        self.reads = [set().union(*(reads_of(work, item) for item in g.all_items)) for g in groups]
+        self.writes = [{name for item in g.all_items for name in item.writes if name} for g in groups]
         self.writer = {name: place for place, names in enumerate(self.writes) for name in names}
 
     def run(self) -> list[Group]:
@@ -94,8 +94,8 @@ def _is_pointwise(group: Group) -> bool:
 
 def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     """Both as one group that keeps the loops of each, or None."""
-    turns = work.hint_product(earlier.prefix)
-    if turns != work.hint_product(later.prefix):
+    trips = work.hint_product(earlier.prefix)
+    if trips != work.hint_product(later.prefix):
         return None
     group = Group(
         earlier.prefix,
@@ -107,7 +107,7 @@ def _joined(work: Work, earlier: Group, later: Group) -> Group | None:
     )
     for item in later.items:
         found = placement(work, group, item)
-        if found is None or work.hint_product(found[0]) != turns:
+        if found is None or work.hint_product(found[0]) != trips:
             return None
         group.prefix, group.segments = found
         group.items.append(item)

@@ -215,7 +215,7 @@ def _ordered(work: Work, item: Item) -> Item:
     if len(reduced) > 1:
         reduced = _by_stride(work, reduced, _read_strides(work, item, reduced))
     item = replace(item, order=(*outer, *reduced))
-    return replace(item, walk=_access_order(work, item))
+    return replace(item, access_order=_access_order(work, item))
 
 
 def _by_stride(work: Work, dims: list[int], strides: Sequence[Expr]) -> list[int]:
@@ -243,7 +243,7 @@ def _read_strides(work: Work, item: Item, dims: list[int]) -> list[Expr]:
 
 
 def _access_order(work: Work, item: Item) -> str:
-    """The access order of the item's largest read (see `Item.walk`)."""
+    """The access order of the item's largest read (see `Item.access_order`)."""
     # A fold's iterations have no access order.
     order = item.order[: item.outer] if isinstance(item.body, Fold) else item.order
     if len(order) < 2:

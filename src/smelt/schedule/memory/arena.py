@@ -122,8 +122,8 @@ def _largest(places: Iterable[_Place]) -> Expr:
     """The largest of the places' ends; equal ones are counted once."""
     different: list[_Place] = []
     for place in places:
-        alike = (other for other in different if other.expected_end == place.expected_end)
-        if not any(same(place.end, other.end) for other in alike):
+        equal = (other for other in different if other.expected_end == place.expected_end)
+        if not any(same(place.end, other.end) for other in equal):
             different.append(place)
     return Max(*(place.end for place in different))
 

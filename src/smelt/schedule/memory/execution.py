@@ -64,7 +64,7 @@ class Execution:
     """Groups and the kernels that are built of them.
 
     ``bodies``: the schedule of each body of control flow, by the id of its graph. ``built``: kernels by their
-    group's position. ``roots``: a buffer and the buffer whose memory it has. ``homes``: ``given`` (an input
+    group's position. ``roots``: a buffer and the buffer whose memory it has. ``storage``: ``given`` (an input
     or constant), ``fresh`` (a new tensor), ``aten`` (made by ATen) or ``arena``, by buffer. ``late``: sizes
     that are known only once a part of the graph has run; ``late_buffers`` depend on these.
     """
@@ -80,7 +80,7 @@ class Execution:
     readers: Mapping[str, set[int]]
     built: Mapping[int, BuiltKernel] = field(default_factory=dict)
     roots: Mapping[str, str] = field(default_factory=dict)
-    homes: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
     arena: Arena = field(default_factory=lambda: Arena({}, ZERO))
     scheduled: Scheduled = field(default_factory=lambda: Scheduled(Plan((), (), (), 0, (), (), ()), []))
 
@@ -132,7 +132,7 @@ def execution_of(grouped: Grouped, bodies: Mapping[int, Scheduled]) -> Execution
 def _readers(groups: list[Group]) -> dict[str, set[int]]:
     readers: dict[str, set[int]] = {}
     for position, group in enumerate(groups):
-        for item in group.everything:
+        for item in group.all_items:
             names = {read.buffer for read in item.reads}
             if isinstance(item.body, Scatter):
                 names.add(item.body.base)

@@ -22,7 +22,7 @@ from smelt.symbolic import flatten, numel, same, span
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One load or store of a parameter: its index, the loops around it, and the positions of the statements
+    """A load or store of a parameter: its index, the loops around it, and the positions of the statements
     around it, outermost first.
     """
 
@@ -108,10 +108,11 @@ def _index_at(load: _Access, store: _Access) -> tuple[Expr, ...] | None:
         if ours.var != theirs.var:
             break
         shared += 1
-    below, beside = load.loops[shared:], store.loops[shared:]
-    if len(below) != len(beside) or any(a.end != b.end or a.begin != b.begin for a, b in zip(below, beside)):
+    loaded, stored = load.loops[shared:], store.loops[shared:]
+    differs = any(a.end != b.end or a.begin != b.begin for a, b in zip(loaded, stored))
+    if len(loaded) != len(stored) or differs:
         return None
-    renamed = {a.var: b.var for a, b in zip(below, beside)}
+    renamed = {a.var: b.var for a, b in zip(loaded, stored)}
     if not same(load.place.xreplace(renamed), store.place):
         return None
     return tuple(expr.xreplace(renamed) for expr in load.index)

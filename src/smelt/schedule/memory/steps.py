@@ -72,7 +72,7 @@ class _Writer:
     def __init__(self, execution: Execution, context: Context) -> None:
         self.execution, self.context = execution, context
         self.work, self.graph, self.groups = execution.work, execution.graph, execution.groups
-        self.built, self.homes, self.outputs = execution.built, execution.homes, execution.outputs
+        self.built, self.storage, self.outputs = execution.built, execution.storage, execution.outputs
         self.arena_views: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.arena_tensors: list[ArenaTensor] = []
 
@@ -178,7 +178,7 @@ class _Writer:
                     name
                     for name in uses[number]
                     if last[name] == number
-                    and self.homes.get(name) in ("aten", "given", "fresh")
+                    and self.storage.get(name) in ("aten", "given", "fresh")
                     and name not in self.graph.constants
                     and name not in self.outputs
                 )
@@ -194,12 +194,12 @@ class _Writer:
         for built in kernels:
             args: list[InArena | Argument] = []
             for buffer in map(self.execution.root, built.buffers):
-                if self.homes[buffer] == "arena":
+                if self.storage[buffer] == "arena":
                     args.append(InArena(self.execution.place_of(buffer)))
                     continue
                 if buffer not in arguments:
                     arguments.append(buffer)
-                    if self.homes[buffer] == "fresh":
+                    if self.storage[buffer] == "fresh":
                         fresh.append(buffer)
                 args.append(Argument(arguments.index(buffer)))
             calls.append(Call(built.kernel, tuple(args)))
@@ -235,7 +235,7 @@ class _Writer:
             return CheckStep(python_text(body.condition), (body.kind, body.message))
         assert isinstance(body, Extern)
         out = not body.overwrites and any(
-            name is not None and self.homes[name] == "arena" for name in item.writes
+            name is not None and self.storage[name] == "arena" for name in item.writes
         )
         outputs = item.writes
         if out:
@@ -274,7 +274,7 @@ class _Writer:
     def _view(self, view: StridedView) -> Ref | ViewRef:
         dtype = view.dtype or self.work.buffers[view.buffer].dtype
         view = replace(view, buffer=self.execution.root(view.buffer), dtype=dtype)
-        if self.homes[view.buffer] == "arena":
+        if self.storage[view.buffer] == "arena":
             return Ref(self._arena_view(view))
         made, shape, strides = self.work.buffers[view.buffer].outside
         if made == dtype and _covers(view, shape, strides):

@@ -66,13 +66,13 @@ class ProductBuilder(ProductTiles):
         """The kernel, arranged; its parameters are the operands' buffers, then the epilogue's."""
         writer = self.writer
         batch = [writer.variable() for _ in self.batch_sizes]
-        aside = [writer.variable() for _ in self.aside]
+        outer_columns = [writer.variable() for _ in self.outer_columns]
         panel = writer.variable()
-        at = Panel(batch, aside, panel, sympy.Integer(self.width))
-        nest = self._shared(at) if self.panels else self._alone(at)
-        sizes = (*self.batch_sizes, *self.aside_sizes)
-        dims = (*self.product.batch, *self.aside)
-        for dim, variable, size in reversed(list(zip(dims, (*batch, *aside), sizes))):
+        at = Panel(batch, outer_columns, panel, sympy.Integer(self.width))
+        nest = self._shared(at) if self.panels else self._packed_by_thread(at)
+        sizes = (*self.batch_sizes, *self.outer_column_sizes)
+        dims = (*self.product.batch, *self.outer_columns)
+        for dim, variable, size in reversed(list(zip(dims, (*batch, *outer_columns), sizes))):
             if dim not in self.product.phases:
                 nest = For(variable, ZERO, size, Block((nest,)), LoopKind.PARALLEL, independent=True)
         return BuiltKernel(writer.kernel(Block((nest,))), tuple(writer.params), arranged=True)
@@ -112,12 +112,12 @@ class ProductBuilder(ProductTiles):
             return self._over_panels(at, first, stop, one)
 
         if group == 1:
-            inside = Block(tuple(self._in_one(across, tile)))
+            inside = Block(tuple(self._all_terms(across, tile)))
         else:
             begin, end = rows * group, least(tiles, rows * group + group)
 
             def together(here: Panel) -> list[Stmt]:
-                each = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+                each = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
                 return [For(tile, begin, end, each, independent=True)]
 
             inside = Block(tuple(across(together)))
@@ -170,8 +170,8 @@ class ProductBuilder(ProductTiles):
         return -(-tiles // -(-tiles // PART_TILES))
 
     def _by_parts(self, at: Panel, block: Symbol) -> list[Stmt]:
-        """One panel, for a block of tiles: a part of it and of the rows is in the cache at a time, and the
-        next part is prefetched.
+        """The products of a panel with a block of tiles: a part of it and of the rows is in the cache at a
+        time, and the next part is prefetched.
         """
         writer, height, most = self.writer, self.height, self._part_tiles()
         number = writer.variable()
@@ -231,14 +231,14 @@ class ProductBuilder(ProductTiles):
         wanted = max(2, -(-held // ROWS_BYTES))
         return next((count // n for n in range(wanted, 4 * wanted) if count % n == 0), None)
 
-    def _alone(self, at: Panel) -> For:
+    def _packed_by_thread(self, at: Panel) -> For:
         """A loop over panels, each packed by the one thread that uses it."""
         depth, tile = self.product.depth, self.writer.variable()
 
         def one(here: Panel) -> list[Stmt]:
             if self.deep:
-                return self._deep(here)
-            inside = Block(tuple(self._in_one(lambda stmts: stmts(here), tile)))
+                return self._in_blocks(here)
+            inside = Block(tuple(self._all_terms(lambda stmts: stmts(here), tile)))
             tiles = For(tile, ZERO, ceiling(self.line, self.height), inside, independent=True)
             return [self._pack(here, ZERO, depth), self._over_lines(tiles)]
 
@@ -290,7 +290,7 @@ class ProductBuilder(ProductTiles):
             first, rest = first + count * rows, rest - count * rows
         return stmts
 
-    def _in_one(
+    def _all_terms(
         self,
         across: Callable[[Callable[[Panel], Sequence[Stmt]]], Sequence[Stmt]],
         tile: Symbol,
@@ -315,7 +315,7 @@ class ProductBuilder(ProductTiles):
 
         return self._of_tile(tile, rows)
 
-    def _deep(self, at: Panel) -> list[Stmt]:
+    def _in_blocks(self, at: Panel) -> list[Stmt]:
         """The statements for a panel that holds one block of terms at a time: the sums of all rows are kept
         in ``tile`` between blocks.
         """

@@ -220,8 +220,8 @@ def as_product(
     terms = variables("r", len(body.reduce_shape))
     moved, moved_left = (_moved_with(loads_of(code), terms) for code in (right, left))
     windowed = any(outer[d] in moved for d in columns) and not any(outer[d] in moved_left for d in rows)
-    beside = numel([body.shape[d] for d in columns if outer[d] not in moved])
-    few = not batch and size_hint(beside, graph.hints) < SHORTEST_RUN
+    contiguous = numel([body.shape[d] for d in columns if outer[d] not in moved])
+    few = not batch and size_hint(contiguous, graph.hints) < SHORTEST_RUN
     if windowed and (few if rows else batch):
         return as_product(replace(body, lhs=body.rhs, rhs=body.lhs), graph, split, (right, left))
     if not rows or not (columns or batch):
@@ -443,8 +443,8 @@ def _rows_adjacent(product: Product, place: Expr, graph: Graph) -> bool:
         return False
     outer = variables("i", len(product.body.shape))
     sizes = (*product.sizes(product.rows), *product.body.reduce_shape)
-    beside = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]
-    many = any(size_hint(product.body.shape[dim], graph.hints) >= SHORTEST_RUN for dim in beside)
+    contiguous = [dim for dim in product.rows if linear(place, outer[dim])[0] == 1]
+    many = any(size_hint(product.body.shape[dim], graph.hints) >= SHORTEST_RUN for dim in contiguous)
     return many and 4 * size_hint(numel(sizes), graph.hints) <= CACHED_LHS_BYTES
 
 
@@ -537,7 +537,7 @@ def _box(product: Product, graph: Graph, operand: Literal["lhs", "rhs"]) -> Boxe
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One dimension of a box: positions ``least``, ``least + step``, … read through ``variable``, whose
+    """A dimension of a box: positions ``least``, ``least + step``, … read through ``variable``, whose
     coefficient is ``factor``; ``origin``: the value of that variable at ``least`` with all others 0.
     """
 

@@ -75,7 +75,7 @@ class Panel:
     """
 
     batch: Sequence[Symbol]
-    aside: Sequence[Symbol]
+    outer_columns: Sequence[Symbol]
     panel: Expr
     columns: Expr
     next: Expr | None = None
@@ -98,10 +98,10 @@ class ProductTiles:
         self.lanes = target.lanes
         self.panels = body.rhs if isinstance(body.rhs, Panels) else None
         *self.batch_sizes, self.rows, self.columns = product.extents
-        self.aside = () if self.panels else product.columns[:-1]
+        self.outer_columns = () if self.panels else product.columns[:-1]
         """Dimensions of columns with panels of their own: panels packed here have contiguous columns."""
-        self.aside_sizes = product.sizes(self.aside)
-        if self.aside:
+        self.outer_column_sizes = product.sizes(self.outer_columns)
+        if self.outer_columns:
             self.columns = product.body.shape[product.columns[-1]]
         often = min(self.hint(self.rows), self.hint(product.depth))
         self.width = (
@@ -221,8 +221,10 @@ class ProductTiles:
         sizes = [product.body.reduce_shape[d] for d in order]
 
         def element(column: Expr, term: Expr) -> Any:
-            where: dict[int, Expr] = dict(zip((*product.batch, *self.aside), (*at.batch, *at.aside)))
-            inner = product.columns[len(self.aside) :]
+            where: dict[int, Expr] = dict(
+                zip((*product.batch, *self.outer_columns), (*at.batch, *at.outer_columns))
+            )
+            inner = product.columns[len(self.outer_columns) :]
             where.update(zip(inner, unflatten(column, product.sizes(inner))))
             return product.rhs_at(where, dict(zip(order, unflatten(first + term, sizes))))
 
@@ -310,7 +312,7 @@ class ProductTiles:
     def _packed_from(self) -> tuple[str, Expr] | None:
         """The offset of the first column to be packed here, if the source of a panel is contiguous."""
         terms = [term for run in self.term_runs for term in run]
-        columns = self.product.columns[len(self.aside) :]
+        columns = self.product.columns[len(self.outer_columns) :]
         found = columns_in_a_row(self.product, self.work.graph, columns, terms)
         return found if self.lines is None else None
 
@@ -326,7 +328,7 @@ class ProductTiles:
         if self.packed_from is None:
             return None
         buffer, first = self.packed_from
-        dims = zip((*self.product.batch, *self.aside), (*at.batch, *at.aside))
+        dims = zip((*self.product.batch, *self.outer_columns), (*at.batch, *at.outer_columns))
         begin = replaced(first, {self.symbols[dim]: place for dim, place in dims})
         return self.writer.param(buffer), begin + (at.panel + 1) * self.width * self.product.depth
 
@@ -374,17 +376,17 @@ class ProductTiles:
     def _finish_transposed(self, at: Panel, start: Expr, height: Expr) -> list[Stmt]:
         """`_finish` if as many rows of the tile as a vector has lanes are contiguous in the result."""
         writer, lanes, summed = self.writer, sympy.Integer(self.lanes), sympy.Integer(self._summed(at))
-        row, across, column, beside = (writer.variable(size) for size in (lanes, summed, None, height))
+        row, across, column, inner = (writer.variable(size) for size in (lanes, summed, None, height))
         copy = (
             Let("e", torch.float32, "load", ("tile", (row, across))),
-            Store("turned", (across, row), "e"),
+            Store("transposed", (across, row), "e"),
         )
-        turn = Block((For(row, ZERO, lanes, Block(copy)),))
-        element = self._element(at, start + beside, column, ("turned", (column, beside)))
-        along = _along_lanes(For(beside, ZERO, height, element, independent=True), self.lanes)
+        transpose = Block((For(row, ZERO, lanes, Block(copy)),))
+        element = self._element(at, start + inner, column, ("transposed", (column, inner)))
+        along = _along_lanes(For(inner, ZERO, height, element, independent=True), self.lanes)
         return [
-            Alloc("turned", torch.float32, (sympy.Integer(self.width), lanes)),
-            For(across, ZERO, summed, turn, LoopKind.VECTOR, self.lanes, independent=True),
+            Alloc("transposed", torch.float32, (sympy.Integer(self.width), lanes)),
+            For(across, ZERO, summed, transpose, LoopKind.VECTOR, self.lanes, independent=True),
             For(column, ZERO, at.columns, Block((along,)), independent=True),
         ]
 
@@ -392,9 +394,9 @@ class ProductTiles:
         """The statements on the tile's element in a row of its line and a column of the panel; ``tile``: its
         buffer and index.
         """
-        beside = flatten(at.aside, contiguous_strides(self.aside_sizes)) * self.columns
+        before = flatten(at.outer_columns, contiguous_strides(self.outer_column_sizes)) * self.columns
         pieces = pieces_in_order(self.product)
-        across = beside + at.panel * self.width + column
+        across = before + at.panel * self.width + column
         number, where = self._numbered(row)
         place = self._coordinates(pieces, at.batch, number, across)
         if self.epilogue is not None:
@@ -422,7 +424,7 @@ class ProductTiles:
         (across, rest), (down, others) = linear(place, column), linear(place, row)
         if across != 1 or rest.has(column) or down.has(row, column) or others.has(row):
             return None
-        return lambda there, beside: (buffer, (replaced(rest, {row: there}) + beside,))
+        return lambda at_row, at_column: (buffer, (replaced(rest, {row: at_row}) + at_column,))
 
     def _unflattened(self, flat: Expr, sizes: Sequence[Expr]) -> list[Expr]:
         """The index in each of several dimensions that are counted as one: from the tile, if possible."""

@@ -93,7 +93,7 @@ def _split_dimensions(body: Contraction, graph: Graph, codes: Codes) -> tuple[Co
     terms = list(body.reduce_shape)
     for each in strided.values():
         if each.factor != 0:
-            terms[each.term] = sympy.Integer(-(-each.taps // each.turn))
+            terms[each.term] = sympy.Integer(-(-each.taps // each.tap_step))
     strided = {
         dim: replace(each, taps=int(terms[each.term])) if each.factor == 0 else each
         for dim, each in strided.items()
@@ -111,7 +111,7 @@ def _split_dimensions(body: Contraction, graph: Graph, codes: Codes) -> tuple[Co
         start=None,
     )
     if _TAP in symbols_of(operand_code(_Left(body.lhs, split, strided, _TAP), made, graph)):
-        return None  # what a window sees is no function of the quotient alone
+        return None  # a window's elements are no function of the quotient alone
     return made, split
 
 
@@ -142,7 +142,7 @@ def _groups(left: Sequence[Recordable], right: Sequence[Recordable], body: Contr
 class _Strided:
     """lhs is 0 unless ``stride`` divides ``position + factor * tap + offset``; ``tap`` is summed dimension
     ``term`` with ``taps`` elements. A position is ``stride * quotient + phase``, its taps are ``first(phase)
-    + turn * j``, and lhs reads ``quotient + factor * turn / stride * j + seen(phase)``.
+    + tap_step * j``, and lhs reads ``quotient + factor * tap_step / stride * j + seen(phase)``.
     """
 
     stride: int
@@ -156,14 +156,14 @@ class _Strided:
         return gcd(self.factor, self.stride)
 
     @property
-    def turn(self) -> int:
+    def tap_step(self) -> int:
         return self.stride // self.common
 
     def first(self, phase: Expr) -> Expr:
         """The first tap of a phase, if any."""
-        inverse = pow(-self.factor // self.common, -1, self.turn)
+        inverse = pow(-self.factor // self.common, -1, self.tap_step)
         share = divided(phase + self.offset % self.stride, self.common)
-        return self._known(remainder(inverse * share, self.turn), phase)
+        return self._known(remainder(inverse * share, self.tap_step), phase)
 
     def seen(self, phase: Expr) -> Expr:
         if self.factor == -1:
@@ -172,7 +172,7 @@ class _Strided:
 
     def count(self, phase: Expr) -> Expr:
         """The number of taps of a phase."""
-        count = divided(self.taps - 1 + self.turn - self.first(phase), self.turn)
+        count = divided(self.taps - 1 + self.tap_step - self.first(phase), self.tap_step)
         if self.common > 1:
             rest = remainder(phase + self.offset % self.stride, self.common)
             count = count * divided(self.common - rest, self.common)
@@ -185,7 +185,7 @@ class _Strided:
         shift = self._known(self.seen(symbol) - self.least, symbol)
         if self.factor == -1:
             shift = self._known(divided(symbol + self.offset - self.stride * self.least, self.stride), symbol)
-        every = counts == {sympy.Integer(-(-self.taps // self.turn))}
+        every = counts == {sympy.Integer(-(-self.taps // self.tap_step))}
         return Phase(dim, shift, max(seen) - self.least, self.term, None if every else self.count(symbol))
 
     @property
@@ -262,7 +262,7 @@ class _Left:
             strided = self.strided.get(dim)
             if strided is not None:
                 if strided.factor != 0:
-                    terms[strided.term] = strided.turn * rindex[strided.term] + self.tap
+                    terms[strided.term] = strided.tap_step * rindex[strided.term] + self.tap
                 at = strided.stride * (place[0] + place[1] + strided.least)
                 where.append(at - strided.offset - strided.factor * self.tap)
             else:
@@ -287,6 +287,6 @@ class _Right:
             strided = self.strided.get(dim)
             where.append(place[0] if step is None else step * place[0] + place[1])
             if strided is not None and strided.factor != 0:
-                tap = strided.turn * rindex[strided.term] + strided.first(place[1])
+                tap = strided.tap_step * rindex[strided.term] + strided.first(place[1])
                 terms[strided.term] = least(tap, strided.taps - 1) if strided.term in counted else tap
         return self.function(tuple(where), tuple(terms))

@@ -262,7 +262,7 @@ class TileWriter:
         terms: Expr,
         at: Callable[[Expr, Expr], Any],
     ) -> For:
-        """One panel of `pack` with ``columns``; ``into(term, column)`` is the destination of an element."""
+        """A panel of `pack` with ``columns``; ``into(term, column)`` is the destination of an element."""
         term, column = self.variable(), self.variable()
         stmts, value = self.coded(lambda: at(panel * width + column, term), "b")
         if not contiguous(stmts, column):
@@ -293,10 +293,10 @@ class TileWriter:
         inside = block * self.lanes + column
         place = panel * width + (inside if columns == width else least(inside, columns - 1))
         stmts, value = self.coded(lambda: at(place, term), "b")
-        turned = For(
+        transposed = For(
             column, ZERO, sympy.Integer(self.lanes), Block((*stmts, Store(*into(term, inside), value)))
         )
-        loop = For(term, ZERO, terms, Block((turned,)), LoopKind.VECTOR, self.lanes, independent=True)
+        loop = For(term, ZERO, terms, Block((transposed,)), LoopKind.VECTOR, self.lanes, independent=True)
         return For(block, ZERO, sympy.Integer(width // self.lanes), Block((loop,)), independent=True)
 
     # -- the register tile ----------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class TileWriter:
 
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             over = [self.variable() for _ in terms]
-            body = self._turn(left(row, over, column), panel(over, column))
+            body = self._multiply_add(left(row, over, column), panel(over, column))
             made = Let("made", F32, "read", ("total", 0))
             kind = LoopKind.UNROLL if windows and terms[-1].is_Integer else LoopKind.SERIAL
             around = _nested(over, terms, body, kind)
@@ -349,9 +349,9 @@ class TileWriter:
             over, block = [self.variable() for _ in terms], self.variable()
             begin = ZERO if whole else block * DEPTH
             end = innermost if whole else least(innermost, block * DEPTH + DEPTH)
-            turn = self._turn(left(row, over, column), panel(over, column))
+            step = self._multiply_add(left(row, over, column), panel(over, column))
             buffer, place = into(row, column)
-            part = _part(For(over[-1], begin, end, Block(turn)), buffer, place)
+            part = _part(For(over[-1], begin, end, Block(step)), buffer, place)
             if not whole:
                 part = (For(block, ZERO, ceiling(innermost, DEPTH), Block(part)),)
             nothing = Let("nothing", F32, "constant", (0.0,))
@@ -375,12 +375,12 @@ class TileWriter:
 
         def one(row: Symbol, column: Expr) -> Iterable[Stmt]:
             term = self.variable()
-            turn = self._turn(left(row, term, column), panel(term, column))
-            return _part(For(term, *terms, Block(turn)), into, (first + row, column))
+            step = self._multiply_add(left(row, term, column), panel(term, column))
+            return _part(For(term, *terms, Block(step)), into, (first + row, column))
 
         return self._side_by_side(rows, width, one)
 
-    def _turn(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
+    def _multiply_add(self, left: Coded, panel: tuple[str, tuple[Expr, ...]]) -> tuple[Stmt, ...]:
         stmts, value = left
         return (
             *stmts,

@@ -18,9 +18,7 @@ from smelt.symbolic import numel, same
 from smelt.symbolic.affine import expand
 
 STREAMED_BYTES = 2**24
-"""Results of at least this size are stored past the caches: these no longer hold their beginning at their
-end.
-"""
+"""Results of at least this size are stored past the caches, which cannot hold them for a reader."""
 
 
 def share_overwritten(execution: Execution, context: Context) -> Execution:
@@ -42,25 +40,25 @@ def share_overwritten(execution: Execution, context: Context) -> Execution:
     return replace(execution, roots=roots, outputs=frozenset(outputs), late_buffers=frozenset(late))
 
 
-def find_homes(execution: Execution, context: Context) -> Execution:
+def assign_storage(execution: Execution, context: Context) -> Execution:
     """Decides for each buffer whether it is given, a fresh tensor, made by ATen or in the arena."""
     del context
-    homes = dict.fromkeys((*execution.inputs, *execution.graph.constants), "given")
+    storage = dict.fromkeys((*execution.inputs, *execution.graph.constants), "given")
     for position, group in enumerate(execution.groups):
         if group.is_extern:
             item = group.items[0]
             for name in item.writes:
                 if name is not None and name in execution.roots:
-                    homes[name] = homes[execution.root(name)]
+                    storage[name] = storage[execution.root(name)]
                 elif name is not None:
-                    homes[name] = "arena" if _writes_out(execution, item, name) else "aten"
+                    storage[name] = "arena" if _writes_out(execution, item, name) else "aten"
         else:
             for name in execution.built[position].buffers:
-                if name in group.writes and name not in homes:
+                if name in group.writes and name not in storage:
                     alone = name in execution.outputs or name in execution.late_buffers
                     assert not (alone and execution.work.buffers[name].halo), f"{name} has no halo here"
-                    homes[name] = "fresh" if alone else "arena"
-    return replace(execution, homes=homes)
+                    storage[name] = "fresh" if alone else "arena"
+    return replace(execution, storage=storage)
 
 
 def _writes_out(execution: Execution, item: Item, name: str) -> bool:
@@ -71,7 +69,7 @@ def _writes_out(execution: Execution, item: Item, name: str) -> bool:
         return False
     if len(item.writes) != 1 or body.reason is not None:
         return False
-    if body.sizes:  # as long as what it finds, whatever tracing takes for granted
+    if body.sizes:  # its length depends on data, whatever tracing assumes
         return False
     return has_out_variant(body.target) and is_contiguous(execution.work.buffers[name])
 
@@ -89,7 +87,7 @@ def is_contiguous(buffer: Buffer) -> bool:
 def reuse_memory(execution: Execution, context: Context) -> Execution:
     """Lets kernels write their results into inputs that are dead afterwards."""
     del context
-    roots, homes, outputs = dict(execution.roots), dict(execution.homes), set(execution.outputs)
+    roots, storage, outputs = dict(execution.roots), dict(execution.storage), set(execution.outputs)
     built = dict(execution.built)
     found = replace(execution, roots=roots)
     last = {name: position for position, names in found.used() for name in names}
@@ -101,23 +99,23 @@ def reuse_memory(execution: Execution, context: Context) -> Execution:
             root = found.root(source)
             if not _same_halo(execution, result, root):
                 return False
-            if last[root] != position or root in outputs or homes[result] == "given":
+            if last[root] != position or root in outputs or storage[result] == "given":
                 return False
-            if first[result] != position:  # it holds something already, as what a scatter writes into
+            if first[result] != position:  # it has contents already, as the destination of a scatter
                 return False
-            if homes[root] == "aten":
+            if storage[root] == "aten":
                 return root in fresh
-            return homes[root] == "arena" and result not in outputs
+            return storage[root] == "arena" and result not in outputs
 
         built[position], taken = reuse_inputs(built[position], may_overwrite)
         for result, source in taken.items():
             root = found.root(source)
             roots[result] = root
-            homes[result] = homes[root]
+            storage[result] = storage[root]
             last[root] = last.pop(result)
             if result in outputs:
                 outputs.add(root)
-    return replace(found, built=built, homes=homes, outputs=frozenset(outputs))
+    return replace(found, built=built, storage=storage, outputs=frozenset(outputs))
 
 
 def _same_halo(execution: Execution, left: str, right: str) -> bool:
@@ -152,7 +150,7 @@ def stream_results(execution: Execution, context: Context) -> Execution:
 
 
 def _is_streamed(execution: Execution, name: str) -> bool:
-    if execution.homes.get(name) != "fresh" or name in execution.readers or execution.root(name) != name:
+    if execution.storage.get(name) != "fresh" or name in execution.readers or execution.root(name) != name:
         return False
     buffer = execution.work.buffers[name]
     return execution.work.hint_product(buffer.shape) * buffer.dtype.itemsize >= STREAMED_BYTES
@@ -175,7 +173,7 @@ def place_buffers(execution: Execution, context: Context) -> Execution:
     last: dict[str, int] = {}
     for position, names in execution.used():
         for name in sorted(names):
-            if execution.homes.get(name) == "arena":
+            if execution.storage.get(name) == "arena":
                 first.setdefault(name, position)
                 last[name] = position
     lifetimes = []
