@@ -1,4 +1,4 @@
-"""Contract operators → loop functions: one table, one row per operator."""
+"""Contract operators → loop functions: one table with one row per operator."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What a lowering row may ask for: new loop functions, extern calls, the result's metadata."""
+"""The builder that lowering rows get: loop functions, extern calls, the result's metadata."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ from smelt.symbolic.index import simplify
 
 
 class Builder:
-    """Adds nodes to a loop graph, one FX node at a time; ``origin`` and ``result`` are the current one's."""
+    """Adds nodes to a loop graph for one FX node at a time (``origin``, ``result``)."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.origin = Origin("?")
         self.offsets: dict[str, Expr] = {}
-        """Where an input starts in its storage, if not at 0 (what ``as_strided`` counts from)."""
+        """The storage offset of each input that has one (``as_strided`` counts from it)."""
         self.memo: dict[Any, Any] = {}
-        """What rows have made of tensors and can use again."""
+        """Values that rows have derived from tensors, for reuse."""
         self.named = 0
-        """How many sizes have been given names of their own."""
+        """The number of sizes that have been given names of their own."""
         self.seed: Node | None = None
         self.random_keys = 0
         self._result: Any = None
         self.decided = Decided()
-        """What is known about the call that is being lowered."""
+        """Facts about the call that is being lowered."""
         self.operand: Any = None
-        """Metadata of that node's first argument."""
+        """Metadata of the current node's first argument."""
         self.unbound: dict[Symbol, tuple[Any, ...]] = {}
-        """The sizes that this node has to bind (they depend on data), and where in its result they stand."""
+        """The data-dependent sizes that this node has to bind, and the place of each in its result."""
 
     # -- metadata -----------------------------------------------------------------------------------------
 
@@ -81,11 +81,11 @@ class Builder:
         self.expect(metadata, Decided())
 
     def expect(self, metadata: Any, decided: Decided) -> None:
-        """The metadata of the current node's result, and what is known about calls that are like it."""
+        """Set the current node's metadata, and the facts decided for structurally equal calls."""
         self._result, self.decided = metadata, decided
 
     def _results(self) -> list[tuple[Shape, Shape]]:
-        """Shape and strides of each tensor that the current node results in."""
+        """Shape and strides of each tensor that the current node returns."""
         if self.decided.results is None:
             results = self._result if isinstance(self._result, (list, tuple)) else [self._result]
             metas = [meta for meta in results if isinstance(meta, torch.Tensor)]
@@ -99,7 +99,7 @@ class Builder:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the current node's (only or first) result; that of each part, of complex numbers."""
+        """The dtype of the current node's (only or first) result; for complex numbers that of each part."""
         return real_dtype(self._first().dtype)
 
     def _first(self) -> torch.Tensor:
@@ -144,10 +144,10 @@ class Builder:
         state: Sequence[tuple[torch.dtype, float | int | bool]],
         dtypes: Sequence[torch.dtype],
     ) -> tuple[Tensor, ...]:
-        """New buffers of ``shape`` and of ``dtypes``, made while a state is handed on along ``dim``.
+        """New buffers of ``shape`` and of ``dtypes``, computed by a scan along ``dim``.
 
-        ``state`` has each part's dtype and what it is at first; ``inner_fn(index, parts)`` gives what the
-        parts are after ``index``, and the buffers' elements there.
+        ``state`` has the dtype and initial value of each part of the scan's state; ``inner_fn(index, parts)``
+        returns the parts after ``index``, and the buffers' elements there.
         """
         body = Scan(tuple(shape), dim, tuple(state), tuple(dtypes), inner_fn)
         return self._add(body, dtypes, [tuple(shape)] * len(dtypes), [None] * len(dtypes))
@@ -160,10 +160,10 @@ class Builder:
         turns: Expr | int,
         state: Sequence[tuple[torch.dtype, float | int | bool]],
     ) -> tuple[Tensor, ...]:
-        """New buffers of ``shape``, one for each part of the state: what it is after ``turns`` turns.
+        """New buffers of ``shape``, one for each part of the state: its value after ``turns`` iterations.
 
-        ``state`` has each part's dtype and what it is at first; ``inner_fn(index, turn, parts)`` gives what
-        the parts are after a turn.
+        ``state`` has each part's dtype and initial value; ``inner_fn(index, turn, parts)`` returns the parts
+        after an iteration.
         """
         body = Fold(tuple(shape), as_expr(turns), tuple(state), inner_fn)
         dtypes = [dtype for dtype, _ in state]
@@ -191,7 +191,7 @@ class Builder:
         return values, positions
 
     def contraction(self, body: Contraction) -> Tensor:
-        """What a contraction gives, row-major."""
+        """The result of a contraction, row-major."""
         return self._add(body, [body.dtype], [body.shape], [contiguous_strides(body.shape)])[0]
 
     def native(
@@ -201,9 +201,7 @@ class Builder:
         results: Sequence[tuple[torch.dtype, Shape]],
         run: Callable[[Any, Any], None],
     ) -> tuple[Tensor, ...]:
-        """What a kernel that somebody has written stores (`smelt.loops.ir.Native`); it gets its operands
-        row-major.
-        """
+        """The outputs of a user-written kernel (`smelt.loops.ir.Native`); its operands are made row-major."""
         given = tuple(self.realize_row_major(x).buffer for x in reads)
         dtypes, shapes = tuple(dtype for dtype, _ in results), tuple(shape for _, shape in results)
         body = Native(kernel, given, shapes, dtypes, run)
@@ -231,7 +229,7 @@ class Builder:
         return self._add(body, [base.dtype], [base.shape], [None])[0]
 
     def whole(self, buffer: Buffer) -> Tensor | Complex:
-        """All of a buffer, as rows get it."""
+        """All of a buffer, in the form in which rows get tensors."""
         if not buffer.paired:
             return Tensor(buffer.name, buffer.dtype, buffer.shape)
         return Complex(*pair(Tensor(buffer.name, buffer.dtype, buffer.shape)))
@@ -260,7 +258,7 @@ class Builder:
     # -- random numbers -------------------------------------------------------------------------------------
 
     def initialize_generator(self) -> None:
-        """Have the seed of this run's random numbers drawn: one call of torch's default generator, first."""
+        """Draw the seed of this run's random numbers: the run's first call of torch's default generator."""
         if self.seed is not None:
             return
         buffer = self.new_buffer(torch.int64, (), ())
@@ -271,7 +269,7 @@ class Builder:
         self.graph.nodes.insert(0, self.seed)
 
     def drop_dead_draws(self) -> None:
-        """Take the seed back where no row has asked for random numbers."""
+        """Remove the draw of the seed where no row has asked for random numbers."""
         if self.seed is not None and self.random_keys == 0:
             self.graph.nodes.remove(self.seed)
             del self.graph.buffers[str(self.seed.outputs[0])]
@@ -337,7 +335,7 @@ class Builder:
         return tensors[0] if single else tensors
 
     def _number_result(self, overload: torch._ops.OpOverload | str) -> Symbol | None:
-        """The symbol that receives the result, where that is a number; a truth value is 0 or 1."""
+        """The symbol that receives the result if it is a number; a truth value is 0 or 1."""
         if not isinstance(self.result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return None
         expr = as_expr(self.result) if isinstance(self.result, torch.SymInt) else self.result.node.expr
@@ -350,7 +348,7 @@ class Builder:
         return symbols[0]
 
     def _number_read(self, symbol: Symbol) -> Expr:
-        """The number that an ATen call returns, which has put it into ``symbol``."""
+        """The number that an ATen call returns, read from ``symbol``, to which the call binds it."""
         if isinstance(self.result, torch.SymBool):
             return self.result.node.expr
         known = as_expr(self.result) if isinstance(self.result, torch.SymInt) else symbol
@@ -361,7 +359,7 @@ class Builder:
         return known
 
     def _sizes_of_result(self) -> tuple[SizeOf, ...]:
-        """What an ATen call has to bind. Where a result starts in memory does not count: it has its own."""
+        """The sizes that an ATen call has to bind; no storage offset: the result has its own memory."""
         found = []
         for symbol, path in self.unbound.items():
             output = 0
@@ -391,7 +389,7 @@ class Builder:
         self._check_refined(symbol, place)
 
     def _check_refined(self, symbol: Symbol, place: tuple[Any, ...]) -> None:
-        """A size that tracing has found out later (``torch._check``, an operand of that size) must be it."""
+        """Check that a size refined later by tracing (``torch._check``, an operand) has that value."""
         value = self.result
         if place and isinstance(place[0], SequenceKey) and not isinstance(value, torch.Tensor):
             value, place = value[place[0].idx], place[1:]
@@ -407,7 +405,7 @@ class Builder:
         return self._read(x, self._named())
 
     def _named(self) -> Symbol:
-        """A new name for a number of which nothing is known."""
+        """A new name for a number about which nothing is known."""
         self.named += 1
         return Symbol(f"sz{self.named}", integer=True)
 
@@ -417,7 +415,7 @@ class Builder:
         return symbol
 
     def sized(self, value: Expr) -> Expr:
-        """A size under a name of its own: for expressions too unwieldy to stand in loops. Never negative."""
+        """A size under a name of its own, for expressions too long for loops. It is never negative."""
         if value.is_Integer or isinstance(value, Symbol):
             return value
         self.named += 1
@@ -438,29 +436,29 @@ class Builder:
         return next((symbol for symbol, place in self.unbound.items() if place == path), None)
 
     def unbound_offset(self) -> Symbol | None:
-        """The symbol to be bound to where the result starts in its memory, if there is one."""
+        """The symbol to be bound to the result's storage offset, if there is one."""
         return next((symbol for symbol, place in self.unbound.items() if place == _OFFSET), None)
 
     def require_bound(self) -> None:
-        """The end of a row.
+        """End a row.
 
         Raises:
-            Unsupported: the row left a size without its value.
+            Unsupported: the row left a data-dependent size unbound.
         """
         if any(place != _OFFSET for place in self.unbound.values()):
             raise Unsupported("a size that depends on data")
 
     def _symbol(self, symbol: Symbol) -> Symbol:
-        """The symbol as shapes have it."""
+        """The symbol as it appears in shapes."""
         env = environment_of(self.result)
         return symbol if env is None else with_known_signs(symbol, env)
 
     # -- complex numbers -----------------------------------------------------------------------------------
 
     def joined(self, x: Complex, strides: Sequence[Expr] | None = None) -> Tensor:
-        """The parts of each number in one buffer, ``[*x.shape, 2]``, that ATen and the caller see as ``x``.
+        """Both parts of each number interleaved in one buffer, ``[*x.shape, 2]``; ATen sees it as ``x``.
 
-        ``strides``: the buffer's, counted in complex numbers.
+        ``strides``: the buffer's strides, counted in complex numbers.
         """
         steps = self._layout(x.shape) if strides is None else tuple(strides)
         key = ("joined", x.real.buffer, x.imaginary.buffer, steps)
@@ -485,7 +483,7 @@ class Builder:
         return found
 
     def pairs(self, x: Complex) -> Tensor:
-        """Real and imaginary parts side by side, ``[*x.shape, 2]``: a view where they lie so in memory."""
+        """Real and imaginary parts interleaved, ``[*x.shape, 2]``: a view if that is the layout in memory."""
         view = self.try_strided(x)
         if view is None:
             return self.joined(x)
@@ -506,7 +504,7 @@ class Builder:
     # -- views that ATen takes -------------------------------------------------------------------------------
 
     def strided(self, x: Tensor | Complex) -> StridedView:
-        """``x`` as ATen takes it: a strided view of its buffer where the index is affine, else of a copy."""
+        """``x`` as ATen takes it: a strided view of its buffer if the index is affine, else of a copy."""
         known = self.try_strided(x)
         return known or self.try_strided(self.laid_out(x, contiguous_strides(x.shape))) or _unreachable()
 
@@ -529,7 +527,7 @@ class Builder:
         return StridedView(x.buffer, x.shape, tuple(strides), found[1])
 
     def _strided_pairs(self, x: Complex) -> StridedView | None:
-        """The view of complex numbers whose parts are real views side by side; None where they are not."""
+        """The view of complex numbers whose parts are interleaved real views; None if they are not."""
         real, imaginary = self.try_strided(x.real), self.try_strided(x.imaginary)
         if real is None or imaginary is None or real.buffer != imaginary.buffer:
             return None
@@ -566,9 +564,9 @@ class Builder:
         return tuple(tensors)
 
     def _layout(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Eager's strides where the buffer has a result's shape (channels-last stays so), else row-major.
+        """Eager's strides if the buffer has a result's shape (channels-last stays so), else row-major.
 
-        A shape that differs from a result's by size-1 dimensions only (as before ``keepdim``) counts too.
+        Shapes that differ from a result's by size-1 dimensions only (as before ``keepdim``) count as equal.
         """
         found = self.decided.layouts.get(shape)
         if found is None:
@@ -589,14 +587,14 @@ class Builder:
         return None
 
     def new_buffer(self, dtype: torch.dtype, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Buffer:
-        """A fresh name in the graph; rows call `pointwise` and its like, which fill the buffer too."""
+        """A buffer with a fresh name in the graph. `pointwise` and its kin also define its contents."""
         buffer = buffer_of(f"b{len(self.graph.buffers)}", dtype, shape, strides)
         self.graph.buffers[buffer.name] = buffer
         return buffer
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the parts of complex numbers; other dtypes as they are.
+    """The dtype of the parts of complex numbers; other dtypes are unchanged.
 
     >>> real_dtype(torch.complex64), real_dtype(torch.int8)
     (torch.float32, torch.int8)
@@ -605,7 +603,7 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def buffer_of(name: str, dtype: torch.dtype, shape: Shape, strides: Shape) -> Buffer:
-    """A buffer for a tensor of this dtype and layout; of pairs, for complex numbers."""
+    """A buffer for a tensor of this dtype and layout; complex numbers are stored as pairs."""
     if not dtype.is_complex:
         return Buffer(name, dtype, shape, strides)
     steps = (*(2 * step for step in strides), sympy.Integer(1))
@@ -625,7 +623,7 @@ _SIZE, _OFFSET = CallMethodKey("size"), (CallMethodKey("storage_offset"),)
 
 
 def _joined(flat: Expr) -> Expr:
-    """``d*(x//d) + x%d`` is ``x``: what a split dimension looks like once it is flattened again."""
+    """Simplifies ``d*(x//d) + x%d``, the index of a split dimension that is flattened again, to ``x``."""
     if flat.has(Mod):
         flat = flat.replace(Mod, lambda x, d: x - d * FloorDiv(x, d))
     return expand(flat)
@@ -636,7 +634,7 @@ def shape_of(meta: torch.Tensor) -> tuple[Expr, ...]:
 
 
 def strides_of(meta: torch.Tensor) -> tuple[Expr, ...]:
-    """The strides; ``Max(1, n)``, which is not ``n`` only where the tensor is empty, counts as ``n``."""
+    """The strides; ``Max(1, n)`` differs from ``n`` only for empty tensors and counts as ``n``."""
     return tuple(_without_max(as_expr(stride)) for stride in meta.stride())
 
 
@@ -679,7 +677,7 @@ def _unreachable() -> StridedView:
 
 
 def constant(value: float | int | bool | Expr, dtype: torch.dtype) -> Any:
-    """``ops.constant`` with the number brought into the dtype's kind first; or one that depends on sizes."""
+    """``ops.constant`` with the number converted to the dtype's kind, or a number that depends on sizes."""
     if isinstance(value, Expr):
         return symbolic_number(value, dtype)(())
     if dtype is torch.bool:

@@ -1,4 +1,4 @@
-"""Conditions on sizes that are checked at run time: what ``torch._check`` and ``aten._assert_scalar`` ask."""
+"""Conditions on sizes that are checked at run time: ``torch._check`` and ``aten._assert_scalar``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @lowers(aten._assert_scalar.default)
 def assert_scalar(ctx: Builder, condition: Any, message: str) -> None:
-    """RuntimeError with ``message`` where a condition on sizes is false (or a size is 0)."""
+    """Raise RuntimeError with ``message`` at run time if a condition on sizes is false (or a size is 0)."""
     ctx.check(_truth(condition), message)
 
 
@@ -40,7 +40,7 @@ def sym_constrain_range_for_size(
 
 
 def _within(ctx: Builder, size: Any, low: int | None, high: int | None) -> None:
-    """RuntimeError unless ``low <= size <= high`` (``at::native::sym_constrain_range``)."""
+    """Raise RuntimeError at run time unless ``low <= size <= high`` (``at::native::sym_constrain_range``)."""
     least, most = "-inf" if low is None else low, "inf" if high is None else high
     message = f"Invalid value range for {size} between [{least}, {most}]."
     if low is not None:
@@ -50,8 +50,9 @@ def _within(ctx: Builder, size: Any, low: int | None, high: int | None) -> None:
 
 
 def as_traced(ctx: Builder, size: Any, known: Any) -> None:
-    """RuntimeError unless a size that depends on data is what the program has said of it (``torch._check``):
-    PyTorch then has the known size everywhere, also in the assertion itself.
+    """Raise RuntimeError at run time unless a data-dependent size has the value known from ``torch._check``.
+
+    PyTorch replaces the symbol by the known size everywhere, also in the assertion itself.
     """
     ctx.check(equal(size, known), f"Runtime assertion failed: a size that depends on data is not {known}")
 
@@ -67,6 +68,6 @@ def equal(left: Any, right: Any) -> Any:
 
 
 def _plain(size: Any) -> Expr:
-    """A size over symbols of which nothing is assumed: SymPy must not decide what is to be checked."""
+    """A size over symbols without assumptions, so that SymPy does not decide the condition to be checked."""
     expr = as_expr(size)
     return expr.xreplace({symbol: sympy.Symbol(symbol.name, integer=True) for symbol in expr.free_symbols})

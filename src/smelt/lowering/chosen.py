@@ -1,4 +1,4 @@
-"""Which calls smelt leaves to ATen by choice: these are no fallbacks, and carry no reason."""
+"""Calls that smelt leaves to ATen by choice: they are no fallbacks and carry no reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REASONS = {name: reason for reason, names in _BY_NAME.items() for name in names
 
 
 def chosen(target: OpOverload) -> str | None:
-    """What ``target`` is, if ATen's kernel for it is the one that smelt wants; else None.
+    """The name of ``target`` if smelt prefers ATen's kernel for it; else None.
 
     >>> chosen(torch.ops.aten._linalg_svd.default), chosen(torch.ops.aten.add.Tensor)
     ('linear algebra', None)
@@ -56,9 +56,9 @@ def chosen(target: OpOverload) -> str | None:
 
 
 def foreign_kind(values: Any) -> str | None:
-    """``"sparse"``, where one of these values (nested in sequences) is that; else None.
+    """``"sparse"`` if one of these values (nested in sequences) is sparse; else None.
 
-    Such tensors are ATen's: loop functions have strided memory.
+    ATen computes on sparse tensors: loop functions need strided memory.
 
     >>> foreign_kind([torch.ones(2), [torch.ones(2).to_sparse()]])
     'sparse'

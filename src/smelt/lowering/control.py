@@ -28,7 +28,7 @@ _KNOWN = frozenset({"aten", "prims", "prim", "quantized", "quantized_decomposed"
 
 
 def is_custom(target: OpOverload) -> bool:
-    """Whether an operator is somebody's own (``torch.library``): its author's kernel is called, by choice.
+    """Whether an operator is user-defined (``torch.library``): its author's kernel is called, by choice.
 
     >>> is_custom(torch.ops.aten.add.Tensor)
     False
@@ -53,7 +53,7 @@ class HigherOrder:
         self.builder, self.value, self.argument, self.lower_body = builder, value, argument, lower_body
 
     def lower(self, node: Node) -> Any:
-        """The values of the node: a list, one for each result.
+        """The values of the node: a list with one entry per result.
 
         Raises:
             Unsupported: there is no way to lower the node.
@@ -95,7 +95,7 @@ class HigherOrder:
     # -- mutating operators ----------------------------------------------------------------------------------
 
     def _functionalized(self, name: str, node: Node) -> Any:
-        """``op`` on copies of what it writes to; the copies follow its own results."""
+        """``op`` on copies of the arguments that it mutates; the copies follow the operator's own results."""
         target, *_ = node.args
         if not isinstance(target, OpOverload):
             raise Unsupported(f"{name} of {target}")
@@ -152,7 +152,7 @@ class HigherOrder:
         return [*values, *(_mapped(nest, changed.__getitem__) for nest in nests)]
 
     def _copy_of(self, base: Node) -> Tensor | Complex:
-        """A copy in memory of its own, laid out as the base is."""
+        """A copy in memory of its own, with the base's layout."""
         whole, meta = self.value(base), base.meta["val"]
         wanted = strides_of(meta)
         strides = wanted if is_dense(shape_of(meta), wanted) else contiguous_strides(shape_of(meta))
@@ -161,7 +161,7 @@ class HigherOrder:
     def _views(
         self, arg: Any, kwargs: dict[str, Any], bases: list[Node], copies: dict[Node, Tensor | Complex]
     ) -> Any:
-        """The argument that is written to, as views of the copies; the keys that say how leave ``kwargs``."""
+        """The mutated argument as views of the copies; their keys are removed from ``kwargs``."""
         if library.is_tensorlist_like_type(arg.type):
             length = kwargs.pop(f"_{arg.name}_length")
             if length is None:
@@ -203,7 +203,7 @@ class HigherOrder:
 
 
 def free_sizes(module: GraphModule, graph: Graph) -> Iterator[Symbol]:
-    """The sizes that a body uses and that none of its own inputs or calls gives."""
+    """The sizes that a body uses and that none of its own inputs or calls defines."""
     known = {each.name for each in graph.inputs if isinstance(each, Symbol)}
     for name in graph.inputs:
         if isinstance(name, str):

@@ -34,7 +34,7 @@ def canonical_dim(dim: int, rank: int) -> int:
 
 
 def canonical_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
-    """The dims of a reduction in ascending order; None and an empty list stand for all of them.
+    """The dims of a reduction in ascending order; None and an empty list mean all of them.
 
     >>> canonical_dims([-1, 0], 3)
     (0, 2)
@@ -60,7 +60,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    """``value`` of dtype ``source`` as dtype ``target``; nothing where they are the same."""
+    """``value`` of dtype ``source`` as dtype ``target``; unchanged if they are the same."""
     return value if source == target else ops.to_dtype(value, target)
 
 
@@ -75,19 +75,19 @@ def load_or(x: Tensor | None, index: Index, dtype: torch.dtype, default: float) 
 
 
 def cast(ctx: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` as a tensor of ``dtype``: itself where it is one already."""
+    """``x`` as a tensor of ``dtype``: itself if it has that dtype already."""
     if x.dtype == dtype:
         return x
     return ctx.pointwise(lambda index: ops.to_dtype(x.load(index), dtype), shape=x.shape, dtype=dtype)
 
 
 def fill(ctx: Builder, shape: Sequence[Expr], dtype: torch.dtype, value: float | int | bool | Expr) -> Tensor:
-    """A buffer that holds one number everywhere."""
+    """A buffer filled with one number."""
     return ctx.pointwise(lambda index: constant(value, dtype), shape=shape, dtype=dtype)
 
 
 def broadcast_index(index: Index, shape: Sequence[Expr]) -> list[Expr]:
-    """The index into a tensor of ``shape`` that broadcasts to the shape ``index`` runs over.
+    """The index into a tensor of ``shape`` that is broadcast to the shape ``index`` iterates over.
 
     >>> i, j = sympy.symbols("i j")
     >>> broadcast_index([i, j], [sympy.Integer(1)])

@@ -1,4 +1,4 @@
-"""Which dtypes loop functions compute on."""
+"""Dtypes on which loop functions compute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _SUPPORTED = frozenset((*FLOATS, *INTEGERS, *COMPLEX, torch.bool))
 
 
 def supported(dtype: torch.dtype) -> bool:
-    """Whether loop functions can hold values of this dtype (quantized, float8 … they cannot); complex numbers
-    are two of them.
+    """Whether loop functions can hold values of this dtype: not quantized, float8, …; complex is two values.
 
     >>> supported(torch.bfloat16), supported(torch.float8_e5m2)
     (True, False)

@@ -1,4 +1,4 @@
-"""Contract graph → loop graph: one walk, one table look-up per FX node."""
+"""Contract graph → loop graph: one iteration over FX nodes, one table look-up per node."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def lower(
 
     Args:
         program: functional ATen with FakeTensor metadata on every node; the only mutation is a final
-            ``aten.copy_(placeholder, value)``. ``node.meta["where"]`` is the user's line, if known.
+            ``aten.copy_(placeholder, value)``. ``node.meta["where"]``, if known, is the user's line.
         fallback_random: whether ATen draws all random numbers, so that they are eager's.
         frozen: names of placeholders that are the same at every call; those that the program overwrites, or
             whose sizes are not known, do not become `Graph.frozen`.
-        saved: positions of outputs that are there for the backward alone: where one is a whole buffer, and
-            nobody else gets that, it becomes one of `Graph.saved`.
+        saved: positions of outputs that only the backward reads: an output that is a whole buffer which no
+        other output shares becomes one of `Graph.saved`.
         aliases: positions of outputs of which only sizes, strides and offset count.
-        on_bug: gets what a row raised that it should not have, and the call; its text is the reason why ATen
-            runs the call. None: it is raised.
+        on_bug: gets an unexpected exception of a row, and the call; returns the reason for the fallback to
+        ATen. None: the exception is raised.
 
     Raises:
         SmeltError: SM0431 an operator mutates its arguments, SM0432 a node without metadata,
@@ -81,7 +81,10 @@ def lower(
 
 
 class _Lowering:
-    """The walk: ``values`` holds what each FX node became: a Tensor, a size, a tuple of these, a constant."""
+    """The lowering of one graph.
+
+    ``values`` holds the result of each FX node: a Tensor, a size, a tuple of these, a constant.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class _Lowering:
             first = node.args[0] if node.args else None
             builder.operand = first.meta.get("val") if isinstance(first, FxNode) else None
             getattr(self, f"_{node.op}")(node)
-            repeats = builder.named == named  # a size of its own is that of no other call
+            repeats = builder.named == named  # this call's own size is no other call's
             self.hashes.gives(node, self.values.get(node), self.graph, call if repeats else None)
         builder.drop_dead_draws()
         self.graph.hints.update(_hints(self.program, _symbols(self.graph)))
@@ -145,9 +148,7 @@ class _Lowering:
             self.bound.add(value.name)
 
     def _resolved(self, node: FxNode, x: Tensor | Complex) -> Tensor | Complex:
-        """An input whose memory holds the conjugates, or negatives, of its elements; complex numbers come
-        without such (`Plan.lazy`).
-        """
+        """An input, with the conjugate or negative bit of its memory resolved (`Plan.lazy`)."""
         if node in self.mutated:
             raise Unsupported("an input is overwritten whose memory holds conjugates or negatives")
         if isinstance(x, Complex):
@@ -208,7 +209,7 @@ class _Lowering:
                 self._check_sizes(symbols, environment_of(meta))
 
     def _body(self, name: str, module: GraphModule) -> Graph:
-        """The loop graph of a branch or loop body. What it returns is memory of its own."""
+        """The loop graph of a branch or loop body. Its results have memory of their own."""
         inner = _Lowering(module.graph, self.fallback_random, f"{self.path}{name}.", on_bug=self.on_bug)
         return inner.run()
 
@@ -232,7 +233,7 @@ class _Lowering:
     # -- calls ----------------------------------------------------------------------------------------------
 
     def _call(self, node: FxNode, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Through the table; ATen runs what has no row, what its row refuses, and foreign dtypes."""
+        """Lower a call by its row, or by ATen: without a row, after the row's refusal, on foreign dtypes."""
         decided, row = self.builder.decided, row_of(target)
         if decided.complex is None:
             decided.complex = touches_complex([args, kwargs], self.builder.result)
@@ -260,7 +261,7 @@ class _Lowering:
     def _way(
         self, node: FxNode, target: OpOverload, row: Row | None, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[Way, str | None]:
-        """How to lower a call; and why as a fallback, where it is one."""
+        """The way to lower a call; for a fallback also the reason."""
         if REFUSED in node.meta:
             return Way.ATEN, node.meta[REFUSED]
         if is_custom(target) and row is None and contraction_of(target) is None:
@@ -280,7 +281,7 @@ class _Lowering:
     def _attempt(
         self, node: FxNode, row: Row, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, str | None]:
-        """What a row makes of its arguments; or why it refuses, and then the graph is as it was."""
+        """The result of a row, or the reason of its refusal, after which the graph is restored."""
         nodes, buffers, unbound = len(self.graph.nodes), len(self.graph.buffers), dict(self.builder.unbound)
         try:
             value = row(self.builder, *args, **kwargs)
@@ -296,7 +297,7 @@ class _Lowering:
             return None, reason
 
     def _refusal(self, error: Exception, node: FxNode, arguments: Any) -> str:
-        """Why a row did not do its work."""
+        """The reason why a row failed."""
         if isinstance(error, Unsupported):
             return error.reason
         if isinstance(error, TypeError) and (of_sizes := _of_sizes(arguments)) is not None:
@@ -306,9 +307,9 @@ class _Lowering:
         return self.on_bug(error, node)
 
     def _of_its_own(self, value: Any, before: int) -> Any:
-        """Results of an operator that makes no views: a row may give an argument back, or one result twice.
+        """Copies results that share memory with an argument or each other: the operator makes no views.
 
-        ``before``: how many nodes there were before the row ran.
+        ``before``: the number of nodes before the row ran.
         """
         made = {name for node in self.graph.nodes[before:] for name in node.outputs}
 
@@ -323,7 +324,7 @@ class _Lowering:
         return tuple([own(x) for x in value]) if isinstance(value, (tuple, list)) else own(value)
 
     def _foreign_view(self, node: FxNode, row: Row, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A view of a tensor that loop functions cannot compute on; None unless it is a strided view too."""
+        """A view of a tensor on which loop functions cannot compute; None unless it is a strided view too."""
 
         def viewed(builder: Builder, *args: Any, **kwargs: Any) -> Any:
             nodes = len(builder.graph.nodes)
@@ -336,15 +337,17 @@ class _Lowering:
         return self._attempt(node, viewed, args, kwargs)[0]
 
     def _random(self, target: OpOverload) -> str | None:
-        """Why the row of a random operator is not to be used; where it is, the run gets a seed."""
+        """The reason not to use a random operator's row, or None: then the run gets a seed."""
         if self.fallback_random:
             return "random: the option fallback_random is on"
         self.builder.initialize_generator()
         return None
 
     def _extern(self, node: FxNode, target: OpOverload, reason: str | None) -> Any:
-        """Call ATen on what eager would give it. A view would alias memory behind the planner's back, so its
-        copying twin is called.
+        """Call ATen with the arguments that eager would pass.
+
+        The result of a view would alias memory without the planner's knowledge, so the operator's copying
+        variant is called.
         """
         if any(arg.alias_info is not None for arg in target._schema.arguments):
             twin = getattr(torch.ops.aten, f"{target._schema.name.split('::')[1]}_copy", None)
@@ -393,7 +396,7 @@ class _Lowering:
         return _number(arg)
 
     def _held(self, arg: Any) -> Any:
-        """Floating numbers that tensors hold, as rows load them."""
+        """Replaces floating numbers held by tensors by the form that rows load."""
         if isinstance(arg, (list, tuple)):
             return [self._held(each) for each in arg]
         return arg.xreplace(self.held) if isinstance(arg, Expr) else arg
@@ -401,9 +404,9 @@ class _Lowering:
     # -- sizes that depend on data ---------------------------------------------------------------------------
 
     def _check_sizes(self, symbols: Sequence[Symbol], environment: Any) -> None:
-        """What tracing took for granted of the symbols that a call has just bound: a check each, at run time.
+        """Check at run time what tracing assumed about the symbols that a call has just bound.
 
-        The ranges count for numbers that tensors hold; a size has its range by itself.
+        Ranges are checked for numbers held by tensors only; a size satisfies its range already.
         """
         self.bound.update(symbol.name for symbol in symbols)
         if environment is None:
@@ -427,7 +430,7 @@ class _Lowering:
     # -- mutations and outputs ------------------------------------------------------------------------------
 
     def _copy_back(self, node: FxNode, args: list[Any]) -> Tensor | Complex:
-        """An input's new content: a buffer of its shape and dtype, written back at the end."""
+        """An input's new contents: a buffer of its shape and dtype, written back at the end."""
         target, source = args[0], args[1]
         if not (isinstance(node.args[0], FxNode) and node.args[0].op == "placeholder"):
             raise self._error("SM0431", node, "copy_ to something that is no input", _FUNCTIONALIZE)
@@ -448,8 +451,10 @@ class _Lowering:
         return source
 
     def _output_view(self, node: FxNode, x: Tensor | Complex, alias: bool) -> StridedView:
-        """The output with eager's strides. A view stays one, save of an input's content from before. The
-        ``alias`` of what an input is given may have strides that no new buffer has: it views the input.
+        """The output with eager's strides.
+
+        A view stays one, unless it shows an overwritten input's old contents. An ``alias`` of the input's new
+        contents may have strides that no new buffer has: it views the input.
         """
         wanted = strides_of(node.meta["val"])
         if node.target is _COPY_BACK:
@@ -462,16 +467,16 @@ class _Lowering:
             homes = [each.target for each in self.graph.mutations if each.source in x.buffers]
             if alias and homes and not is_dense(x.shape, wanted):
                 return self._view_as_traced(homes[0], node)
-            # What eager leaves between elements is left too; elements that share memory are equal.
+            # Memory that eager leaves between elements stays as it is; elements that share memory are equal.
             repeated = any(is_zero(stride) and not is_one(size) for size, stride in zip(x.shape, wanted))
             strides = contiguous_strides(x.shape) if repeated else wanted
             view = self.builder.strided(self.builder.laid_out(x, strides))
         return _with_strides(view, wanted)
 
     def _as_strided(self, node: FxNode) -> StridedView | None:
-        """The view that ``as_strided`` makes of an input, also where no index transform tells it.
+        """The view that ``as_strided`` makes of an input, even if it has no index transform.
 
-        AOTAutograd makes the view anew from strides and offset of what it is given.
+        AOTAutograd makes the view anew from the strides and offset of the output.
         """
         base = node.args[0] if node.target is torch.ops.aten.as_strided.default else None
         source = self.values.get(base) if isinstance(base, FxNode) else None
@@ -491,7 +496,7 @@ class _Lowering:
 
     @cached_property
     def _overwritten(self) -> set[str]:
-        """The inputs that are given another content at the end."""
+        """The inputs whose contents are overwritten at the end."""
         values = [self.values.get(node) for node in self.mutated]
         return {name for value in values if isinstance(value, (Tensor, Complex)) for name in value.buffers}
 
@@ -511,11 +516,11 @@ class _Lowering:
 
 
 _operator = lru_cache(maxsize=4096)(str)
-"""What a node calls, as a report says it."""
+"""The operator of a node, as reports name it."""
 
 
 def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
-    """The buffers that are outputs at these positions as they are, and that nobody else outside sees."""
+    """The buffers that are whole outputs at these positions and that no other output shares."""
     outside = {name for name in graph.inputs if isinstance(name, str)} | set(graph.constants)
     found: set[str] = set()
     for position, view in enumerate(graph.outputs):
@@ -528,9 +533,9 @@ def _saved(graph: Graph, positions: Collection[int]) -> frozenset[str]:
 
 
 def _number(value: Any) -> Any:
-    """A size as the rows get it: SymPy, or a number where it is one; anything else as it is.
+    """A size as rows get it: SymPy, or a number if constant; other values are unchanged.
 
-    A condition keeps the symbols of which nothing is assumed: it may be there to check just that.
+    A condition keeps the symbols without assumptions: it may be there to check them.
     """
     if isinstance(value, torch.SymBool):
         condition = value.node.expr
@@ -543,7 +548,7 @@ def _number(value: Any) -> Any:
 
 
 def _of_sizes(arguments: Any) -> str | None:
-    """Why a row failed that asks Python for a number, where it was given floating arithmetic on sizes."""
+    """The reason why a row failed that needs a Python number but got floating arithmetic on sizes."""
     floating = [each for each in tree_leaves(arguments) if isinstance(each, Expr) and not each.is_integer]
     return f"the number {floating[0]}, which depends on sizes" if floating else None
 
@@ -555,7 +560,7 @@ def _no_row(target: OpOverload) -> str:
 
 
 def _foreign(values: Any) -> str | None:
-    """Why loop functions cannot compute on these (arguments or metadata), or None."""
+    """The reason why loop functions cannot compute on these (arguments or metadata), or None."""
     if isinstance(values, dict):
         return _foreign(list(values.values()))
     if isinstance(values, (list, tuple)):
@@ -578,15 +583,16 @@ def _contiguous(meta: Any) -> Any:
 
 
 def _same_layout(shape: Sequence[Expr], left: Sequence[Expr], right: Sequence[Expr]) -> bool:
-    """Whether two strides reach the same elements: they may differ where a dimension has one element."""
+    """Whether two strides reach the same elements: strides of dimensions of one element may differ."""
     if any(is_zero(size) for size in shape):
         return True
     return all(is_one(size) or same(a, b) for size, a, b in zip(shape, left, right))
 
 
 def _with_strides(view: StridedView, wanted: Sequence[Expr]) -> StridedView:
-    """The view with the strides ``wanted`` where these reach the same elements: ATen chooses memory formats
-    by the strides of dimensions of one element too.
+    """The view with the strides ``wanted`` if these reach the same elements.
+
+    ATen chooses memory formats by the strides of dimensions of one element too.
     """
     return replace(view, strides=tuple(wanted)) if _same_layout(view.shape, view.strides, wanted) else view
 
@@ -599,14 +605,14 @@ def _symbols(graph: Graph) -> set[Symbol]:
 
 
 def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
-    """The numbers that the symbols had while capturing, from the ShapeEnv that any symbolic size knows."""
+    """The numbers of the symbols during capture, from the ShapeEnv of any symbolic size."""
     values = (node.meta.get("val") for node in program.nodes)
     environment = next((env for env in map(environment_of, values) if env is not None), None)
     if environment is None:
         return {}
     seen = getattr(environment, "backed_var_to_val", None)
     seen = getattr(environment, "var_to_val", {}) if seen is None else seen
-    seen = {symbol.name: value for symbol, value in seen.items()}  # ours may know more of their signs
+    seen = {symbol.name: value for symbol, value in seen.items()}  # ours may have more sign assumptions
     ranges = {symbol.name: span for symbol, span in environment.var_to_range.items()}
     hints: dict[Symbol, int] = {}
     for symbol in symbols:
@@ -614,5 +620,5 @@ def _hints(program: FxGraph, symbols: Iterable[Symbol]) -> dict[Symbol, int]:
         if value is not None and value.is_Integer:
             hints[symbol] = int(value)
         elif value is None and span is not None and span.upper.is_Integer and span.upper > 1:
-            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # of as many as data may give, half
+            hints[symbol] = min(int(span.upper) // 2, _MOST_HINTED)  # data gives their number: half
     return hints

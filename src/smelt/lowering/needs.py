@@ -1,7 +1,7 @@
-"""What a lowering row asks of a target, read off its code: loop bodies, elementwise operators, calls.
+"""The requirements of a lowering row on a target, read from its code: bodies, elementwise operators, calls.
 
-Nothing is run: rows are Python functions, and what they may write is what they, and the functions that they
-use, name. So the answer is for all cases of an operator together.
+Nothing is run: rows are Python functions, and the analysis collects the names in their code and in the
+functions that they call. The answer is for all cases of an operator together.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BODIES: tuple[str, ...] = tuple(body.__name__ for body in get_args(ir.Body))
 """The kinds of loop bodies, by name."""
 
 METHODS = frozenset(name for name in vars(Handler) if not name.startswith("_") and name != "elementwise")
-"""What handlers do besides the elementwise operators."""
+"""Methods of handlers that are no elementwise operators."""
 
 ANY_CALL = "aten"
-"""In `Needs.calls`: an ATen call whose operator the code does not name."""
+"""Entry in `Needs.calls` for an ATen call whose operator the code does not name."""
 
 _BUILDERS = ("ctx", "self", "builder")
 _REGISTRIES: tuple[Any, ...] = (TABLE, NAMED, CONTRACTIONS, NAMED_CONTRACTIONS)
@@ -49,7 +49,7 @@ class Needs:
 
 @functools.cache
 def needs_of(overload: OpOverload) -> Needs | None:
-    """What the row of an operator may ask for; None where the operator has neither a row nor a meaning.
+    """The requirements of an operator's row; None if it has neither a row nor a contraction.
 
     >>> import torch
     >>> "tanh" in needs_of(torch.ops.aten.tanh.default).elementwise
@@ -89,7 +89,7 @@ class _Reader:
         )
 
     def _value(self, value: Any) -> None:
-        """Something that code names or holds: functions are read, words kept."""
+        """Visit a value that code names or holds: functions are read, words are collected."""
         if isinstance(value, str):
             self.words.add(value)
         elif isinstance(value, functools.partial):

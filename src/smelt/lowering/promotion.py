@@ -1,4 +1,4 @@
-"""ATen's type promotion, and the one helper that makes an elementwise row one line."""
+"""ATen's type promotion, and the helper that makes an elementwise row one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Operand: TypeAlias = "Tensor | bool | int | float | Expr | Boolean"
 
 
 class Promotion(Enum):
-    """How the dtype an operator computes in comes from its operands."""
+    """The rule for an operator's compute dtype, given its operands."""
 
     DEFAULT = "the promoted dtype"
     INT_TO_FLOAT = "the promoted dtype; the default floating dtype for integers and booleans"
@@ -35,7 +35,7 @@ class Promotion(Enum):
 
 
 class Constants:
-    """Numbers of the dtype that a row computes in: ``c(0.5)``."""
+    """Makes constants of a row's compute dtype: ``c(0.5)``."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -49,7 +49,7 @@ class Constants:
 
 
 Function = Callable[..., Any]
-"""``function(c, *values)``: the operator on values of the compute dtype, ``c`` makes constants of it."""
+"""``function(c, *values)``: the operator on values of the compute dtype; ``c`` makes its constants."""
 
 
 def named(name: str) -> Function:
@@ -81,7 +81,7 @@ def promote(operands: Sequence[Operand | Complex | complex]) -> torch.dtype:
 
 
 def _combine(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
-    """A lower category counts only where it is of a higher kind (bool < integer < floating < complex)."""
+    """The common dtype: lower priority counts only if of a higher kind (bool < integer < floating < complex)."""
     if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
         return higher
     if higher.is_floating_point:
@@ -120,7 +120,7 @@ def elementwise(
         round_scalars: whether numbers are first rounded to a low promoted dtype, as most of eager's operators
             do (the arithmetic ones do not).
         exact_second: whether a second operand that is a 0-d tensor is not rounded to a low promoted dtype
-            (of eager's operators, products and quotients do so).
+            (as in eager's products and quotients).
         dtype: the result's dtype and shape, if they are not those of the current node's (only) result.
     """
     common = promote(operands)
@@ -171,7 +171,7 @@ def filled(ctx: Builder, value: Operand) -> Tensor:
 
 
 def _wrapped(value: Number, dtype: torch.dtype) -> Number:
-    """A number as an integer dtype holds it: 300 is 44 in int8."""
+    """A number wrapped to an integer dtype: 300 is 44 in int8."""
     if dtype is torch.bool:
         return bool(value)
     info = torch.iinfo(dtype)
@@ -211,8 +211,8 @@ def pointwise(
 ) -> None:
     """Register a row whose every argument is an operand; ``function`` may be the name of an elementwise op.
 
-    ``pointwise(aten.exp.default, "exp", INT_TO_FLOAT)`` is all there is to say about exp. ``low`` False:
-    eager has no kernel for float16 and bfloat16, so that its refusal is to be heard.
+    The whole row of exp is ``pointwise(aten.exp.default, "exp", INT_TO_FLOAT)``. ``low`` False: eager has no
+    kernel for float16 and bfloat16, so ATen is called and raises its error.
     """
     assert overload not in TABLE, f"{overload} has a row already"
     meaning = named(function) if isinstance(function, str) else function

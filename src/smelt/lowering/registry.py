@@ -1,4 +1,4 @@
-"""The lowering table and the one way to add a row to it."""
+"""The lowering table and the only way to add a row to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = Callable[..., Any]
 TABLE: dict[torch._ops.OpOverload, Row] = {}
 """ATen overload → ``row(ctx, *args, **kwargs) -> Tensor | tuple[Tensor | None, ...]``.
 
-Filled by the modules beside this one.
+The modules of this package fill it.
 """
 
 
@@ -23,8 +23,8 @@ def lowers(*overloads: torch._ops.OpOverload) -> Callable[[Row], Row]:
     """Register a row for ATen overloads.
 
     The row gets a `Builder` (see `smelt.lowering.builder`), then the call's arguments: tensors as
-    `smelt.lowering.tensor.Tensor`, SymInts as SymPy expressions, everything else as it stands in the graph.
-    It may raise `smelt.errors.Unsupported(reason)`: then ATen runs this call and the reason is recorded.
+    `smelt.lowering.tensor.Tensor`, SymInts as SymPy expressions, everything else as in the graph. If it
+    raises `smelt.errors.Unsupported(reason)`, ATen runs this call and the reason is recorded.
     """
 
     def add(row: Row) -> Row:
@@ -48,7 +48,7 @@ def lowers_by_rank(overloads: Mapping[int, torch._ops.OpOverload]) -> Callable[[
 
 
 NAMED: dict[str, Row] = {}
-"""Operator name (``prims::fma``) → row, for operators that torch defines only once they are used."""
+"""Operator name (``prims::fma``) → row, for operators that torch defines only on first use."""
 
 
 def lowers_named(name: str) -> Callable[[Row], Row]:
@@ -66,7 +66,7 @@ def lowers_named(name: str) -> Callable[[Row], Row]:
 
 
 COMPLEX: dict[torch._ops.OpOverload, Row] = {}
-"""ATen overload → row for calls into which complex numbers go, or out of which they come.
+"""ATen overload → row for calls with complex arguments or results.
 
 Tensors of complex numbers are `smelt.lowering.tensor.Complex`.
 """

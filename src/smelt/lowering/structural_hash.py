@@ -1,8 +1,8 @@
-"""Which calls of a contract graph are alike: the same operator, on tensors that lie alike.
+"""Structural hash of a contract graph: calls of the same operator on tensors of equal layout are equal.
 
-A model's layers repeat. What is decided about a call is decided once for all that are alike: who computes it,
-how its results lie, how ATen gets to see its arguments. Loop functions are made for each, as they hold the
-names of its buffers; that takes less time than finding out what is alike.
+A model's layers repeat. Decisions about a call are made once for all equal calls: its way of lowering, the
+layout of its results, the views that ATen gets. Loop functions are made for each call, as they hold the names
+of its buffers; that takes less time than the hash.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ class Way(Enum):
 
 @dataclass(slots=True)
 class Decided:
-    """What has been found out about a call, and holds for those that are alike.
+    """The facts decided for a call, which hold for all structurally equal calls.
 
-    ``way`` is None before it is known; ``reason``: why ATen has to run it, if it has to; ``complex``: whether
-    complex numbers go in or come out, None before it is known. ``results``: shape
-    and strides of each result, and ``layouts``: the strides of buffers by their shapes, as the builder has
-    worked them out.
+    ``way`` is None before it is known; ``reason``: the reason if ATen has to run it; ``complex``: whether
+    complex numbers are among arguments or results, None before it is known. ``results``: shape and strides of
+    each result; ``layouts``: the strides of buffers by their shapes, as the builder has computed them.
     """
 
     way: Way | None = None
@@ -51,7 +50,8 @@ class StructuralHash:
     """A structural hash of a contract graph: calls, and the values they give, by number.
 
     Calls have the same number if they have the same operator, literals and metadata, and arguments whose
-    values have the same number. So have values that are the same view of buffers that lie alike.
+    values have the same number. Values that are equal views of buffers of equal layout have the same number
+    too.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class StructuralHash:
         self._views: dict[tuple[int, bool], StridedView] = {}
 
     def call(self, node: Node) -> int:
-        """The number of what a node does, all of whose arguments have been through `gives`."""
+        """The number of a node's call, after `gives` was called for all of its arguments."""
         if node.op != "call_function" or isinstance(node.target, HigherOrderOperator) or new_sizes(node):
             return self._own()
         arguments = self._key(node.args), self._key(node.kwargs)
@@ -70,15 +70,15 @@ class StructuralHash:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _own(self) -> int:
-        """A number that nothing else has."""
+        """A unique number."""
         return self._numbers.setdefault(object(), len(self._numbers))
 
     def decided(self, call: int) -> Decided:
-        """What is known about calls of this number, to be added to."""
+        """The facts about calls of this number; the caller may add to them."""
         return self._decided.setdefault(call, Decided())
 
     def gives(self, node: Node, value: Any, graph: Graph, call: int | None) -> None:
-        """``node`` has become ``value`` in ``graph``; None: no other call of that number gives its like."""
+        """Record that ``node`` became ``value`` in ``graph``; ``call`` None: no other has an equal result."""
         call = self._own() if call is None else call
         found = self._given.get(call)
         if found is None:
@@ -93,16 +93,16 @@ class StructuralHash:
         self._values[node] = found
 
     def view(self, node: Node, buffer: str, exact: bool) -> StridedView | None:
-        """How ATen gets to see what ``node`` gives, if that is known; see `seen_as`."""
+        """The view of ``node``'s result that ATen gets, if that is known; see `seen_as`."""
         known = self._views.get((self._values[node], exact))
         return None if known is None else replace(known, buffer=buffer)
 
     def seen_as(self, node: Node, view: StridedView, exact: bool) -> None:
-        """ATen gets to see what ``node`` gives as ``view``, which takes no copy."""
+        """Record that ATen gets ``node``'s result as ``view``, without a copy."""
         self._views[self._values[node], exact] = view
 
     def _key(self, argument: Any) -> Hashable:
-        """An argument as a key: nodes by what they give; 1, 1.0 and True, and 0.0 and -0.0, are different."""
+        """An argument as a key: nodes by their values; 1, 1.0 and True, and 0.0 and -0.0, are different."""
         if isinstance(argument, Node):
             return self._values[argument]
         if isinstance(argument, (tuple, list)):
@@ -115,7 +115,7 @@ class StructuralHash:
 
 
 def _metadata(value: Any) -> Hashable:
-    """What is known of a result: the layout of a tensor, a number; of several, of each."""
+    """The hashed metadata of a result: the layout of a tensor, a number; for several, that of each."""
     if isinstance(value, (tuple, list)):
         return tuple([_metadata(each) for each in value])
     if isinstance(value, torch.Tensor):

@@ -1,6 +1,6 @@
-"""What lowering rows work on: a tensor as a way to load an element. A view is an index transform.
+"""Tensors in lowering rows: a tensor is a way to load an element. A view is an index transform.
 
-A tensor of complex numbers is two of real ones (`Complex`), which no row but those for complex numbers sees.
+A tensor of complex numbers is two real ones (`Complex`); only rows for complex numbers get it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Index = Sequence[Expr]
 class Tensor:
     """Element ``index`` of this tensor is element ``transform(index)`` of ``buffer``.
 
-    ``reshaped``: the tensor that this one has the elements of, in row-major order, where there is one.
+    ``reshaped``: the tensor of which this one is a reshape (the same elements in row-major order), or None.
 
     >>> import sympy
     >>> two, three = sympy.Integer(2), sympy.Integer(3)
@@ -90,9 +90,9 @@ class Complex:
 
 
 class HeldNumber(Symbol):
-    """A floating number that a tensor of one element holds, in an expression: loop functions load it.
+    """A floating number that a tensor of one element holds, as a symbol: loop functions load it.
 
-    To Python, which reads it while the graph runs, it is a symbol like any other.
+    Python reads the number while the graph runs, and sees a plain symbol.
     """
 
     __slots__ = ("tensor",)

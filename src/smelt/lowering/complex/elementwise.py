@@ -1,7 +1,7 @@
-"""Complex numbers: arithmetic, functions and tests of elements, creation, conversion; two real values each.
+"""Complex numbers as two real values: arithmetic, functions, tests, creation and conversion of elements.
 
-A loop function computes both parts and gives one of them; where both are stored by one loop, compilers
-compute what they share once. Numbers lie in memory as ATen has them, the parts of each side by side.
+A loop function computes both parts and returns one of them; if one loop stores both, compilers share the
+common work. The memory layout is ATen's: both parts of a number are adjacent.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _computed(
 
 
 def pair_loader(operand: ComplexOperand, dtype: torch.dtype) -> Callable[[Index], Pair]:
-    """Both parts of an operand, in ``dtype``; a real one has 0 for the second."""
+    """Loads both parts of an operand in ``dtype``; the imaginary part of a real operand is 0."""
     if isinstance(operand, Complex):
         parts = operand
 
@@ -122,7 +122,7 @@ def _register() -> None:
 
 
 def _forms(name: str) -> list[Any]:
-    """The overloads that compute the same of tensors and of numbers."""
+    """The overloads for tensors and for numbers that compute the same."""
     packet = getattr(aten, name)
     return [getattr(packet, form) for form in packet.overloads() if form in ("default", "Tensor", "Scalar")]
 
@@ -335,7 +335,7 @@ def zeros(ctx: Builder, *args: Any, **kwargs: Any) -> Any:
 
 
 def _filled(ctx: Builder, value: Any) -> Any:
-    """The result full of a number; a real result is one that is like a complex tensor in shape alone."""
+    """The result filled with a number; a real result takes only the shape from a complex tensor."""
     if ctx.result.dtype.is_complex:
         return _constant(ctx, value)
     if isinstance(value, (complex, Complex)):

@@ -1,6 +1,6 @@
-"""Functions of complex numbers, by their parts: what C99 (Annex G) and ATen's kernels give.
+"""Functions of complex numbers on their parts, with the results of C99 (Annex G) and ATen's kernels.
 
-A function takes ``c``, which makes constants of the parts' dtype, and `Pair`s; it gives a `Pair` or a real
+A function takes ``c``, which makes constants of the parts' dtype, and `Pair`s; it returns a `Pair` or a real
 value.
 """
 
@@ -64,7 +64,7 @@ def scaled(c: Constants, x: Pair, factor: Any) -> Pair:
 
 
 def div(c: Constants, x: Pair, y: Pair) -> Pair:
-    """By the divisor's larger part first, which neither overflows nor underflows early (Smith's method)."""
+    """Divides by the divisor's larger part first, against early overflow and underflow (Smith's method)."""
     steep = ops.logical_not(ops.ge(ops.abs(y.real), ops.abs(y.imaginary)))
     large, small = ops.where(steep, y.imaginary, y.real), ops.where(steep, y.real, y.imaginary)
     ratio = ops.truediv(small, large)
@@ -103,7 +103,7 @@ def angle(c: Constants, x: Pair) -> Any:
 
 
 def sgn(c: Constants, x: Pair) -> Pair:
-    """``x / |x|``, and 0 of 0."""
+    """``x / |x|``, and 0 for 0."""
     size = length(c, x)
     zero = ops.eq(size, c(0))
     return Pair(*(ops.where(zero, c(0), ops.truediv(part, size)) for part in x))
@@ -132,10 +132,10 @@ def log_length(c: Constants, x: Pair) -> Any:
 
 
 def exp(c: Constants, x: Pair) -> Pair:
-    """``e ** real * (cos + i sin)``; e ** -inf is 0 whatever the angle, of a real number comes a real one."""
+    """``e ** real * (cos + i sin)``; e ** -inf is 0 for every angle, and a real number has a real result."""
     nothing = ops.logical_and(ops.eq(x.real, c(-INF)), ops.logical_not(_is_finite(c, x.imaginary)))
     turn = ops.where(nothing, c(0), x.imaginary)
-    half = ops.exp(ops.mul(c(0.5), x.real))  # squared at the end: what overflows may still be cut to size
+    half = ops.exp(ops.mul(c(0.5), x.real))  # squared at the end: the product may be finite
     large = ops.gt(x.real, c(_log_of_largest(c)))
     size = ops.where(large, half, ops.exp(x.real))
     again = ops.where(large, half, c(1))
@@ -146,7 +146,7 @@ def exp(c: Constants, x: Pair) -> Pair:
 
 
 def _endless_stays(c: Constants, x: Any, turn: Any, value: Any) -> Any:
-    """``value``, but infinity of an infinite ``x`` whatever the angle, with its sign."""
+    """``value``, but for an infinite ``x`` an infinity with its sign, whatever the angle."""
     unknown = ops.logical_and(ops.isinf(x), ops.logical_not(_is_finite(c, turn)))
     return ops.where(ops.logical_and(unknown, ops.isnan(value)), x, value)
 
@@ -185,7 +185,7 @@ def log_to(base: float) -> PairFunction:
 
 
 def log1p(c: Constants, x: Pair) -> Pair:
-    """Near 0 by ``|1 + x| ** 2 - 1 = real * (2 + real) + imaginary ** 2``."""
+    """``log(1 + x)``; near 0 by ``|1 + x| ** 2 - 1 = real * (2 + real) + imaginary ** 2``."""
     moved = Pair(ops.add(x.real, c(1)), x.imaginary)
     square_less_one = ops.fma(x.imaginary, x.imaginary, ops.mul(x.real, ops.add(c(2), x.real)))
     near = ops.where(ops.eq(square_less_one, c(0)), x.real, ops.mul(c(0.5), ops.log1p(square_less_one)))
@@ -258,8 +258,9 @@ def power(exponent: complex) -> PairFunction:
 
 
 def _grown(c: Constants, x: Any, near: Any, factor: Any, odd: bool = False) -> Any:
-    """``near * factor``, ``near`` being ``cosh(x)`` or, ``odd``, ``sinh(x)``; far out ``e ** |x| / 2``
-    instead, which may be finite once it is multiplied.
+    """``near * factor``, where ``near`` is ``cosh(x)`` or, if ``odd``, ``sinh(x)``.
+
+    For large ``|x|`` it is ``e ** |x| / 2 * factor``, multiplied so that a finite product does not overflow.
     """
     half = ops.exp(ops.mul(c(0.5), ops.abs(x)))
     start = ops.mul(c(0.5), half)
@@ -365,7 +366,7 @@ def acos(c: Constants, x: Pair) -> Pair:
 
 
 def _right_angle(c: Constants, x: Pair, value: Any) -> Any:
-    """``value``, but a quarter turn of a purely imaginary NaN."""
+    """``value``, but a purely imaginary NaN is rotated by a right angle."""
     upright = ops.logical_and(ops.eq(x.real, c(0)), ops.isnan(x.imaginary))
     return ops.where(upright, c(math.pi / 2), value)
 

@@ -1,6 +1,6 @@
-"""Operators that do the same to real and imaginary parts: their rows for real numbers, once for each part.
+"""Operators that do the same to real and imaginary parts: the row for real numbers runs once for each part.
 
-What moves elements, adds them, or chooses among them is here: views, copies, indexing, scatters, sums.
+Views, copies, indexing, scatters and sums belong here: they move, add or select elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.lowering.tensor import Complex, Tensor
 aten, prims = torch.ops.aten, torch.ops.prims
 
 _CHOOSING = frozenset({"condition", "mask", "index", "indices"})
-"""Arguments of any operator that say where, not what."""
+"""Arguments of any operator that select elements and are no values."""
 
 _VIEWS = """
 alias lift_fresh view reshape unsqueeze squeeze permute transpose t expand select slice narrow split
@@ -41,7 +41,7 @@ _PRIMS = "view_of reshape squeeze transpose broadcast_in_dim cat rev sum where c
 
 
 def by_parts(overload: torch._ops.OpOverload) -> None:
-    """Register the row of an overload for real numbers as that for complex ones."""
+    """Register an overload's row for real numbers as its row for complex ones."""
     row = TABLE[overload]
     valued = [_is_value(argument) for argument in overload._schema.arguments]
     by_name = {argument.name: _is_value(argument) for argument in overload._schema.arguments}
@@ -66,7 +66,7 @@ def by_parts(overload: torch._ops.OpOverload) -> None:
 
 @lowers_complex(aten.as_strided.default)
 def as_strided(ctx: Builder, x: Complex, size: Any, stride: Any, offset: Any = None) -> Complex:
-    """Steps and offset count complex numbers: two places where both parts are in one buffer, else one."""
+    """``as_strided`` with strides and offset in complex numbers, once for each part."""
     places = 2 if x.real.buffer == x.imaginary.buffer else 1
     steps = [places * step for step in stride]
 
@@ -83,7 +83,7 @@ def _first(result: Any) -> torch.Tensor:
 
 
 def _is_value(argument: Any) -> bool:
-    """Whether an argument holds numbers that the operator gives on, and no sizes, dims or positions."""
+    """Whether an argument holds numbers that go into the result, and no sizes, dims or positions."""
     kind = str(argument.real_type if hasattr(argument, "real_type") else argument.type)
     return argument.name not in (*_CHOOSING, "alpha") and any(
         word in kind for word in ("Tensor", "number", "Scalar")

@@ -24,7 +24,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def _product(ctx: Builder, x: Tensor | Complex, dims: Sequence[int], keepdim: bool) -> Complex:
-    """One factor after the other (`smelt.loops.ir.Fold`)."""
+    """Multiplies one factor after the other (`smelt.loops.ir.Fold`)."""
     dtype, shape = ctx.dtype, x.shape
     load = pair_loader(x, dtype)
     kept = [dim for dim in range(len(shape)) if dim not in dims]
@@ -112,7 +112,7 @@ def _added(ctx: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _of_truth(overload: torch._ops.OpOverload) -> None:
-    """The row for booleans, of whether each element is not 0."""
+    """Register the row for booleans, applied to whether each element is not 0."""
     row: Callable[..., Any] = TABLE[overload]
 
     @lowers_complex(overload)

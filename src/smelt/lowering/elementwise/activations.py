@@ -41,7 +41,7 @@ def softshrink(ctx: Builder, x: Tensor, limit: Number = 0.5) -> Tensor:
 
 @lowers(aten.hardshrink_backward.default)
 def hardshrink_backward(ctx: Builder, grad: Tensor, x: Tensor, limit: Number) -> Tensor:
-    """The gradient beyond the limits, 0 within and for NaN."""
+    """The gradient outside the limits, 0 inside them and for NaN."""
 
     def value(c: Constants, g: Any, v: Any) -> Any:
         return ops.where(ops.gt(ops.abs(v), c(limit)), g, c(0))

@@ -27,7 +27,7 @@ def clone(ctx: Builder, x: Tensor, *, memory_format: torch.memory_format | None 
 
 @lowers_named("prims::copy_strided")  # not in every supported PyTorch
 def copy_strided(ctx: Builder, x: Tensor, stride: Any) -> Tensor:
-    """A copy whose strides are given: results have those of their metadata."""
+    """A copy with given strides, which are also those of the result's metadata."""
     return ctx.pointwise(x.load, shape=x.shape, dtype=x.dtype)
 
 
@@ -64,7 +64,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @lowers(aten.view.dtype)
 def view_dtype(ctx: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same memory as another dtype; between widths the last dimension is so many times as long."""
+    """The same memory as another dtype; another width changes the size of the last dimension."""
     if not supported(dtype):
         raise Unsupported(f"view of {x.dtype} as {dtype}")
     mine, wanted = x.dtype.itemsize, dtype.itemsize
@@ -82,7 +82,7 @@ def _as_bits(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
 
 
 def _split(x: Tensor, width: int) -> Callable[[Index], Any]:
-    """Loads words of ``width`` bytes, of which an element has several, its lowest first."""
+    """Loads words of ``width`` bytes from elements that each consist of several, lowest first."""
     count, wide = x.dtype.itemsize // width, _WORDS[x.dtype.itemsize]
 
     def load(index: Index) -> Any:
@@ -94,7 +94,7 @@ def _split(x: Tensor, width: int) -> Callable[[Index], Any]:
 
 
 def _joined(x: Tensor, width: int) -> Callable[[Index], Any]:
-    """Loads words of ``width`` bytes, each of several elements, the lowest first."""
+    """Loads words of ``width`` bytes that each consist of several elements, lowest first."""
     narrow, wide = _WORDS[x.dtype.itemsize], _WORDS[width]
     bits, count = 8 * x.dtype.itemsize, width // x.dtype.itemsize
 

@@ -39,9 +39,10 @@ def scalar_tensor(ctx: Builder, value: Operand, **kwargs: Any) -> Tensor:
     *(prims.empty_strided.default, prims.empty_permuted.default),
 )
 def empty(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    """Zeros, as nobody may rely on the content, so that a run is the same each time.
+    """Zeros instead of uninitialized memory, so that each run gives the same.
 
-    With strides that leave holes, or have elements share memory, it is ATen's: it knows how much to get.
+    ATen runs the call if the strides leave holes or elements share memory, since it then knows the storage
+    size.
     """
     shape, strides = shape_of(ctx.result), strides_of(ctx.result)
     if not is_dense(shape, strides) and not any(is_zero(size) for size in shape):
@@ -104,7 +105,7 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 
 @lowers(aten.linspace.default)
 def linspace(ctx: Builder, start: Number, end: Number, steps: int, **kwargs: Any) -> Tensor:
-    """From both ends, so that both are exact (``at::linspace``)."""
+    """Computes each half from its own end, so that both ends are exact (``at::linspace``)."""
     value, compute = evenly_spaced(ctx, start, end, steps)
     dtype = ctx.dtype
     return ctx.pointwise(lambda index: convert(value(index), compute, dtype))

@@ -21,10 +21,10 @@ _GOLDEN = math.log2((1 + math.sqrt(5)) / 2)
 
 
 def _divisor(ctx: Builder, x: Operand, y: Operand) -> Tensor:
-    """Remainders in turn until one is 0, signs and wrapping as C has them (``calc_gcd`` of ATen).
+    """Euclid's algorithm until a remainder is 0, with C's signs and wrapping (``calc_gcd`` of ATen).
 
-    The least integer is its own absolute value. n turns are enough for numbers below ``phi**n`` (G. Lamé,
-    1844), one more where the larger comes first.
+    The least integer is its own absolute value. n iterations are enough for numbers below ``phi**n`` (G.
+    Lamé, 1844), and one more if the larger number is second.
     """
     dtype, shape = ctx.dtype, ctx.shape
     loads = [loader(operand, dtype, dtype) for operand in (x, y)]
@@ -63,13 +63,13 @@ def _divisor(ctx: Builder, x: Operand, y: Operand) -> Tensor:
 
 @lowers(aten.gcd.default)
 def gcd(ctx: Builder, x: Operand, y: Operand) -> Tensor:
-    """The greatest common divisor; of 0 and 0 it is 0."""
+    """The greatest common divisor; gcd(0, 0) is 0."""
     return _divisor(ctx, x, y)
 
 
 @lowers(aten.lcm.default)
 def lcm(ctx: Builder, x: Operand, y: Operand) -> Tensor:
-    """The least common multiple; of 0 and anything it is 0. Small integers are multiplied in int32, as C."""
+    """The least common multiple; it is 0 if an operand is 0. Small integers are multiplied in int32."""
     dtype = ctx.dtype
     divisor = _divisor(ctx, x, y)
     compute = torch.int64 if dtype is torch.int64 else torch.int32

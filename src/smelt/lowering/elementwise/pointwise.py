@@ -50,7 +50,7 @@ pointwise(aten.logical_not.default, lambda c, x: ops.logical_not(_truth(c, x)), 
 
 
 def _truth(c: Constants, x: Any) -> Any:
-    """Whether a value is not zero (NaN is not)."""
+    """Whether a value is not zero; NaN is not zero."""
     return x if c.dtype is torch.bool else ops.ne(x, c(0))
 
 
@@ -133,7 +133,7 @@ _float_test(aten.isfinite.default, lambda c, x: ops.lt(ops.abs(x), c(_INF)), Tru
 
 
 def _add(ctx: Builder, x: Operand, y: Operand, factor: Number | Expr) -> Tensor:
-    """``x + factor * y``; in floating point the product is not rounded by itself, as in eager's kernel."""
+    """``x + factor * y``; in floating point the product is not rounded separately, as in eager's kernel."""
     if isinstance(factor, Expr):
         return _add_scaled(ctx, x, y, factor)
 
@@ -152,7 +152,7 @@ def _add(ctx: Builder, x: Operand, y: Operand, factor: Number | Expr) -> Tensor:
 
 
 def _add_scaled(ctx: Builder, x: Operand, y: Operand, factor: Expr) -> Tensor:
-    """As `_add`, with a factor that depends on sizes."""
+    """`_add` with a factor that depends on sizes."""
     symbolic_number(factor, torch.float64)  # refuses what has no rule
 
     def value(c: Constants, a: Any, b: Any) -> Any:
@@ -222,7 +222,7 @@ for _name in ("fmod", "remainder"):
 
 @lowers_named("prims::fma")
 def fma(ctx: Builder, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """What Dynamo makes of ``addcmul_`` with a number that is not a constant: one rounding."""
+    """``x * y + z`` with one rounding: Dynamo's form of ``addcmul_`` with a number that is not a constant."""
     return elementwise(ctx, lambda c, a, b, d: ops.fma(a, b, d), x, y, z)
 
 
@@ -249,7 +249,7 @@ pointwise(aten.pow.Tensor_Tensor, _power)
 
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Builder, x: Tensor, exponent: Number | Expr) -> Tensor:
-    """Eager's special exponents: 0 gives ones, 1 a copy, halves and small integers products and roots."""
+    """Eager's special exponents: 0 gives ones, 1 a copy, halves and small integers roots and products."""
     if isinstance(exponent, Expr):
         return elementwise(ctx, _power, x, exponent)
     if exponent == 0:
@@ -386,7 +386,7 @@ def nextafter(ctx: Builder, x: Tensor, y: Tensor) -> Tensor:
     loads = [loader(operand, dtype, torch.float32) for operand in (x, y)]
 
     def inner(index: Any) -> Any:
-        """The neighbour is one more or less as a word: of the dtype itself, not of what it computes in."""
+        """The neighbour is the next or previous bit pattern of the dtype itself, not of the compute dtype."""
         start, goal = (load(index) for load in loads)
         zero, one = ops.constant(0.0, torch.float32), ops.constant(1, torch.int16)
         word = ops.bitcast(ops.to_dtype(start, dtype), torch.int16)
@@ -403,7 +403,7 @@ def nextafter(ctx: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _log_add(exponential: str, factor: float) -> Function:
-    """``log(e**x + e**y)`` from the larger one, so that nothing overflows; equal infinities stay."""
+    """``log(e**x + e**y)`` based on the larger operand, so that nothing overflows; equal infinities stay."""
 
     def value(c: Constants, x: Any, y: Any) -> Any:
         largest = ops.maximum(x, y)
@@ -419,7 +419,7 @@ pointwise(aten.logaddexp2.default, _log_add("exp2", 1 / math.log(2)))
 
 
 def _times_log(logarithm: str) -> Function:
-    """``x * log(y)``, 0 where x is 0 and y is no NaN."""
+    """``x * log(y)``; 0 if x is 0 and y is not NaN."""
 
     def value(c: Constants, x: Any, y: Any) -> Any:
         product = ops.where(ops.eq(x, c(0)), c(0), ops.mul(x, getattr(ops, logarithm)(y)))
@@ -451,7 +451,7 @@ pointwise(
 
 @lowers(aten.logit.default)
 def logit(ctx: Builder, x: Tensor, eps: float | None = None) -> Tensor:
-    """Each step is rounded to the dtype, as eager's kernel does; ``eps`` and ``1 - eps`` are, too."""
+    """``log(x / (1 - x))``; each step, ``eps`` and ``1 - eps`` are rounded to the dtype, as in eager."""
     dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
     compute = compute_dtype(dtype)
 

@@ -1,7 +1,7 @@
-"""Results whose size depends on data: where a mask is true, what stands there, and repetitions.
+"""Results whose size depends on data: nonzero, selection by mask, and repetitions.
 
-A running count says how many elements are true, and which element of the result each of them becomes
-(`smelt.lowering.indexing.positions`). The count is read by Python, and binds the size.
+A running count gives the number of true elements and the position of each in the result
+(`smelt.lowering.indexing.positions`). Python reads the count, and binds the size.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from smelt.symbolic import as_expr, numel, same, unflatten
 aten = torch.ops.aten
 
 MASKS = (torch.bool, torch.uint8)
-"""The dtypes that index by truth."""
+"""The dtypes of masks."""
 
 
 # -- counting ------------------------------------------------------------------------------------------------
 
 
 def flat(ctx: Builder, x: Tensor) -> Tensor:
-    """`flattened`, the same Tensor for the same ``x``: what is known of it is found again."""
+    """`flattened`, memoized: the same Tensor for the same ``x``, so that facts about it are found again."""
     found = ctx.memo.get(("flat", x))
     if found is None:
         found = ctx.memo["flat", x] = flattened(x)
@@ -51,7 +51,7 @@ def flat(ctx: Builder, x: Tensor) -> Tensor:
 
 
 def counted(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`positions_of` a 1-d mask, once for each mask."""
+    """`positions_of` a 1-d mask, memoized."""
     found = ctx.memo.get(("positions", mask))
     if found is None:
         found = ctx.memo["positions", mask] = positions_of(ctx, mask)
@@ -59,7 +59,7 @@ def counted(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_of(ctx: Builder, mask: Tensor) -> Expr:
-    """How many elements of a 1-d mask are nonzero, read while the graph runs."""
+    """The number of nonzero elements of a 1-d mask, read while the graph runs."""
     known = ctx.memo.get(("count", mask))
     if known is None:
         known = ctx.memo["count", mask] = ctx.item(counted(ctx, mask)[0])
@@ -67,9 +67,10 @@ def count_of(ctx: Builder, mask: Tensor) -> Expr:
 
 
 def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = None) -> Expr:
-    """The size of dimension ``dim`` of the current result: how many elements of a 1-d mask are nonzero.
+    """Bind dimension ``dim`` of the current result to the number of nonzero elements of a 1-d mask.
 
-    RuntimeError where the size was known while tracing (``torch._check(z.size(0) == 4)``) and is another.
+    RuntimeError is raised at run time if tracing knew the size (``torch._check(z.size(0) == 4)``) and it
+    differs.
     """
     symbol = ctx.unbound_size(dim, output)
     meta = ctx.result if output is None else ctx.result[output]
@@ -85,9 +86,9 @@ def bind_count(ctx: Builder, mask: Tensor, dim: int = 0, output: int | None = No
 def compacted(
     ctx: Builder, mask: Tensor, value: Callable[[Index], Any], dtype: torch.dtype, size: Expr
 ) -> Tensor:
-    """The values where a 1-d mask is nonzero, in order: ``size`` elements, as many as there are.
+    """The values at which a 1-d mask is nonzero, in order: ``size`` elements, one for each.
 
-    What is not chosen goes to one more element behind them.
+    All other elements are written to one extra element at the end.
     """
     _, places = counted(ctx, mask)
     kept = ctx.scatter(
@@ -100,7 +101,7 @@ def compacted(
 
 
 def chosen_positions(ctx: Builder, mask: Tensor, size: Expr) -> Tensor:
-    """Where a 1-d mask is nonzero: int64, ascending, ``size`` of them."""
+    """The positions at which a 1-d mask is nonzero: int64, ascending, ``size`` of them."""
     found = ctx.memo.get(("where", mask))
     if found is None:
         found = compacted(ctx, mask, lambda index: ops.index_expr(index[0], torch.int64), torch.int64, size)
@@ -152,8 +153,8 @@ _OTHER_MASK = "The shape of the mask does not match the shape of the indexed ten
 
 
 def mask_among(ctx: Builder, indices: Sequence[Tensor | None], x: Tensor) -> int | None:
-    """The place of the one mask among advanced indices; None where there is none. That it fits is checked at
-    run time where the sizes do not tell.
+    """The place of the only mask among advanced indices; None if there is none. Sizes unknown while compiling
+    are checked at run time.
 
     Raises:
         Unsupported: there are several masks, a 0-d one, or one that does not fit.
@@ -200,9 +201,10 @@ def without_mask(
 def put_by_mask(
     ctx: Builder, x: Tensor, place: int, mask: Tensor, values: Tensor, accumulate: bool
 ) -> Tensor:
-    """``x`` with the k-th of ``values`` where a mask of the dimensions from ``place`` on is nonzero.
+    """``x`` with the k-th of ``values`` at the k-th nonzero element of a mask.
 
-    RuntimeError where there are not as many values as the mask has nonzero elements.
+    The mask has the dimensions from ``place`` on. RuntimeError is raised unless the number of values is that
+    of nonzero elements.
     """
     rank, after = len(mask.shape), len(x.shape) - place - len(mask.shape)
     own = values.shape[len(values.shape) - 1 - after] if len(values.shape) > after else as_expr(1)
@@ -239,9 +241,10 @@ def put_by_mask(
 
 @lowers(aten.repeat_interleave.Tensor)
 def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None) -> Tensor:
-    """Position ``i``, ``repeats[i]`` times: element ``k`` is how many positions' repetitions end before it.
+    """Position ``i``, ``repeats[i]`` times.
 
-    RuntimeError where a number of repetitions is negative, or ``output_size`` is not their sum.
+    Element ``k`` is the number of positions whose repetitions end before it. RuntimeError is raised if a
+    number of repetitions is negative, or ``output_size`` is not their sum.
     """
     count, out = repeats.shape[0], ctx.dtype
 
@@ -273,7 +276,7 @@ def repeat_interleave(ctx: Builder, repeats: Tensor, *, output_size: Any = None)
 
 
 def _last(ctx: Builder, x: Tensor) -> Tensor:
-    """The last element of a 1-d int64 tensor, 0-d; 0 where it is empty."""
+    """The last element of a 1-d int64 tensor, 0-d; 0 if the tensor is empty."""
     size = x.shape[0]
     if size.is_positive:
         return x.view((), lambda index: [size - 1])

@@ -1,7 +1,7 @@
-"""Embeddings' gradients, and bags of embeddings: sums, means and maxima over runs of rows of a table.
+"""Embeddings' gradients, and bags of embeddings: sums, means and maxima of rows of a table.
 
-A bag is a run of a 1-d list of indices. Rows are combined in the order of the list, into the row of the bag
-they belong to (``aten/src/ATen/native/EmbeddingBag.cpp`` says what is computed).
+A bag is a contiguous part of a 1-d list of indices. Its rows are combined in the order of the list, into the
+bag's row of the result (source: ``aten/src/ATen/native/EmbeddingBag.cpp``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def embedding_dense_backward(
 
 
 def _counts(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
-    """How often each of the numbers below ``size`` occurs."""
+    """The number of occurrences of each number below ``size``."""
     return ctx.scatter(
         fill(ctx, [size], torch.int64, 0),
         lambda index: constant(1, torch.int64),
@@ -83,7 +83,7 @@ def _is_padding(indices: Tensor, at: Index, padding: int) -> Any:
 
 
 def _unless_padding(indices: Tensor, at: Index, padding: int, value: Any, dtype: torch.dtype) -> Any:
-    """``value``, or 0 where the index is the one that stands for padding (negative: none does)."""
+    """``value``, or 0 for the index that stands for padding (negative: there is none)."""
     return value if padding < 0 else ops.where(_is_padding(indices, at, padding), constant(0, dtype), value)
 
 
@@ -91,10 +91,10 @@ def _unless_padding(indices: Tensor, at: Index, padding: int, value: Any, dtype:
 
 
 class _Bags:
-    """Which bag each index belongs to: ``number`` (int64, 1-d), of ``count`` bags.
+    """The bag of each index: ``number`` (int64, 1-d), one of ``count`` bags.
 
-    Indices behind the last offset, where that one ends the last bag, are in bag number ``count``. Offsets out
-    of order or out of range raise RuntimeError where the numbers are used as places.
+    Indices after the last offset, if that ends the last bag, have bag number ``count``. Offsets out of order
+    or out of range raise RuntimeError when the numbers are used as positions.
     """
 
     def __init__(self, ctx: Builder, indices: Tensor, offsets: Tensor, include_last: bool) -> None:
@@ -116,14 +116,14 @@ class _Bags:
             follow, shape=(self.length,), dim=0, state=[(torch.int64, -1)], dtypes=[torch.int64]
         )
         self.rows = self.count + int(include_last)
-        """Rows that results need: one more where indices may be in no bag."""
+        """The number of rows of results: one more than bags if indices may be in no bag."""
 
     def place(self, index: Index) -> list[Expr]:
         """The row of the bag that index number ``index[0]`` belongs to, and the column."""
         return [position(self.number, index[:1], self.rows, wrap=False, check=_OUT_OF_BOUNDS), *index[1:]]
 
     def without_rest(self, x: Tensor) -> Tensor:
-        """The rows of bags."""
+        """The rows of bags, without the one for indices in no bag."""
         return x.view((self.count, *x.shape[1:]), tuple)
 
 
@@ -168,7 +168,7 @@ def embedding_bag(
 
 
 def _as_result(ctx: Builder, x: Tensor, output: int) -> Tensor:
-    """``x`` with the dtype and size of result number ``output``; what is missing is 0."""
+    """``x`` with the dtype and size of result number ``output``; missing elements are 0."""
     shape, dtype = result_shape(ctx, output), result_dtype(ctx, output)
     if shape == x.shape:
         return cast(ctx, x, dtype)
@@ -183,7 +183,7 @@ def _as_result(ctx: Builder, x: Tensor, output: int) -> Tensor:
 
 
 def _sizes(ctx: Builder, indices: Tensor, bags: _Bags, padding: int) -> Tensor:
-    """How many indices each bag has, those for padding not counted."""
+    """The number of indices in each bag, without those for padding."""
 
     def value(index: Index) -> Any:
         return _unless_padding(indices, index, padding, constant(1, torch.int64), torch.int64)
@@ -200,7 +200,7 @@ def _row(weight: Tensor, indices: Tensor, at: Index) -> Expr:
 def _total(
     ctx: Builder, weight: Tensor, indices: Tensor, bags: _Bags, factors: Tensor | None, padding: int
 ) -> Tensor:
-    """The sum of each bag's rows, in the dtype in which is computed."""
+    """The sum of each bag's rows, in the compute dtype."""
     dtype, width = compute_dtype(weight.dtype), weight.shape[1]
 
     def value(index: Index) -> Any:
@@ -227,9 +227,9 @@ def _mean(ctx: Builder, total: Tensor, sizes: Tensor) -> Tensor:
 def _maximum(
     ctx: Builder, weight: Tensor, indices: Tensor, bags: _Bags, padding: int
 ) -> tuple[Tensor, Tensor]:
-    """The largest element of each bag in each column, and the index of the row where it is.
+    """The largest element of each bag in each column, and the index of its row.
 
-    The first of equals counts; NaN only where it comes first, as in ATen. 0 where a bag is empty.
+    The first of equal elements counts; NaN counts only if it comes first, as in ATen. Empty bags are 0.
     """
     dtype, width = weight.dtype, weight.shape[1]
     shape = (bags.length, width)
@@ -254,7 +254,7 @@ def _maximum(
     state = [(compute, 0.0), (torch.int64, 0), (torch.int64, -1), (torch.bool, False)]
     largest, row = ctx.scan(follow, shape=shape, dim=0, state=state, dtypes=[compute, torch.int64])
     found = []
-    for running in (largest, row):  # of what a bag has seen the last is all
+    for running in (largest, row):  # the last position of a bag has its whole maximum
         zeros = fill(ctx, [bags.rows, width], running.dtype, 0)
         found.append(bags.without_rest(ctx.scatter(zeros, running.load, bags.place, shape=shape)))
     return found[0], found[1]
@@ -287,7 +287,7 @@ def embedding_bag_backward(
 
 
 def _numbers(ctx: Builder, indices: Tensor, offsets: Tensor, offset2bag: Tensor) -> Tensor:
-    """The number of each index's bag; ATen leaves them out where the forward did not need them."""
+    """The bag number of each index; ATen leaves the numbers out if the forward did not need them."""
     if offset2bag.shape == indices.shape:
         return offset2bag
     return _Bags(ctx, indices, offsets, include_last=False).number
@@ -334,10 +334,10 @@ def embedding_bag_dense_backward(
 
 
 def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
-    """For each row, what ``scale_grad_by_freq`` divides its gradient by in bags before torch 2.14.
+    """The divisor of each row's gradient for ``scale_grad_by_freq`` in bags before torch 2.14.
 
-    That ATen looks the count up at another place than the row's own: row r, the n-th different one that
-    occurs, is divided by the count of what is at place n of all indices in order.
+    ATen then looks the count up at a wrong row: row r, the n-th different one that occurs, is divided by the
+    count of the n-th of all indices in order.
     """
     counts = _counts(ctx, indices, size)
     length = indices.shape[0]
@@ -362,7 +362,7 @@ def _divisors(ctx: Builder, indices: Tensor, size: Expr) -> Tensor:
 
 
 def _of_bag(grad: Tensor, offset2bag: Tensor, index: Index, dtype: torch.dtype) -> tuple[Any, Expr]:
-    """The gradient of the bag that an index belongs to (0 where it is in none), and the bag."""
+    """The gradient of an index's bag (0 if it is in none), and the bag."""
     count = grad.shape[0]
     number = load_as(offset2bag, index[:1], torch.int64)
     inside = ops.lt(number, ops.index_expr(count, torch.int64))
@@ -396,7 +396,7 @@ def embedding_bag_per_sample_weights_backward(
     mode: int,
     padding_idx: int = -1,
 ) -> Tensor:
-    """Of each index: the gradient of its bag times its row, summed."""
+    """The gradient for each index: the sum over columns of its bag's gradient times its row."""
     dtype = compute_dtype(grad.dtype)
     numbers = _numbers(ctx, indices, offsets, offset2bag)
 

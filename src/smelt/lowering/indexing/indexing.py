@@ -31,25 +31,25 @@ Indices = Sequence[Tensor | None]
 
 
 def position(x: Tensor, index: Index, size: Expr, *, wrap: bool, check: bool | str = True) -> Expr:
-    """The index symbol that an element of the integer tensor ``x`` stands for (`ops.indirect_index`)."""
+    """The index symbol for the value of an element of the integer tensor ``x`` (`ops.indirect_index`)."""
     return ops.indirect_index(convert(x.load(index), x.dtype, torch.int64), size, wrap=wrap, check=check)
 
 
 def require_int64(index: Tensor) -> None:
-    """Some operators take no other index; their metadata functions do.
+    """Require an int64 index: ATen's kernels take no other dtype, but their metadata functions do.
 
     Raises:
-        Unsupported: the index has another dtype: ATen says so.
+        Unsupported: the index has another dtype; ATen raises the error.
     """
     if index.dtype is not torch.int64:
         raise Unsupported(f"an index of {index.dtype}: eager refuses it")
 
 
 class AdvancedIndex:
-    """Which shape ``x[indices]`` has, and which element of ``x`` each of its elements is.
+    """The shape of ``x[indices]``, and the element of ``x`` for each of its elements.
 
-    ``indices`` holds one entry per leading dimension of ``x``; None keeps the dimension. Index tensors that
-    stand side by side put their broadcast dimensions in their own place, separated ones put them first.
+    ``indices`` holds one entry per leading dimension of ``x``; None keeps the dimension. Adjacent index
+    tensors put their broadcast dimensions in their own place, separated ones put them first.
     """
 
     def __init__(self, shape: Sequence[Expr], indices: Indices, *, check: bool = True) -> None:
@@ -100,7 +100,7 @@ def _index(ctx: Builder, x: Tensor, indices: Indices, check: bool) -> Tensor:
 
 
 def _block_dim(indices: Indices) -> int:
-    """The result's dimension that a mask among the indices becomes."""
+    """The result's dimension for a mask among the indices."""
     given = [place for place, entry in enumerate(indices) if entry is not None]
     adjacent = given == list(range(given[0], given[-1] + 1))
     ranks = [len(entry.shape) for entry in indices if entry is not None and entry.dtype not in MASKS]
@@ -119,9 +119,9 @@ def _number(value: float | int | bool, dtype: torch.dtype) -> float | int | bool
 
 
 def along(shape: Sequence[Expr], dim: int, index: Tensor) -> Callable[[Index], list[Expr]]:
-    """Places of gather and scatter: position ``i`` with its coordinate ``dim`` replaced by ``index[i]``.
+    """Positions of gather and scatter: position ``i`` with its coordinate ``dim`` replaced by ``index[i]``.
 
-    Out of range RuntimeError is raised, as ATen does it.
+    Values out of range raise RuntimeError, as in ATen.
     """
     if not shape:  # a 0-d tensor counts as one of one element
         return lambda at: _checked_scalar(index, at, _OUT_OF_BOUNDS)
@@ -154,7 +154,7 @@ def gather(ctx: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: boo
 def selected(
     shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False, check: bool | str = True
 ) -> Callable[[Index], list[Expr]]:
-    """Places of index_select, index_add, …: coordinate ``dim`` is looked up in the 1-d (or 0-d) ``index``."""
+    """Positions of index_select, index_add, …: the 1-d (or 0-d) ``index`` replaces coordinate ``dim``."""
     if not shape:
         # The result of index_select has no dimension either, whatever index has.
         return lambda at: _checked_scalar(index, (at or [sympy.Integer(0)]) if index.shape else (), check)

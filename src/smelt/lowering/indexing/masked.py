@@ -1,4 +1,4 @@
-"""Operators that put what a mask chooses side by side, where the size of the result is known beforehand."""
+"""Operators that compact the elements selected by a mask; the size of the result is known."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ aten = torch.ops.aten
 
 @lowers(aten.masked_scatter.default)
 def masked_scatter(ctx: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The k-th element that the mask chooses becomes element k of ``source``.
+    """The k-th element that the mask selects becomes element k of ``source``.
 
-    A RuntimeError is raised at run time where ``source`` has too few elements.
+    RuntimeError is raised at run time if ``source`` has too few elements.
     """
     shape = ctx.shape
     wide, chosen = expanded(x, shape), expanded(mask, shape)
@@ -52,7 +52,7 @@ def masked_scatter(ctx: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Ten
 
 @lowers(aten.masked_scatter_backward.default)
 def masked_scatter_backward(ctx: Builder, grad: Tensor, mask: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """The gradient of ``source``: what the mask chooses of ``grad``, then zeros."""
+    """The gradient of ``source``: the elements of ``grad`` that the mask selects, then zeros."""
     shape = broadcast_shape(grad.shape, mask.shape)
     out = tuple(as_expr(size) for size in sizes)
     whole, chosen = expanded(grad, shape), expanded(mask, shape)
@@ -100,7 +100,7 @@ def _compact(
     dtype: torch.dtype,
     rest: float | int | bool,
 ) -> Tensor:
-    """``value(index)`` where the mask holds, side by side, at most ``size`` of them; then ``rest``."""
+    """At most ``size`` of the values ``value(index)`` at which the mask holds, compacted; then ``rest``."""
     more = expand(size + 1)
     if any(extent == 0 for extent in mask.shape):
         return fill(ctx, [size], dtype, rest)

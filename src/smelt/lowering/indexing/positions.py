@@ -1,4 +1,4 @@
-"""Where the nonzero elements of a mask go when they are put side by side: counts and positions by a scan."""
+"""Positions for compacting the nonzero elements of a mask: counts and positions by a scan."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def flattened(x: Tensor) -> Tensor:
 
 
 def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """How many elements of ``mask`` are nonzero, and how many of them come before each element.
+    """The number of nonzero elements of ``mask``, and the number of them before each element.
 
     Returns:
-        (count, positions): int64 tensors, ``count`` 0-d, ``positions`` of the shape of ``mask``. Where the
-        mask is nonzero, its position is the row that `torch.nonzero` (or the element that `masked_select`)
-        puts the element in; elements go in row-major order. Compact with a scatter to ``positions`` where the
-        mask holds, or gather a source at ``positions``.
+        (count, positions): int64 tensors, ``count`` 0-d, ``positions`` of the shape of ``mask``. The position
+        of a nonzero element is its row in `torch.nonzero` (its element in `masked_select`); elements go in
+        row-major order. Compact with a scatter to ``positions`` at the mask's true elements, or gather a
+        source at ``positions``.
 
     mask = [0, 1, 1, 0, 1]  →  count = 3, positions = [0, 0, 1, 2, 2]
     """
@@ -53,10 +53,10 @@ def positions_of(ctx: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
 def compacted_place(
     mask: Tensor, positions: Tensor, index: Index, size: Expr, limit: Expr | None = None
 ) -> Expr:
-    """Where a scatter into ``size + 1`` elements puts the element ``index`` of a masked tensor.
+    """The position at which a scatter into ``size + 1`` elements writes element ``index`` of a masked tensor.
 
-    Its position where the mask holds (and the position is less than ``limit``, if there is one), else the
-    last place, which nobody reads.
+    It is the element's position if the mask holds (and the position is less than ``limit``, if given), else
+    the last one, which nobody reads.
     """
     place = positions.load(index)
     keeps = is_nonzero(mask, index)

@@ -1,7 +1,7 @@
-"""Writing at positions that other tensors hold: index_put, scatter, index_copy, put, max_unpool.
+"""Writes at positions held by other tensors: index_put, scatter, index_copy, put, max_unpool.
 
-Elements are stored in row-major order of the indices, so that the last of duplicates wins. What combines
-them is in `smelt.lowering.indexing.scatter_reduce`.
+Elements are stored in row-major order of the indices, so that the last of duplicates wins. Operators that
+combine elements are in `smelt.lowering.indexing.scatter_reduce`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _put(ctx: Builder, x: Tensor, advanced: AdvancedIndex, values: Tensor, accum
 
 
 def _only_mask(indices: Indices) -> tuple[int, Tensor] | None:
-    """(first dimension, mask) where the indices are one boolean mask and else None."""
+    """(first dimension, mask) if the indices are one boolean mask, else None."""
     given = [(dim, entry) for dim, entry in enumerate(indices) if entry is not None]
     return given[0] if len(given) == 1 and given[0][1].dtype is torch.bool else None
 
 
 def _fill_where(ctx: Builder, x: Tensor, first: int, mask: Tensor, value: Tensor) -> Tensor:
-    """``x[:, mask] = number``: elementwise, although its number of places is not known."""
+    """``x[:, mask] = number``: elementwise, although the number of positions is unknown."""
     rank = len(mask.shape)
     origin = [as_expr(0)] * len(value.shape)
 
@@ -154,7 +154,7 @@ def as_strided_scatter(
     stride: Sequence[Any],
     storage_offset: Any = None,
 ) -> Tensor:
-    """``x`` with ``src`` at the places in its memory, as eager has it, that strides and offset reach."""
+    """``x`` with ``src`` at the places of its memory (in eager's layout) that strides and offset reach."""
     own, shape = strides_of(ctx.operand), [as_expr(extent) for extent in size]
     order = dense_order(x.shape, own)
     if order is None:
@@ -191,9 +191,9 @@ def max_unpool3d(
 
 
 def _max_unpool(ctx: Builder, x: Tensor, indices: Tensor, output_size: Sequence[Any]) -> Tensor:
-    """Zeros, and each element where its index says: a row-major position in its plane.
+    """Zeros, with each element at the row-major position in its plane that its index holds.
 
-    Out of range RuntimeError is raised. Of several elements at one place the last one stays.
+    Indices out of range raise RuntimeError. The last of several elements at one position wins.
     """
     plane = tuple(as_expr(size) for size in output_size)
     outer, total = len(x.shape) - len(plane), numel(plane)

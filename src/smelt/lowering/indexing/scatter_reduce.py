@@ -1,7 +1,7 @@
-"""Combining elements at positions that tensors hold: scatter_add, scatter_reduce, index_add, index_reduce.
+"""Combines elements at positions held by tensors: scatter_add, scatter_reduce, index_add, index_reduce.
 
-One meaning for all of them: `combined`. Elements are combined in row-major order of the indices, so that
-every result has one value, whatever the number of threads.
+`combined` defines all of them. Elements are combined in row-major order of the indices, so that a result does
+not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Load = Callable[[Index], Any]
 Place = Callable[[Index], Index]
 
 KINDS = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min"}
-"""What ATen calls a reduction → what loops call it (`smelt.loops.reductions.MODES`)."""
+"""ATen's name of a reduction → the name in loops (`smelt.loops.reductions.MODES`)."""
 
 _OF_TRUTH = {"add": "maximum", "mul": "minimum"}
 
@@ -59,8 +59,8 @@ def combined(
     that were combined, of integers rounded down (``aten::scatter_reduce``, ``aten::index_reduce``).
 
     Args:
-        value: gives elements of the dtype in which is computed, `compute_dtype`.
-        include_self: whether what ``x`` has at a place that is written to counts.
+        value: returns elements of `compute_dtype`.
+        include_self: whether the element of ``x`` at a written position is combined too.
     """
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     base = cast(ctx, x, compute)
@@ -76,7 +76,7 @@ def combined(
 def _count(
     ctx: Builder, shape: Sequence[Expr], place: Place, source: Sequence[Expr], include_self: bool
 ) -> Tensor:
-    """How many elements are combined at each place, at least one."""
+    """The number of elements combined at each position, at least one."""
     base = fill(ctx, shape, torch.int64, int(include_self))
     return ctx.scatter(base, lambda index: constant(1, torch.int64), place, shape=source, mode="add")
 
@@ -98,7 +98,7 @@ def _divided(ctx: Builder, total: Tensor, count: Tensor) -> Tensor:
 
 
 def source_at(source: Tensor, index: Tensor) -> Load:
-    """Loads ``source`` at an index of ``index``; 0-d and one-element 1-d tensors stand for each other."""
+    """Loads ``source`` at an index of ``index``; 0-d and one-element 1-d tensors are interchangeable."""
     if not source.shape:
         return lambda at: source.load(())
     if not index.shape:
@@ -107,7 +107,7 @@ def source_at(source: Tensor, index: Tensor) -> Load:
 
 
 def computed(load: Load, dtype: torch.dtype) -> Load:
-    """What ``load`` gives, in the dtype in which ``dtype`` is computed."""
+    """The value of ``load`` in the compute dtype of ``dtype``."""
     return lambda at: convert(load(at), dtype, compute_dtype(dtype))
 
 
@@ -122,7 +122,7 @@ def _scatter(
 
 
 _NAMES = {"add": "sum", "multiply": "prod"}
-"""What ``scatter`` calls reductions."""
+"""``scatter``'s names of reductions → those of ``scatter_reduce``."""
 
 
 @lowers(aten.scatter_add.default)
@@ -167,7 +167,7 @@ def rows_of(source: Tensor, rank: int) -> Load:
 def rows(
     shape: Sequence[Expr], dim: int, index: Tensor, *, wrap: bool = False, check: bool | str = True
 ) -> tuple[Place, list[Expr]]:
-    """The places that index_add and its like write to, and the shape of what they write."""
+    """The positions that index_add and its variants write to, and the shape of their source."""
     at = canonical_dim(dim, len(shape))
     count = index.shape[0] if index.shape else as_expr(1)
     written = [*shape[:at], count, *shape[at + 1 :]] if shape else [count]
@@ -178,7 +178,7 @@ def rows(
 def index_add(
     ctx: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Operand = 1
 ) -> Tensor:
-    """ATen raises RuntimeError out of range where ``x`` has several dimensions, else IndexError."""
+    """Indices out of range raise RuntimeError if ``x`` has several dimensions, else IndexError (ATen)."""
     load, compute = computed(rows_of(source, len(x.shape)), x.dtype), compute_dtype(x.dtype)
     factor = loader(alpha, compute, compute)
 

@@ -1,7 +1,7 @@
-"""Reductions over segments of a dimension, whose lengths a tensor holds, and their gradients.
+"""Reductions over segments of a dimension whose lengths a tensor holds, and their gradients.
 
-``aten/src/ATen/native/SegmentReduce.cpp`` says what is computed. Which segment an element is in is a running
-count of the segments that have ended before it; then the elements are combined into their segments' places.
+Source: ``aten/src/ATen/native/SegmentReduce.cpp``. An element's segment is the number of segments that have
+ended before it; the elements are then combined at their segments' positions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from smelt.ops import ops
 aten = torch.ops.aten
 
 _NAMES = {"sum": "sum", "mean": "mean", "prod": "prod", "max": "amax", "min": "amin"}
-"""What ``segment_reduce`` calls reductions, and what ``scatter_reduce`` calls them."""
+"""``segment_reduce``'s names of reductions → those of ``scatter_reduce``."""
 
 
 class _Segments:
-    """The segments of a dimension of ``data``, and tensors that have an element for each.
+    """The segments of a dimension of ``data``, and tensors with an element for each segment.
 
-    ``lengths`` has the dimensions before that one, ``axis``, and a last one: the segments; so have
-    ``offsets``, one more each, where these are given. What is before the first segment or behind the last is
+    ``lengths`` has the dimensions before that one, ``axis``, and a last one: the segments. ``offsets``, if
+    given, has the same, but one more along the last. Elements before the first or after the last segment are
     in none.
     """
 
@@ -48,7 +48,7 @@ class _Segments:
         self.number = self._number(self._ends() if lengths is not None else given, lengths is None)
 
     def _ends(self) -> Tensor:
-        """Where each segment ends: the sum of the lengths so far."""
+        """The end of each segment: the running sum of the lengths."""
 
         def end(index: Index, state: Any) -> tuple[list[Any], list[Any]]:
             after = ops.add(state[0], self.lengths.load(index))
@@ -58,9 +58,9 @@ class _Segments:
         return self.ctx.scan(end, shape=shape, dim=self.axis, state=first, dtypes=[torch.int64])[0]
 
     def _number(self, bounds: Tensor, has_start: bool) -> Tensor:
-        """The segment of each position of the dimension; ``count`` where it is in none.
+        """The segment of each position of the dimension; ``count`` if it is in none.
 
-        ``bounds``: where segments end, and where the first one starts if that is among them.
+        ``bounds``: the ends of segments, after the start of the first one if ``has_start``.
         """
         axis, more = self.axis, self.shape[self.axis] + 1
         shape = self.shape[: axis + 1]
@@ -91,7 +91,7 @@ class _Segments:
         return self.number.load(index[: self.axis + 1])
 
     def place(self, index: Index) -> list[Expr]:
-        """The place of an element's segment; what is in no segment goes to one more."""
+        """The position of an element's segment; elements in no segment have one extra position."""
         at = ops.indirect_index(self.of(index), self.count + 1, wrap=False, check=False)
         return [*index[: self.axis], at, *index[self.axis + 1 :]]
 
@@ -104,7 +104,7 @@ class _Segments:
         return found.view((*before, self.count, *after), tuple)
 
     def spread(self, x: Tensor, index: Index, dtype: torch.dtype) -> Any:
-        """What ``x`` has for the segment of an element; 0 where it is in none."""
+        """The element of ``x`` for an element's segment; 0 if it is in none."""
         number = self.of(index)
         inside = ops.lt(number, ops.index_expr(self.count, torch.int64))
         known = ops.where(inside, number, constant(0, torch.int64))
@@ -118,7 +118,7 @@ class _Segments:
 
 
 def _lengths(ctx: Builder, given: Tensor, count: Expr, are_offsets: bool) -> Tensor:
-    """The lengths as int64; of segments between offsets their differences."""
+    """The lengths as int64; between offsets they are the differences."""
 
     def inner_fn(index: Index) -> Any:
         here = load_as(given, index, torch.int64)
@@ -142,7 +142,7 @@ def segment_reduce(
     unsafe: bool = False,
     initial: Operand | None = None,
 ) -> Tensor:
-    """RuntimeError where a length is negative or, unless ``unsafe``, the lengths do not add up."""
+    """RuntimeError is raised if a length is negative or, unless ``unsafe``, the lengths do not add up."""
     segments, kind = _Segments(ctx, data, lengths, offsets), _NAMES[reduce]
     if lengths is not None and not unsafe:
         _check_lengths(ctx, segments)
@@ -166,7 +166,7 @@ def _mean(ctx: Builder, segments: _Segments, total: Tensor, has_initial: bool) -
 
 
 def _check_lengths(ctx: Builder, segments: _Segments) -> None:
-    """No length is negative, and those of each row add up to the size of the dimension."""
+    """Check that no length is negative, and that the lengths of each row add up to the dimension's size."""
     lengths, size = segments.lengths, segments.shape[segments.axis]
     if any(extent == 0 for extent in lengths.shape[:-1]):
         return
@@ -251,7 +251,7 @@ def _is_extreme(segments: _Segments, output: Tensor, data: Tensor, index: Index)
 
 
 def _of_extremes(segments: _Segments, grad: Tensor, output: Tensor, data: Tensor) -> Callable[[Index], Any]:
-    """All that are extreme share the gradient where it is positive; each gets all of it elsewhere (ATen)."""
+    """Equal extremes share the gradient if it is positive; otherwise each gets all of it (as in ATen)."""
     dtype = segments.dtype
 
     def one(index: Index) -> Any:
@@ -271,9 +271,9 @@ def _of_extremes(segments: _Segments, grad: Tensor, output: Tensor, data: Tensor
 def _of_product(
     segments: _Segments, grad: Tensor, output: Tensor, data: Tensor, initial: Operand
 ) -> Callable[[Index], Any]:
-    """``grad * output / x``; where x is 0 or NaN the product of all others, which has to be known without it.
+    """``grad * output / x``; if x is 0 or NaN, ``grad`` times the product of all others.
 
-    That is the product of what is neither, 0 where another one is 0, NaN where another one is NaN.
+    That is the product of the elements that are neither, 0 if another one is 0, NaN if another one is NaN.
     """
     dtype = segments.dtype
 

@@ -1,4 +1,4 @@
-"""Runs of equal elements, and how often numbers occur: results whose size depends on data."""
+"""Runs of equal elements, and counts of numbers: results whose size depends on data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unique_consecutive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The first of each run of equal elements (slices along ``dim``), the run of each element, run lengths.
 
-    A NaN equals nothing, as in eager.
+    NaN equals nothing, as in eager.
     """
     if dim is None:
         x, dim = flat(ctx, x), 0
@@ -56,7 +56,7 @@ def unique_consecutive(
 def runs(
     ctx: Builder, first: Tensor, where: Tensor, size: Expr, return_inverse: bool, return_counts: bool
 ) -> tuple[Tensor, Tensor]:
-    """Results 1 and 2 of the unique family: each element's run, and how long each of the ``size`` runs is."""
+    """Results 1 and 2 of the unique family: each element's run, and the lengths of the ``size`` runs."""
     inverse_shape, counts_shape = result_shape(ctx, 1), result_shape(ctx, 2)
     inverse = fill(ctx, inverse_shape, torch.int64, 0)
     counts = fill(ctx, counts_shape, torch.int64, 0)
@@ -80,7 +80,7 @@ def runs(
 
 
 def run_of_each(ctx: Builder, first: Tensor) -> Tensor:
-    """The number of the run that each element is in; ``first`` says where runs begin."""
+    """The number of each element's run; ``first`` is true at the start of a run."""
     _, before = counted(ctx, first)
 
     def number(index: Index) -> Any:
@@ -91,7 +91,7 @@ def run_of_each(ctx: Builder, first: Tensor) -> Tensor:
 
 
 def _first_of_run(ctx: Builder, x: Tensor, dim: int) -> Tensor:
-    """Whether each slice along ``dim`` differs from the one before; the first one does."""
+    """Whether each slice along ``dim`` differs from the previous one; true for the first slice."""
     others = [size for d, size in enumerate(x.shape) if d != dim]
 
     def differs(place: Expr, rest: Index) -> Any:
@@ -117,7 +117,7 @@ def _first_of_run(ctx: Builder, x: Tensor, dim: int) -> Tensor:
 def unique2(
     ctx: Builder, x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The runs of the sorted elements. Also without ``sorted``: ATen's kernel sorts all the same."""
+    """The runs of the sorted elements, also without ``sorted``: ATen's kernel always sorts."""
     return (*_unique(ctx, x, return_inverse), *_counts_of(ctx, x, return_counts))
 
 
@@ -129,7 +129,7 @@ def unique(
 
 
 def _sorted(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The elements in order, where each was, and whether it begins a run."""
+    """The elements in order, the original position of each, and whether it begins a run."""
     found = ctx.memo.get(("sorted", x))
     if found is None:
         if any(size == 0 for size in x.shape):
@@ -168,9 +168,9 @@ def _counts_of(ctx: Builder, x: Tensor, return_counts: bool) -> tuple[Tensor]:
 
 @lowers(aten.bincount.default)
 def bincount(ctx: Builder, x: Tensor, weights: Tensor | None = None, minlength: Any = 0) -> Tensor:
-    """How often each number occurs (or the sum of its weights), up to the largest or ``minlength - 1``.
+    """The number of occurrences (or the sum of weights) of each number.
 
-    RuntimeError where a number is negative.
+    The numbers are 0 to the largest or ``minlength - 1``. RuntimeError is raised if one is negative.
     """
     symbol, out = ctx.unbound_size(0), ctx.dtype
 

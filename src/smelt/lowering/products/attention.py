@@ -1,4 +1,4 @@
-"""Attention: what ATen's kernels for it and its gradients compute, as loop functions of their operands."""
+"""Attention: ATen's attention kernels and their gradients, as loop functions of their operands."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def keep_attention(
     scale: Any = None,
     seed: Tensor | None = None,
 ) -> None:
-    """Let the last node, a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, or of
-    ``smelt.attention_with_dropout``, which has a seed, be what it computes.
+    """Replace the last node by an attention node.
 
-    query (N, H, L, E); key, value (N, H, S, E), or with fewer heads, each for a group of queries' heads;
-    attn_mask is added to the scores where it is no boolean, and broadcasts to (N, H, L, S).
+    The node is a call of ``aten._scaled_dot_product_flash_attention_for_cpu``, or of
+    ``smelt.attention_with_dropout``, which has a seed. query (N, H, L, E); key, value (N, H, S, E), or with
+    fewer heads, each for a group of queries' heads; attn_mask is added to the scores unless it is boolean,
+    and broadcasts to (N, H, L, S).
 
     Raises:
         Unsupported: dropout without a seed, or a scale for which there is no rule: the call stays as it is.
@@ -77,11 +78,11 @@ def keep_gradients(
 
 
 def _kept(query: Tensor, seed: Tensor | None, dropout_p: float) -> Callable[[Index], Any] | None:
-    """What dropout leaves of a share, as `smelt.contract.dropout` has it; None where there is none."""
+    """The factor of each probability after dropout (`smelt.contract.dropout`); None without dropout."""
     if dropout_p == 0.0:
         return None
     if seed is None:
-        raise Unsupported("attention with dropout")  # ATen's kernel refuses it as well
+        raise Unsupported("attention with dropout")  # ATen's kernel refuses this too
     within = accumulator(query.dtype)
     rows = Draw(seed, query.shape[:-1])
 
@@ -153,12 +154,12 @@ def _attention(
 
 
 def values_of(x: Tensor) -> Callable[[Index], Any]:
-    """A tensor's elements, as they are computed with."""
+    """Loads a tensor's elements in the compute dtype."""
     return lambda index: convert(x.load(index), x.dtype, accumulator(x.dtype))
 
 
 def _factor(query: Tensor, scale: Any) -> Callable[[], Any]:
-    """What scores are multiplied with: ``scale``, or one over the root of the depth."""
+    """The factor of scores: ``scale``, or 1 / sqrt(depth)."""
     dtype = accumulator(query.dtype)
     if isinstance(scale, Expr):
         number = symbolic_number(scale, dtype)
@@ -177,6 +178,6 @@ def _factor(query: Tensor, scale: Any) -> Callable[[], Any]:
 
 
 def _broadcast(mask: Tensor, index: Index) -> tuple[Expr, ...]:
-    """Where in the mask, whose dimensions are the last ones of the scores, element ``index`` is."""
+    """The mask's index for element ``index`` of the scores, to whose last dimensions it broadcasts."""
     tail = index[len(index) - len(mask.shape) :]
     return tuple(ZERO if size == 1 else at for at, size in zip(tail, mask.shape, strict=True))

@@ -1,7 +1,7 @@
-"""Matrix products and convolutions: what they compute, as loop functions of their operands.
+"""Matrix products and convolutions as loop functions of their operands.
 
-A row gives the meaning of an ATen call that is recorded anyway (`smelt.loops.ir.Contraction` has both); it
-raises `Unsupported` where only the call will do.
+A row gives the contraction of an ATen call that is recorded anyway (`smelt.loops.ir.Contraction` has both);
+it raises `Unsupported` if only the call can compute it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Sum:
 Meaning = Callable[..., "Sum | tuple[Sum, ...]"]
 
 CONTRACTIONS: dict[torch._ops.OpOverload, Meaning] = {}
-"""ATen overload → ``meaning(ctx, *args, **kwargs)``, arguments as rows of the lowering table get them.
+"""ATen overload → ``meaning(ctx, *args, **kwargs)``, its contraction; rows get the same arguments.
 
-A meaning may add nodes that the sum reads; of a call with several results it gives a sum for each.
+A meaning may add nodes that the sum reads; for a call with several results it returns a sum for each.
 """
 
 NAMED_CONTRACTIONS: dict[str, Meaning] = {}
@@ -53,7 +53,7 @@ NAMED_CONTRACTIONS: dict[str, Meaning] = {}
 
 
 def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
-    """Register the meaning of ATen overloads."""
+    """Register the contraction of ATen overloads."""
 
     def add(meaning: Meaning) -> Meaning:
         for overload in overloads:
@@ -64,7 +64,7 @@ def means(*overloads: torch._ops.OpOverload) -> Callable[[Meaning], Meaning]:
 
 
 def computes_named(name: str) -> Callable[[Meaning], Meaning]:
-    """Register the meaning of an operator that may not exist yet."""
+    """Register the contraction of an operator that may not exist yet."""
 
     def add(meaning: Meaning) -> Meaning:
         NAMED_CONTRACTIONS[name] = meaning
@@ -74,7 +74,7 @@ def computes_named(name: str) -> Callable[[Meaning], Meaning]:
 
 
 def contraction_of(target: torch._ops.OpOverload) -> Meaning | None:
-    """The meaning of an overload, or None."""
+    """The contraction of an overload, or None."""
     return CONTRACTIONS.get(target) or NAMED_CONTRACTIONS.get(target.name())
 
 
@@ -91,7 +91,7 @@ _ATTENTION_BACKWARD = (
 def keep_contraction(
     ctx: Builder, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Let the last node, a call of ``target``, be the contraction that it computes, where there is one."""
+    """Replace the last node, a call of ``target``, by the contraction that it computes, if there is one."""
     node = ctx.graph.nodes[-1]
     if not isinstance(node.body, Extern):
         return
@@ -116,7 +116,7 @@ def _keep(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> None:
-    """A contraction for each result, behind what the meaning computes for it."""
+    """Add a contraction for each result, after the nodes that they read."""
     meaning, place = contraction_of(target), len(ctx.graph.nodes) - 1
     if meaning is None:
         return
@@ -142,12 +142,12 @@ def _contraction(
 
 
 def factor(x: Tensor, index: Index, dtype: torch.dtype) -> Any:
-    """An element of an operand of a contraction that gives ``dtype``, in the accumulator's dtype."""
+    """An operand's element in the accumulator's dtype of a contraction with result ``dtype``."""
     return convert(x.load(index), x.dtype, accumulator(dtype))
 
 
 def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
-    """``value * factor``; nothing to do for 1."""
+    """``value * factor``; ``value`` itself for 1."""
     if factor == 1:
         return value
     within = accumulator(dtype)
@@ -162,8 +162,8 @@ def _scaled(value: Any, factor: Any, dtype: torch.dtype) -> Any:
 def matrix_product(ctx: Builder, x: Tensor, y: Tensor, alpha: Any = 1, mixed: bool = False) -> Sum:
     """``x @ y`` with as many batch dimensions in front as the operands share; either may be a vector.
 
-    Of two dtypes there is none, unless they may be ``mixed``: ATen refuses them, and its meta functions
-    (hence capture) do not.
+    Operands of two dtypes are refused unless ``mixed``: ATen refuses them, but its meta functions (hence
+    capture) do not.
     """
     if x.dtype != y.dtype and not mixed:
         raise Unsupported("a product of two dtypes")
@@ -189,19 +189,19 @@ def product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
 
 @means(aten._int_mm.default)
 def integer_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
-    """Of uint8 and int8, too."""
+    """``x @ y`` for integers, including uint8 and int8."""
     return matrix_product(ctx, x, y, mixed=True)
 
 
 @means(aten.vdot.default)
 def conjugate_product(ctx: Builder, x: Tensor, y: Tensor) -> Sum:
-    """On real numbers, the plain product."""
+    """The product with a conjugate operand: for real numbers, the plain product."""
     return matrix_product(ctx, x, y)
 
 
 @means(aten.addmm.default, aten.baddbmm.default, aten.addmv.default)
 def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Sum:
-    """``beta * onto + alpha * (x @ y)``; with a beta of 0 nothing of ``onto`` counts, no NaN either."""
+    """``beta * onto + alpha * (x @ y)``; for a beta of 0, ``onto`` is not read, so its NaN do not count."""
     found = matrix_product(ctx, x, y, alpha)
     if onto.dtype != x.dtype:
         raise Unsupported("a product onto another dtype")
@@ -222,10 +222,9 @@ def product_onto(ctx: Builder, onto: Tensor, x: Tensor, y: Tensor, *, beta: Any 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How the windows of a convolution lie, for each of its spatial dimensions.
+    """The geometry of a convolution's windows, for each of its spatial dimensions.
 
-    ``position = output * stride + tap * dilation - padding`` is where tap ``tap`` of the weight sees the
-    input.
+    Tap ``tap`` of the weight sees input position ``output * stride + tap * dilation - padding``.
     """
 
     stride: tuple[int, ...]
@@ -266,7 +265,7 @@ def _where(tests: Sequence[Test], body: Callable[[], Any], dtype: torch.dtype) -
 def _windows(
     x: Tensor, batch: Expr, channel: Expr, outputs: Index, taps: Index, lie: Geometry, dtype: torch.dtype
 ) -> Any:
-    """What tap ``taps`` of the window of output ``outputs`` sees of x; 0 in the padding."""
+    """The element of x that tap ``taps`` of output ``outputs``'s window sees; 0 in the padding."""
     at = [lie.position(d, o, k) for d, (o, k) in enumerate(zip(outputs, taps, strict=True))]
     tests: list[Test] = []
     for dim, (position, size) in enumerate(zip(at, x.shape[2:], strict=True)):
@@ -286,10 +285,11 @@ def _seen_by(
     lie: Geometry,
     dtype: torch.dtype,
 ) -> Any:
-    """The x of the window that sees position ``positions`` (below ``sizes``) with tap ``taps`` (below
-    ``counts``); 0 where there is none. Needless tests are left out: a window of one sees every position.
-    With a stride all are wanted: split by phase (`smelt.schedule.products.split_dimensions`), positions
-    exceed ``sizes``.
+    """The element of x whose window sees position ``positions`` with tap ``taps``; 0 if there is none.
+
+    ``positions`` are below ``sizes``, ``taps`` below ``counts``. Needless tests are left out: a window of one
+    sees every position. With a stride all tests are needed: split by phase
+    (`smelt.schedule.products.split_dimensions`), positions exceed ``sizes``.
     """
     tests: list[Test] = []
     at: list[Expr] = []
@@ -357,7 +357,7 @@ def convolution(
 # -- gradients of convolutions -------------------------------------------------------------------------------
 
 _MASK = 10
-"""Where ``output_mask`` stands among the arguments of ``aten.convolution_backward``."""
+"""The place of ``output_mask`` among the arguments of ``aten.convolution_backward``."""
 
 
 def _keep_gradients(
@@ -376,7 +376,7 @@ def _keep_gradients(
     groups: int,
     output_mask: Sequence[bool],
 ) -> None:
-    """One call for several gradients becomes a contraction for each, the bias's a sum."""
+    """A call for several gradients becomes a contraction for each of them; the bias's gradient is a sum."""
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise Unsupported("a convolution without a batch dimension")
@@ -402,7 +402,7 @@ def _keep_gradients(
 def _input_gradient(
     grad: Tensor, x: Tensor, weight: Tensor, lie: Geometry, transposed: bool, groups: int
 ) -> Sum:
-    """What a convolution takes apart, its gradient puts together: transposed and plain change places."""
+    """The input's gradient: the convolution of the output's gradient with transposed and plain swapped."""
     dtype = grad.dtype
     taps = weight.shape[2:]
     inner = divided(weight.shape[0], groups)
@@ -436,7 +436,7 @@ def _input_gradient(
 def _weight_gradient(
     grad: Tensor, x: Tensor, weight: Tensor, lie: Geometry, transposed: bool, groups: int
 ) -> Sum:
-    """Over the batch and all windows: what the window's side of the weight has, times what its tap sees."""
+    """The weight's gradient: output gradients times the inputs of the taps, summed over batch and windows."""
     dtype = grad.dtype
     seen, windows = (grad, x) if transposed else (x, grad)
     inner = divided(weight.shape[0], groups)
@@ -452,7 +452,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(ctx: Builder, node: Node, name: str, grad: Tensor) -> None:
-    """The sum over all but the channels, rounded once."""
+    """The bias's gradient: the sum over all dimensions but the channels, rounded once."""
     buffer, within = ctx.graph.buffers[name], accumulator(grad.dtype)
     over = (grad.shape[0], *grad.shape[2:])
     body = Reduction(

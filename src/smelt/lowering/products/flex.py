@@ -1,4 +1,4 @@
-"""``flex_attention`` → `Attention`: its bodies, graphs of single numbers, are loop functions of a place."""
+"""``flex_attention`` → `Attention`: its bodies, graphs on single numbers, are loop functions of an index."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def lower_flex_attention(
     argument: Callable[[Any], Any],
     lower_body: Callable[[str, GraphModule], Graph],
 ) -> list[Any]:
-    """The values of a call of the operator: what is attended, and logarithms to base 2 of the sums.
+    """The values of a call of the operator: the attention's result, and log2 of the sums.
 
-    query (N, H, L, E); key and value (N or 1, H or fewer, S, E). The arguments as `HigherOrder` has them.
+    query (N, H, L, E); key and value (N or 1, H or fewer, S, E). The arguments are those of `HigherOrder`.
 
     Raises:
         Unsupported: a body is more than arithmetic and look-ups.
@@ -91,7 +91,7 @@ def lower_flex_attention(
 
 
 class Body:
-    """A body as a loop function: of a score's place, and of the score where that is its first operand."""
+    """A body as a loop function of a score's index, and of the score if that is its first operand."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Body:
             return inside.load(self.result, ())
 
     def is_true(self, shape: Sequence[Expr]) -> bool:
-        """Whether a mask lets everything through."""
+        """Whether a mask is true everywhere."""
         recorder = Recorder({each.buffer: each.dtype for each in self.held.values()}, {})
         result = recorder.run(self, [loop_var(f"p{dim}") for dim in range(len(shape))])
         made = {step.name: step for step in recorder.instructions}[result.name]
@@ -139,7 +139,7 @@ class Body:
 
 
 class _Inside(Handler):
-    """Runs a body's loop functions under another handler, which sees loads of the operands it has."""
+    """Runs a body's loop functions under another handler and maps their loads of the operands."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Inside(Handler):
 
 
 def _check(body: Attention, builder: Builder) -> None:
-    """Run the bodies once: what they do must be known here, where the call can still be had otherwise."""
+    """Run the bodies once, to refuse unsupported operations while another lowering is possible."""
     dtypes = {name: buffer.dtype for name, buffer in builder.graph.buffers.items()}
     recorder = Recorder(dtypes, {})
     product = RecordedValue("product", torch.float32)

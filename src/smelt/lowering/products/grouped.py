@@ -2,8 +2,8 @@
 
     out[s, n] = sum over k of x[s, k] * weight[group(s), k, n]
 
-``offsets`` says where each group ends (``ATen/native/GroupedMMUtils.h``); rows behind the last end are
-in no group, and give zeros. transformers has an operator of its own for the same, and one for its gradients.
+``offsets`` holds the end of each group (``ATen/native/GroupedMMUtils.h``); rows after the last end are in no
+group, and have zeros as result. transformers has its own operators for this product and its gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 def grouped_product(
     ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor | None = None, bias: Any = None, out_dtype: Any = None
 ) -> Sum:
-    """The ranks say what the groups are of: rows of ``x``, columns of ``y``, or terms."""
+    """The operands' ranks decide the grouped dimension: rows of ``x``, columns of ``y``, or the reduction."""
     if x.dtype != y.dtype:
         raise Unsupported("a product of two dtypes")
     if offsets is None:
@@ -86,7 +86,7 @@ def _columns(ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor) -> Sum:
 
 
 def _terms(ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor) -> Sum:
-    """``x[m, s] * y[s, n]`` for each group, where s is in it; other terms count as zeros."""
+    """The sum of ``x[m, s] * y[s, n]`` over each group's s; other terms count as zeros."""
     dtype, group = ctx.dtype, _groups(ctx, offsets, x.shape[1])
 
     def counts(index: Index, rindex: Index) -> Any:
@@ -107,7 +107,7 @@ def _terms(ctx: Builder, x: Tensor, y: Tensor, offsets: Tensor) -> Sum:
 
 
 def _groups(ctx: Builder, offsets: Tensor, count: Expr) -> Tensor:
-    """The group that each of ``count`` positions is in: so many groups have ended before it."""
+    """The group of each of ``count`` positions: the number of groups that end before or at it."""
 
     def ended(index: Index, rindex: Index) -> Any:
         end = convert(offsets.load(rindex), offsets.dtype, torch.int64)
@@ -117,7 +117,7 @@ def _groups(ctx: Builder, offsets: Tensor, count: Expr) -> Tensor:
 
 
 def _in_group(group: Tensor, at: Expr, offsets: Tensor, body: Any, dtype: torch.dtype) -> Any:
-    """``body(g)`` with the group of position ``at``; zero where that is in none."""
+    """``body(g)`` for the group g of position ``at``; zero if it is in none."""
     found, count = group.load([at]), offsets.shape[0]
     holds = ops.lt(found, ops.index_expr(count, torch.int64))
     return ops.masked(

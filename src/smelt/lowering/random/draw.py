@@ -1,8 +1,8 @@
-"""Random numbers for rows: the bits that belong to an index, and the plain distributions made of them.
+"""Random numbers for rows: the bits of an index, and plain distributions made of them.
 
 Element ``i`` (row-major) of a random tensor comes from `ops.philox` at counter ``i`` under the key of its
 call, whatever the strides, the order of the loops, the lanes and the threads. The keys of a run come from one
-seed that torch's default generator gives (`Builder.sow`).
+seed that torch's default generator draws (`Builder.initialize_generator`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDE = torch.int64
 _ALL = 1 << 64
 _LOW = (1 << 32) - 1
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""How many binary digits a floating dtype has."""
+"""The number of binary digits of a floating dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Draw:
         return ops.philox(self.key.load(()), ops.index_expr(position, _WIDE), ops.constant(lane, _WIDE))
 
     def uniform(self, index: Index, dtype: torch.dtype, lane: int = 0) -> Any:
-        """Multiples of ``2**-DIGITS[dtype]`` in [0, 1), in the dtype that ``dtype`` computes in."""
+        """Multiples of ``2**-DIGITS[dtype]`` in [0, 1), in the compute dtype of ``dtype``."""
         return _fraction(self.bits(index, lane), DIGITS[dtype])
 
     def fraction(self, index: Index, digits: int) -> Any:
@@ -54,7 +54,7 @@ class Draw:
         return _fraction(self.bits(index), digits)
 
     def positive(self, index: Index, compute: torch.dtype) -> Any:
-        """A number in (0, 1], with small ones as fine as ``2**-32`` (float32) or ``2**-64`` (float64)."""
+        """A number in (0, 1]; the finest steps near 0 are ``2**-32`` (float32) or ``2**-64`` (float64)."""
         return _positive(self.bits(index), compute)
 
     def normal(self, index: Index, compute: torch.dtype) -> Any:
@@ -66,14 +66,14 @@ class Draw:
         return ops.mul(ops.sqrt(square), ops.cos(turn))
 
     def chance(self, index: Index, probability: float) -> Any:
-        """True with a probability of which 63 binary digits count; 0 is never, 1 is always."""
+        """True with a probability that is rounded to 63 binary digits; 0 is never, 1 is always."""
         return _chance(self.bits(index), probability)
 
     def below(self, index: Index, count: int | Expr) -> Any:
         """An int64 in [0, count), for ``1 <= count <= 2**64`` (as if unsigned).
 
-        It is the high half of the product of bits and count: no division (D. Lemire, 2019). Two numbers
-        differ by at most ``count / 2**64`` in how probable they are, as a part of that.
+        It is the high half of the product of bits and count: no division (D. Lemire, 2019). The probabilities
+        of two numbers differ by at most ``count / 2**64``, relative to each.
         """
         bits = self.bits(index)
         if isinstance(count, Expr):
@@ -89,10 +89,10 @@ class Draw:
 
 
 def scattered_chance(bits: Any, position: Expr, probability: float) -> Any:
-    """True with a probability of which 31 binary digits count, for each position: ``bits`` (64 of them, as
-    int64) are shared by all. Far cheaper than bits of its own for each.
+    """True with a probability rounded to 31 binary digits, for each position.
 
-    It is `smelt.loops.philox.scattered` under a handler.
+    All positions share ``bits`` (64 of them, as int64), which is far cheaper than own bits for each. It is
+    `smelt.loops.philox.scattered` under a handler.
     """
     narrow = torch.int32
 
@@ -112,7 +112,7 @@ def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = Non
     """Random numbers for the current node's result, or for ``shape``.
 
     Raises:
-        Unsupported: they are to come from a generator of the user's.
+        Unsupported: the call has the user's own generator.
     """
     if generator is not None:
         raise Unsupported("random: a generator is given")
@@ -120,7 +120,7 @@ def draw(ctx: Builder, generator: Any = None, shape: Sequence[Expr] | None = Non
 
 
 def require(ctx: Builder, holds: Callable[[Index], Any], shape: Sequence[Expr], message: str) -> None:
-    """At run time, raise RuntimeError with ``message`` unless ``holds`` at every index of ``shape``."""
+    """Raise RuntimeError with ``message`` at run time unless ``holds`` at every index of ``shape``."""
     found = ctx.reduction(
         "all", lambda index, rindex: holds(rindex), shape=(), reduce_shape=shape, dtype=torch.bool
     )
@@ -128,7 +128,7 @@ def require(ctx: Builder, holds: Callable[[Index], Any], shape: Sequence[Expr], 
 
 
 def refuse(condition: bool, what: str) -> None:
-    """Leave a call to ATen, which raises eager's error for it.
+    """Leave a call to ATen, which raises eager's error.
 
     Raises:
         Unsupported: the condition holds.
@@ -138,7 +138,7 @@ def refuse(condition: bool, what: str) -> None:
 
 
 def _chance(bits: Any, probability: float, width: int = 64) -> Any:
-    """True with a probability of which all binary digits count but one of ``width``."""
+    """True with a probability that is rounded to ``width - 1`` binary digits."""
     limit = int(probability * (1 << (width - 1))) - 1
     return ops.le(_masked(bits, width - 1, width), _word(limit, width))
 

@@ -1,4 +1,4 @@
-"""Which of several: multinomial, by exponential races or by searching the running sum of the weights."""
+"""Multinomial sampling, by exponential races or by searching the running sum of the weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INFINITE = "invalid multinomial distribution (encountering probability entry = 
 def multinomial(
     ctx: Builder, weights: Tensor, count: Any, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
-    """``count`` positions (int64) for each row of weights, with the probability of each weight in its row."""
+    """``count`` positions (int64) for each row of weights, with probabilities proportional to the weights."""
     categories = weights.shape[-1] if weights.shape else sympy.Integer(0)
     refuse(
         not weights.dtype.is_floating_point or len(weights.shape) not in (1, 2), f"weights {weights.dtype}"
@@ -62,9 +62,9 @@ def _rows_have_weight(ctx: Builder, weights: Tensor) -> None:
 
 
 def _raced(ctx: Builder, weights: Tensor, count: Expr, generator: Any) -> Tensor:
-    """The categories with the largest ``weight / exponential``, as ``at::multinomial`` has it.
+    """The categories with the largest ``weight / exponential``, as in ``at::multinomial``.
 
-    (An exponential clock for each category, as fast as its weight: who rings first is drawn by weight.)
+    (Each category has an exponential clock with its weight as rate: the first to ring is a draw by weight.)
     """
     compute = compute_dtype(weights.dtype)
 
@@ -100,7 +100,7 @@ def _raced(ctx: Builder, weights: Tensor, count: Expr, generator: Any) -> Tensor
 
 
 def _searched(ctx: Builder, weights: Tensor, categories: Expr, generator: Any) -> Tensor:
-    """For each sample, the first category where the running sum of weights exceeds ``u * total``."""
+    """The first category whose running sum of weights exceeds ``u * total``, for each sample."""
     wide = torch.float64
 
     def not_negative(index: Index) -> Any:
@@ -128,7 +128,7 @@ def _searched(ctx: Builder, weights: Tensor, categories: Expr, generator: Any) -
         row = index[:-1]
         total = sums.load((*row, categories - 1))
         mark = ops.mul(numbers.fraction(index, 52), total)  # less than the total, rounded too
-        passed = constant(0, torch.int64)  # how many categories are known to end before the mark
+        passed = constant(0, torch.int64)  # lower bound of the number of categories that end before the mark
         for step in steps:
             further = ops.add(passed, constant(step, torch.int64))
             last = ops.index_expr(categories, torch.int64)

@@ -1,6 +1,6 @@
 """Random tensors: rand, randn and randint, bernoulli, dropout, and the distributions.
 
-Rows that refuse a call leave it to ATen: for the errors that eager raises on wrong arguments.
+Rows refuse calls with wrong arguments, so that ATen raises eager's errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 
 def _floating_result(ctx: Builder) -> torch.dtype:
-    """The dtype that the current node's result is computed in.
+    """The compute dtype of the current node's result.
 
     Raises:
         Unsupported: the result is no floating tensor; eager raises.
@@ -37,7 +37,7 @@ def _floating_result(ctx: Builder) -> torch.dtype:
 
 
 def _numbers(*values: Any) -> None:
-    """Leave a call to ATen whose parameters are known only when it runs."""
+    """Leave a call to ATen if its parameters are known only at run time."""
     if any(isinstance(value, Expr) for value in values):
         raise Unsupported("random: a parameter depends on sizes")
 
@@ -120,7 +120,7 @@ def _operand(x: Any, index: Index, compute: torch.dtype) -> Any:
 
 
 def none_negative(ctx: Builder, x: Tensor, message: str) -> None:
-    """Raise RuntimeError with ``message`` at run time where ``x`` has a negative element or NaN."""
+    """Raise RuntimeError with ``message`` at run time if ``x`` has a negative element or NaN."""
     require(ctx, lambda index: ops.ge(x.load(index), constant(0.0, x.dtype)), x.shape, message)
 
 
@@ -153,7 +153,7 @@ def randint_like_low(
 
 @lowers(aten.random.default)
 def random(ctx: Builder, x: Tensor, *, generator: Any = None) -> Tensor:
-    """All non-negative integers of the dtype; of a floating one, those that it counts without a gap."""
+    """All non-negative integers of the dtype; of a floating dtype, those it represents without gaps."""
     return _integers(ctx, 0, _largest(ctx.dtype) + 1, generator)
 
 
@@ -238,7 +238,7 @@ def bernoulli_tensor(ctx: Builder, x: Tensor, p: Tensor, *, generator: Any = Non
 
 
 def _bernoulli(ctx: Builder, p: Tensor, generator: Any) -> Tensor:
-    """1 with the probability that ``p`` has at the same place. A probability outside [0, 1] raises."""
+    """1 with the probability at the same index of ``p``. A probability outside [0, 1] raises."""
     dtype = ctx.dtype
     refuse(not p.dtype.is_floating_point, f"a probability of {p.dtype}")
 
@@ -259,7 +259,7 @@ def _bernoulli(ctx: Builder, p: Tensor, generator: Any) -> Tensor:
 
 @lowers(aten.native_dropout.default)
 def native_dropout(ctx: Builder, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """(``x * mask / (1 - p)``, mask); where nothing is dropped, (``x``, ones)."""
+    """(``x * mask / (1 - p)``, mask); if nothing is dropped, (``x``, ones)."""
     dtype = result_dtype(ctx, 0)
     compute = compute_dtype(dtype)
     if train is False:
@@ -289,7 +289,7 @@ def rrelu_with_noise_functional(
     training: bool = False,
     generator: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """(the activation, the slope of each element): random slopes for numbers not above 0 while training."""
+    """(the activation, the slope of each element): slopes of non-positive elements are random in training."""
     dtype = result_dtype(ctx, 0)
     _numbers(lower, upper)
     refuse(not dtype.is_floating_point or not lower <= upper, f"rrelu in {dtype} from {lower} to {upper}")
@@ -333,7 +333,7 @@ def rrelu_with_noise_backward(
     training: bool,
     self_is_result: bool,
 ) -> Tensor:
-    """``grad`` times the slope of each element: its noise, or while not training that of a leaky relu."""
+    """``grad`` times the slope of each element: its noise in training, else a leaky relu's slope."""
     dtype = ctx.dtype
     _numbers(lower, upper)
     refuse(not dtype.is_floating_point, f"rrelu in {dtype}")
@@ -366,7 +366,7 @@ def _double(value: float) -> Any:
 def _distribution(
     ctx: Builder, generator: Any, function: Callable[[Draw, Index], Any], compute: torch.dtype
 ) -> Tensor:
-    """``function`` of the index, computed in ``compute``."""
+    """``function`` of the index, computed in the dtype ``compute``."""
     dtype, numbers = ctx.dtype, draw(ctx, generator)
     return ctx.pointwise(lambda index: convert(function(numbers, index), compute, dtype))
 
@@ -388,7 +388,7 @@ def exponential(ctx: Builder, x: Tensor, rate: float = 1.0, *, generator: Any = 
 
 @lowers(aten.geometric.default)
 def geometric(ctx: Builder, x: Tensor, p: float, *, generator: Any = None) -> Tensor:
-    """How many trials until the first success: ``ceil(log(u) / log(1 - p))``, at least 1."""
+    """The number of trials until the first success: ``ceil(log(u) / log(1 - p))``, at least 1."""
     dtype = ctx.dtype
     _numbers(p)
     refuse(not 0 < p < 1 or dtype is torch.bool, f"geometric in {dtype} with a probability of {p}")
@@ -443,7 +443,7 @@ def log_normal(
     aten._sample_dirichlet.default,
 )
 def rejection(ctx: Builder, *args: Any, **kwargs: Any) -> Tensor:
-    """Each element draws until it accepts; a fold would make all of them draw as often as the worst one."""
+    """Leave rejection sampling to ATen: in a fold, every element would draw as often as the worst one."""
     raise Unsupported("random: drawn by rejection, in as many turns as each element needs")
 
 

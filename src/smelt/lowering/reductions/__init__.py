@@ -1,1 +1,1 @@
-"""Reductions, scans, orders and what is made of them."""
+"""Reductions, scans, sorting and operators based on them."""

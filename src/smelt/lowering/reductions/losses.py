@@ -1,4 +1,4 @@
-"""Losses that look classes up: what is out of range raises IndexError, as eager does."""
+"""Losses that look up classes: a class out of range raises IndexError, as in eager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE, MEAN, SUM = 0, 1, 2
 def nll_loss(
     ctx: Builder, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """``-x[n, target[n, …], …]`` times the class's weight, 0 where the target is to be ignored.
+    """``-x[n, target[n, …], …]`` times the class's weight, 0 for ignored targets.
 
     x (C,) or (N, C, *), target without C. The second result is the sum of the weights; without reduction
     it is 0 for (N, C, *).

@@ -49,14 +49,14 @@ def _shift_and_scale(
     bias: Tensor | None,
     place: Callable[[Index], Sequence[Expr]],
 ) -> Tensor:
-    """``(x - mean) * rstd * weight + bias``; ``place`` maps an index of ``x`` to one of weight and bias."""
+    """``(x - mean) * rstd * weight + bias``; ``place`` maps an index of ``x`` to that of weight and bias."""
     dtype, out = compute_dtype(x.dtype), result_dtype(ctx, 0)
 
     def inner_fn(index: Index) -> Any:
         value = ops.mul(ops.sub(load_as(x, index, dtype), mean(index)), rstd(index))
         if weight is not None:
             value = ops.mul(value, load_as(weight, place(index), dtype))
-        value = ops.add(value, load_or(bias, place(index), dtype, 0.0))  # as ATen: no bias adds 0, never -0.0
+        value = ops.add(value, load_or(bias, place(index), dtype, 0.0))  # ATen: no bias adds 0, never -0.0
         return convert(value, dtype, out)
 
     return ctx.pointwise(inner_fn, shape=x.shape, dtype=out)
@@ -275,7 +275,7 @@ def batch_norm_no_stats(
 
 
 def _nothing(ctx: Builder, *positions: int) -> tuple[Tensor, ...]:
-    """Empty results (the saved statistics of inference); equal ones are one buffer."""
+    """Empty results (the saved statistics of inference); equal ones share one buffer."""
     made: dict[Any, Tensor] = {}
     results = []
     for position in positions:

@@ -45,7 +45,7 @@ def reduce(
 ) -> tuple[Tensor, ...]:
     """Reduce ``value(index)`` (of ``dtype``) over ``dims`` of ``shape``; one tensor per output of ``kind``.
 
-    Dimensions of size 1 are not loops; with none left the result is elementwise.
+    Dimensions of size 1 have no loops; if no other remains, the result is elementwise.
     """
     kept = [dim for dim in range(len(shape)) if dim not in dims]
     reduced = [dim for dim in range(len(shape)) if dim in dims and shape[dim] != 1]
@@ -83,7 +83,7 @@ def reduce(
 
 
 def _of_one(kind: str, dtype: torch.dtype) -> list[Callable[[Any], Any]]:
-    """What each output of a reduction is when there is one element only."""
+    """The outputs of a reduction over a single element, as functions of it."""
     if kind in ("argmax", "argmin"):
         return [lambda x: ops.constant(0, torch.int64)]
     if kind == "welford":
@@ -185,15 +185,15 @@ def extreme(ctx: Builder, kind: str, x: Tensor, dims: Sequence[int], keepdim: bo
 
 
 def extreme_position(ctx: Builder, kind: str, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """``argmax`` or ``argmin`` over ``dims``: the first of equals, the first NaN if there is one (int64)."""
+    """``argmax`` or ``argmin`` over ``dims`` (int64): the first of equal elements, or the first NaN."""
     accumulator = torch.uint8 if x.dtype is torch.bool else compute_dtype(x.dtype)
     return reduce_tensor(ctx, kind, x, dims, accumulator, keepdim=keepdim)[0]
 
 
 def require_elements(ctx: Builder, x: Tensor, dim: Dims, name: str) -> None:
-    """IndexError at run time where a dimension that is reduced has no elements, and so no extreme.
+    """Raise IndexError at run time if a reduced dimension is empty, and so has no extreme.
 
-    Where all dimensions are reduced since none is named, eager has other errors (``zero_numel_check_dims``).
+    If all dimensions are reduced because none is named, eager has other errors (``zero_numel_check_dims``).
     """
     if dim is None or dim == () or dim == []:
         kind = "IndexError" if name.startswith("arg") else "RuntimeError"
@@ -273,7 +273,7 @@ def argmin(ctx: Builder, x: Tensor, dim: int | None = None, keepdim: bool = Fals
 
 
 def is_nonzero(x: Tensor, index: Index) -> Any:
-    """Whether an element counts as true; NaN does."""
+    """Whether an element counts as true; NaN is true."""
     value = x.load(index)
     if x.dtype is torch.bool:
         return value
@@ -319,5 +319,5 @@ def all_dims(ctx: Builder, x: Tensor, dim: Sequence[int] | None = None, keepdim:
 
 
 def _tested_dims(dims: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """As `canonical_dims`, but an empty list tests each element by itself (ATen's any.dims and all.dims)."""
+    """`canonical_dims`, but an empty list tests each element by itself (ATen's any.dims and all.dims)."""
     return () if dims is not None and not dims else canonical_dims(dims, rank)

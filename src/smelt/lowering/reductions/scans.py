@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What ATen keeps a running sum of ``dtype`` in on a CPU (``at::acc_type<dtype, false>``).
+    """The dtype of ATen's running sum of ``dtype`` on a CPU (``at::acc_type<dtype, false>``).
 
     >>> accumulate_dtype(torch.float32), accumulate_dtype(torch.bfloat16), accumulate_dtype(torch.int64)
     (torch.float64, torch.float32, torch.int64)
@@ -94,7 +94,7 @@ def cummin(ctx: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _extreme(
     ctx: Builder, x: Tensor, dim: int, reaches: str, first: float | int | bool
 ) -> tuple[Tensor, Tensor]:
-    """The last of equals wins, and after the first NaN only a NaN does (ATen's ``cummax_cummin_helper``)."""
+    """The last of equal elements wins; after a NaN only a NaN wins (ATen's ``cummax_cummin_helper``)."""
     at = canonical_dim(dim, len(x.shape))
     if not x.shape:
         return x, fill(ctx, (), torch.int64, 0)
@@ -120,7 +120,7 @@ def _extreme(
 
 @lowers(aten.logcumsumexp.default)
 def logcumsumexp(ctx: Builder, x: Tensor, dim: int) -> Tensor:
-    """``log(sum(exp(x)))`` so far, from the larger of two: log1p(exp(least - most)) + most.
+    """``log(sum(exp(x)))`` so far: log1p(exp(least - most)) + most for the two operands.
 
     Two equal infinities are their own sum; NaN stays.
     """

@@ -1,4 +1,4 @@
-"""Order along a dimension: sort, topk, kthvalue, median, mode. One `Sort` node each, on rows.
+"""Order along a dimension: sort, topk, kthvalue, median, mode, by one `Sort` node each, on rows.
 
 Equal elements keep their order, which eager promises for stable sorts only; NaN is the largest of all.
 """
@@ -167,7 +167,7 @@ def _median(ctx: Builder, x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) 
 
 @lowers(aten.mode.default)
 def mode(ctx: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest of the most frequent elements, and where the last of them stands."""
+    """The smallest of the most frequent elements, and the last position of it."""
     dim = canonical_dim(dim, len(x.shape))
     if not x.shape:
         return x, fill(ctx, (), INT64, 0)
@@ -205,7 +205,7 @@ def _picked(
     keepdim: bool,
     place: Callable[[Index], Expr],
 ) -> tuple[Tensor, Tensor]:
-    """The elements of both parts at ``place(index)`` along ``dim``, where index lacks ``dim``."""
+    """The elements of both parts at ``place(index)`` along ``dim``, which the index lacks."""
     shape = parts[0].shape
     kept = (ZERO + 1,) if keepdim else ()
     result = (*shape[:dim], *kept, *shape[dim + 1 :])
@@ -227,7 +227,7 @@ def _stored(ctx: Builder, x: Tensor) -> Tensor:
 # -- positions in what is in order ---------------------------------------------------------------------------
 
 MOST_STEPS = 63
-"""Halvings of a sequence whose length is not known."""
+"""The number of halvings of a sequence of unknown length."""
 
 
 @lowers(aten.searchsorted.Tensor)
@@ -311,7 +311,7 @@ def _search(
     right: bool,
     sorter: Tensor | None,
 ) -> Tensor:
-    """How many elements of the row come before each value: halving, as ``std::lower_bound`` does.
+    """The number of elements of the row before each value, by binary search (``std::lower_bound``).
 
     NaN comes after everything (a comparison with it is false).
     """

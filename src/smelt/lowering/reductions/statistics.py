@@ -1,4 +1,4 @@
-"""Variance, deviation, norms, log-sum-exp and softmax: reductions with a pointwise function behind them."""
+"""Variance, deviation, norms, log-sum-exp and softmax: reductions followed by a pointwise function."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _online(ctx: Builder, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tenso
 
 @lowers(aten._softmax.default)
 def softmax(ctx: Builder, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    """The exponentials are a tensor of their own: the scheduler keeps a row of them, computed once."""
+    """Softmax; its exponentials are a tensor of their own, of which the scheduler keeps one row."""
     out, dtype = ctx.dtype, compute_dtype(x.dtype)
     dims = canonical_dims(dim, len(x.shape))
     (largest,) = reduce_tensor(ctx, "max", x, dims, dtype, keepdim=True)

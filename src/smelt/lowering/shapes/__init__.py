@@ -1,1 +1,1 @@
-"""Views, and tensors put together anew."""
+"""Views, and tensors assembled from others."""

@@ -1,4 +1,4 @@
-"""Padding by a number, by reflection and by repeating the border."""
+"""Padding by a number, by reflection and by replication of the border."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _by_dim(pad: Sequence[Any], rank: int) -> list[tuple[Expr, Expr]]:
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(ctx: Builder, x: Tensor, pad: Sequence[Any], value: float = 0) -> Tensor:
-    """Negative padding cuts off."""
+    """Padding by a number; negative padding crops."""
     pairs = _by_dim(pad, len(x.shape))
     dtype = x.dtype
     other = bool(value) if dtype is torch.bool else float(value) if dtype.is_floating_point else int(value)
@@ -63,7 +63,7 @@ def _clamped(position: Expr, size: Expr) -> Any:
 def _border_place(
     shape: Sequence[Expr], pad: Sequence[Any], source: Callable[[Expr, Expr], Any]
 ) -> Callable[[Index], list[Expr]]:
-    """Where a padded tensor's element comes from; dimensions without padding keep their plain index."""
+    """The input's index for a padded tensor's element; dimensions without padding keep their index."""
     pairs = _by_dim(pad, len(shape))
 
     def place(index: Index) -> list[Expr]:

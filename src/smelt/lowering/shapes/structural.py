@@ -1,4 +1,4 @@
-"""Tensors put together and rearranged with a copy: cat, flip, roll, repeat, the scatters of views, tril."""
+"""Assembly and rearrangement of tensors with a copy: cat, flip, roll, repeat, the scatters of views, tril."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ aten, prims = torch.ops.aten, torch.ops.prims
 Size: TypeAlias = "int | Expr"
 Load = Callable[[Index], Any]
 Piece: TypeAlias = "tuple[Expr, Expr, Load]"
-"""Where a part of a tensor begins and ends along a dimension, and what loads its elements."""
+"""(begin, end, loader) of a part of a tensor along a dimension."""
 
 MOST_PIECES = 64
-"""Pieces up to which each element is compared with every one of them."""
+"""The largest number of pieces for which each element is compared with every piece."""
 
 PIECES_AT_ONCE = 32
-"""How many of more pieces are put together in one step."""
+"""The number of pieces that are joined in one step if there are more."""
 
 # -- conditions on an index --------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def compare(name: str, left: Expr, right: Expr) -> Any:
 
 
 def both(conditions: Sequence[Any]) -> Any:
-    """All of the conditions, of which there is at least one (values may be anything, None too)."""
+    """The conjunction of at least one condition (values may be anything, None too)."""
     return fold(ops.logical_and, conditions)
 
 
@@ -49,7 +49,7 @@ def both(conditions: Sequence[Any]) -> Any:
 
 @lowers(aten.cat.default, prims.cat.default)
 def cat(ctx: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Pieces in a row: each is loaded where the index lies within it, and only there.
+    """Concatenated pieces: each is loaded only if the index is within it.
 
     Empty 1-d tensors are left out whatever the others' rank is (ATen's legacy rule).
     """
@@ -77,7 +77,7 @@ def _shifted(tensor: Tensor, dim: int, start: Expr, dtype: torch.dtype) -> Load:
 
 
 def _pieced(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Tensor:
-    """The pieces as one buffer; very many are joined in steps: no element is compared with them all."""
+    """The pieces as one buffer. Many pieces are joined in steps: no element is compared with all of them."""
     dtype = ctx.dtype
     if not pieces:
         return ctx.pointwise(lambda index: constant(0, dtype))
@@ -88,7 +88,7 @@ def _pieced(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Tensor:
 
 
 def _joined(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Piece:
-    """Neighbours as one piece, which is a buffer."""
+    """Neighbouring pieces as one piece, a buffer."""
     first, end = pieces[0][0], pieces[-1][1]
 
     def moved(load: Load) -> Load:
@@ -101,7 +101,7 @@ def _joined(ctx: Builder, dim: int, pieces: Sequence[Piece]) -> Piece:
 
 
 def _chosen(dim: int, dtype: torch.dtype, pieces: Sequence[Piece]) -> Load:
-    """What loads an element from the piece that has it."""
+    """Loads an element from the piece that contains it."""
     if len(pieces) == 1:
         return pieces[0][2]
 
@@ -233,13 +233,13 @@ def _quotient(expr: Expr, divisor: Expr) -> Expr:
 
 
 def _refuse_windows(ctx: Builder) -> None:
-    """Eager copies ``x`` with its strides: where its elements share memory, it writes more than the part."""
+    """Refuse an ``x`` whose elements share memory: eager's copy has its strides, and is written twice."""
     if overlaps(shape_of(ctx.operand), strides_of(ctx.operand)):
         raise Unsupported("the tensor's elements share memory, which eager writes through")
 
 
 def overlaps(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether two dimensions reach the same memory, as those of `Tensor.unfold` do (a stride of 0 aside).
+    """Whether two dimensions reach the same memory, as in `Tensor.unfold` (strides of 0 do not count).
 
     >>> overlaps([as_expr(4), as_expr(2)], [as_expr(1), as_expr(1)])
     True
@@ -257,7 +257,7 @@ def overlaps(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
 
 
 def _overlaid(x: Tensor, index: Index, mask: Any, load: Callable[[], Any]) -> Any:
-    """``load()`` where the mask holds, elsewhere ``x``."""
+    """``load()`` if the mask holds, else ``x``."""
     return ops.where(mask, ops.masked(mask, load, constant_of(x.dtype)), x.load(index))
 
 
@@ -302,7 +302,7 @@ def triu(ctx: Builder, x: Tensor, diagonal: Size = 0) -> Tensor:
 
 
 def _triangle(ctx: Builder, x: Tensor, name: str, diagonal: Expr) -> Tensor:
-    """``x`` where ``column (name) row + diagonal``, else 0."""
+    """``x`` if ``column (name) row + diagonal``, else 0."""
     dtype = x.dtype
 
     def inner(index: Index) -> Any:
@@ -321,7 +321,7 @@ def fill(ctx: Builder, x: Tensor, value: Operand) -> Tensor:
 
 
 def _register_copies() -> None:
-    """``aten.select_copy`` and its like: the view's row, then a copy of each result."""
+    """Register ``aten.select_copy`` and the like: the view's row, then a copy of each result."""
     pairs = {
         aten.select_copy.int: aten.select.int,
         aten.slice_copy.Tensor: aten.slice.Tensor,
@@ -364,7 +364,7 @@ _register_copies()
 def repeat_interleave(
     ctx: Builder, x: Tensor, repeats: Size, dim: int | None = None, *, output_size: Any = None
 ) -> Tensor:
-    """Element ``i`` of the dimension comes from ``i // repeats``; without a dim the tensor counts as flat."""
+    """Element ``i`` of the dimension comes from ``i // repeats``; without a dim the tensor is flattened."""
     if is_zero(as_expr(repeats)):
         raise Unsupported("repeat_interleave by 0")
     flat = views.reshape(x, [_numel(x)]) if dim is None else x

@@ -25,7 +25,7 @@ from smelt.symbolic import FloorDiv, as_expr, same
 aten = torch.ops.aten
 
 TABLE_LIMIT = 1 << 16
-"""Static sizes up to this have their source positions worked out while compiling, to find a plain index."""
+"""The largest static size whose source positions are computed while compiling, to find a plain index."""
 
 Scale = float | None
 Source = Callable[[Expr], Expr]
@@ -51,7 +51,7 @@ def _rounded(number: float, dtype: torch.dtype) -> float:
 
 
 def nearest_source(size: Expr, out: Expr, given: Scale, exact: bool) -> Source:
-    """Which input position an output position takes; a plain index where that can be shown."""
+    """The input position for an output position: a plain index if that can be proved."""
     if not exact:
         if same(out, size):
             return lambda o: o
@@ -78,7 +78,7 @@ def nearest_source(size: Expr, out: Expr, given: Scale, exact: bool) -> Source:
 
 
 def _plain_source(size: Expr, out: Expr, given: Scale, exact: bool) -> Source | None:
-    """``o // r`` or ``a*o + b`` where eager's float32 formula gives just that for every output position."""
+    """``o // r`` or ``a*o + b`` if eager's float32 formula gives the same for every output position."""
     if not (size.is_Integer and out.is_Integer) or not 0 < out <= TABLE_LIMIT:
         return None
     positions = torch.arange(int(out))
@@ -147,7 +147,7 @@ def _nearest_backward(
 
 
 def _repeated_backward(ctx: Builder, grad: Tensor, shape: Sequence[Expr], ratios: Sequence[int]) -> Tensor:
-    """Each input was repeated ``ratio`` times: its gradient is the sum of as many."""
+    """The gradient of an input that was repeated ``ratio`` times: the sum of as many."""
     dtype = compute_dtype(grad.dtype)
 
     def window(ratio: int) -> Window:
@@ -274,7 +274,7 @@ def _cubic_taps(
 
 
 def _interpolate(ctx: Builder, x: Tensor, taps_of: Sequence[Callable[[Expr], Taps]]) -> Tensor:
-    """Weighted sums, one dimension inside the other."""
+    """Weighted sums, nested by dimension."""
     if not x.dtype.is_floating_point:
         raise Unsupported(f"interpolation of {x.dtype}")
     dtype, out = compute_dtype(x.dtype), x.dtype
@@ -352,7 +352,7 @@ def upsample_bicubic_vec(
 def _linear_backward(
     ctx: Builder, grad: Tensor, input_size: Sequence[Any], align_corners: bool, scales: Sequence[Scale]
 ) -> Tensor:
-    """Each output's gradient goes to two inputs per dimension, by weight."""
+    """Adds each output's gradient to two inputs per dimension, by weight."""
     if grad.dtype in (torch.bfloat16, torch.float16):
         raise Unsupported("gradient of interpolation in a 16-bit floating dtype")
     rank, dtype = len(scales), grad.dtype

@@ -140,11 +140,11 @@ def _replaced(index: Index, dim: int, position: Expr) -> list[Expr]:
 
 
 _NO_END = 2**62
-"""From here on, the end of a slice means that there is none."""
+"""An end of a slice that is at least this means no end."""
 
 
 def clamped(position: Size | None, size: Expr, default: Size) -> Expr:
-    """A slice's bound as ATen takes it: negative ones count from the end, then within ``[0, size]``.
+    """A slice's bound in ATen: negative ones count from the end, then it is clamped to ``[0, size]``.
 
     >>> clamped(-1, sympy.Integer(4), 0), clamped(9223372036854775807, sympy.Integer(4), 4)
     (3, 4)
@@ -174,7 +174,7 @@ def clamped(position: Size | None, size: Expr, default: Size) -> Expr:
 def slice_(
     ctx: Builder, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1
 ) -> Tensor:
-    """The length is the metadata's, so only the start has to be found out."""
+    """The length is the metadata's, so only the start has to be computed."""
     dim = canonical_dim(dim, len(x.shape))
     if ctx.unbound:
         return _slice_by_data(ctx, x, dim, start, end, step)
@@ -185,7 +185,7 @@ def slice_(
 
 
 def _slice_by_data(ctx: Builder, x: Tensor, dim: int, start: Any, end: Any, step: Size) -> Tensor:
-    """A slice whose bounds depend on data: its length (and where it starts) are to be bound."""
+    """A slice whose bounds depend on data: its length (and storage offset) have to be bound."""
     first, last = bounds_of_slice(ctx, x.shape[dim], start, end)
     length = ctx.unbound_size(dim)
     if length is not None:
@@ -195,7 +195,7 @@ def _slice_by_data(ctx: Builder, x: Tensor, dim: int, start: Any, end: Any, step
 
 
 def bounds_of_slice(ctx: Builder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr]:
-    """The first position of a slice and the one behind its last, whatever is known of the bounds' signs."""
+    """The first position of a slice and the one after its last, for bounds of unknown sign too."""
     found = []
     for position, default in ((start, ZERO), (end, size)):
         try:
@@ -206,7 +206,7 @@ def bounds_of_slice(ctx: Builder, size: Expr, start: Any, end: Any) -> tuple[Exp
 
 
 def _clamped_late(position: Size | None, size: Expr, default: Expr) -> Expr:
-    """`clamped` for a number of which nothing is known while compiling."""
+    """`clamped` for a number about which nothing is known while compiling."""
     if position is None or (isinstance(position, int) and position >= _NO_END):
         return default
     expr = as_expr(position)
@@ -217,7 +217,7 @@ def _clamped_late(position: Size | None, size: Expr, default: Expr) -> Expr:
 
 
 def bind_offset(ctx: Builder, dim: int, first: Expr) -> None:
-    """Where a view starts in its memory, if that is to be bound: ``first`` elements of ``dim`` on."""
+    """Bind the storage offset of a view, if it is unbound, to ``first`` elements of ``dim``."""
     symbol = ctx.unbound_offset()
     if symbol is not None and isinstance(ctx.operand, torch.Tensor):
         base, stride = as_expr(ctx.operand.storage_offset()), as_expr(ctx.operand.stride(dim))
@@ -242,7 +242,7 @@ def select(ctx: Builder, x: Tensor, dim: int, index: Size) -> Tensor:
 def position_of(ctx: Builder, index: Size, x: Tensor, dim: int) -> Expr:
     """A single position of a dimension; negative ones count from the end.
 
-    What depends on data is checked at run time: an IndexError, as ATen raises.
+    Positions that depend on data are checked at run time: IndexError is raised, as in ATen.
     """
     expr, size = as_expr(index), x.shape[dim]
     if expr.is_Integer:
@@ -272,7 +272,7 @@ def chunk(ctx: Builder, x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, .
 
 
 def _parts(ctx: Builder, x: Tensor, dim: int) -> tuple[Tensor, ...]:
-    """Consecutive parts of a dimension, as long as the metadata says."""
+    """Consecutive parts of a dimension, with the lengths of the metadata."""
     dim = canonical_dim(dim, len(x.shape))
     parts, start = [], ZERO
     for meta in ctx.result:
@@ -308,7 +308,7 @@ def diagonal_view(x: Tensor, offset: int, dim1: int, dim2: int, length: Expr) ->
 
 @lowers(aten.unfold.default)
 def unfold(ctx: Builder, x: Tensor, dim: int, size: int, step: int) -> Tensor:
-    """Windows of a dimension; the place in the window is the last dimension."""
+    """Windows of a dimension; the position in the window is the last dimension."""
     if not x.shape:
         return x.view(ctx.shape, lambda index: [])
     dim = canonical_dim(dim, len(x.shape))
@@ -319,7 +319,7 @@ def unfold(ctx: Builder, x: Tensor, dim: int, size: int, step: int) -> Tensor:
 def as_strided(
     ctx: Builder, x: Tensor, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None
 ) -> Tensor:
-    """An index transform where the buffer is dense and nothing beyond it is meant, else ATen's copy."""
+    """An index transform if the buffer is dense and the view stays inside it, else ATen's copy."""
     base = ctx.strided(x)
     if base.buffer != x.buffer:
         raise Unsupported("as_strided of a tensor that is no view of its memory")
@@ -333,7 +333,7 @@ def as_strided(
 
 
 def _strided_view(ctx: Builder, x: Tensor, strides: Sequence[Expr], start: Expr) -> Tensor | None:
-    """A place in a dense buffer's memory is a row-major position among its dimensions in stride order."""
+    """The view of a dense buffer: a place in memory is a row-major position in stride order."""
     buffer, shape = ctx.graph.buffers[x.buffer], ctx.shape
     order = dense_order(buffer.shape, buffer.strides)
     if order is None or any(size == 0 for size in (*shape, *buffer.shape)):

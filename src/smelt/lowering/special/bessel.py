@@ -76,7 +76,7 @@ def _modified_second(order: int, scaled: bool) -> Function:
 
 
 def _from_zero(c: Constants, x: Any, at_zero: Any, positive: Any) -> Any:
-    """What there is above 0, ``at_zero`` at 0 of either sign, NaN below."""
+    """``positive`` above 0, ``at_zero`` at 0 of either sign, NaN below."""
     zero = c(0)
     return ops.where(ops.lt(x, zero), c(NAN), ops.where(ops.eq(x, zero), at_zero, positive))
 
@@ -108,7 +108,7 @@ def _waves(c: Constants, x: Any, order: int) -> tuple[Any, Any]:
 
 
 def _first_near(c: Constants, x: Any, order: int) -> Any:
-    """``J`` for 0 <= x <= 5: zeros taken out, so that the result is accurate beside them."""
+    """``J`` for 0 <= x <= 5: zeros are factored out, so that the result is accurate near them."""
     square = ops.mul(x, x)
     roots = (tables.J0_ROOTS, tables.J1_ROOTS)[order]
     series = chebyshev(c, fold(c, square, 0, 25), (tables.J0_NEAR, tables.J1_NEAR)[order])

@@ -1,8 +1,8 @@
 """Chebyshev coefficients of Bessel functions.
 
 Each table holds ``c`` of ``f = sum of c[k] T_k(t)``; t in -1..1 is linear in the variable that the table
-names. They were found by interpolating f at Chebyshev points with mpmath, to 60 digits, and end where terms
-fall below 1e-18 of the largest; tests/lowering/test_special_tables.py finds them again.
+names. They were computed by interpolating f at Chebyshev points with mpmath, to 60 digits, and end where
+terms fall below 1e-18 of the largest; tests/lowering/test_special_tables.py recomputes them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ P0 = (
     1.103023177871277e-16, -3.410936210498114e-17, 1.0942187869810236e-17, -3.629905673795297e-18,
     1.2418028891673288e-18,
 )
-"""``P`` of order 0 (DLMF 10.17.1: what multiplies cos in J0), 25/(x*x) from 0 to 1."""
+"""``P`` of order 0 (DLMF 10.17.1: the factor of cos in J0), 25/(x*x) from 0 to 1."""
 
 Q0 = (
     -0.024729405164334986, 0.00026380388099845215, -6.43759824253235e-06, 3.247418641128558e-07,
@@ -143,7 +143,7 @@ Q0 = (
     -2.301036357065232e-18, 8.32640853075718e-19, -3.0887382878007324e-19, 1.1725918471038356e-19,
     -4.548728447650107e-20,
 )
-"""``x/5 Q`` of order 0 (what multiplies -sin in J0), 25/(x*x) from 0 to 1."""
+"""``x/5 Q`` of order 0 (the factor of -sin in J0), 25/(x*x) from 0 to 1."""
 
 P1 = (
     1.00226762068534, 0.0022437352958079985, -2.3071018862548286e-05, 7.639181732533905e-07,

@@ -1,4 +1,4 @@
-"""Chebyshev series on values of the compute dtype, and functions that are computed in a wider one."""
+"""Chebyshev series on values of the compute dtype, and functions that are computed in a wider dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smelt.ops import ops
 def chebyshev(c: Constants, t: Any, coefficients: Sequence[float]) -> Any:
     """``sum of coefficients[k] T_k(t)``, t in -1..1, by Clenshaw's recurrence.
 
-    Terms that the compute dtype does not see (an eighth of the last place of the largest) are left away.
+    Terms below the compute dtype's precision (an eighth of the last place of the largest) are left out.
     """
     least = torch.finfo(c.dtype).eps / 8 * max(map(abs, coefficients))
     count = max(k for k, coefficient in enumerate(coefficients) if abs(coefficient) > least) + 1
@@ -33,7 +33,7 @@ def fold(c: Constants, x: Any, low: float, high: float) -> Any:
 
 
 def in_float64(function: Function) -> Function:
-    """A function of the compute dtype computed in float64: for zeros and phases that float32 blurs."""
+    """Computes a function of the compute dtype in float64, for zeros and phases that float32 loses."""
     wide = Constants(torch.float64)
 
     def value(c: Constants, *operands: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Three ways, as in ATen's ``calc_igamma`` (``aten/src/ATen/native/Math.h``): a power series, Legendre's
 continued fraction (the even part of DLMF 8.9.2), and, for a above 100 and x near a, Temme's uniform expansion
-(DLMF 8.12.7); for small x a series of Q itself. Series and fraction are a fold of a fixed length: beside
-Temme's range no place needs more than 108 terms of the series (x = 0.7 a, a to infinity) or 95 of the
+(DLMF 8.12.7); and for small x a series of Q itself. Series and fraction are a fold of a fixed length: outside
+Temme's range no point needs more than 108 terms of the series (x = 0.7 a, a to infinity) or 95 of the
 fraction (a = 0, x = 1.1) for the last digit of float64.
 """
 
@@ -56,8 +56,8 @@ def _distance(a: Any, x: Any) -> tuple[Any, Any]:
 def _front(a: Any, x: Any) -> Any:
     """``x**a exp(-x) / gamma(a + 1)``: by Stirling's formula for a from 10 on.
 
-    ``(x/a)**a exp(a - x)`` is the square of its root (nothing overflows for a below 300), so that far from a
-    no large exponent loses digits; x counts up to 3000, from where on it is 0.
+    ``(x/a)**a exp(a - x)`` is the square of its root (nothing overflows for a below 300), so that no large
+    exponent loses digits far from a; from x = 3000 on it is 0.
     """
     mu, gap = _distance(a, x)
     small = ops.lt(a, _C(10))
@@ -103,7 +103,7 @@ def _is_fraction(a: Any, x: Any) -> Any:
 
 
 def _is_direct(a: Any, x: Any) -> Any:
-    """Where Q is not near 1 though x is small: then it is not 1 - P."""
+    """Whether Q is not near 1 although x is small: then it is not computed as 1 - P."""
     low = ops.ge(ops.truediv(_C(-0.4), ops.log(x)), a)
     high = ops.ge(ops.mul(x, _C(1.1)), a)
     direct = ops.where(ops.le(x, _C(0.5)), low, high)
@@ -116,7 +116,7 @@ def _is_direct(a: Any, x: Any) -> Any:
 def _terms(
     ctx: Builder, load: Callable[[Index], tuple[Any, Any]], direct: bool
 ) -> Callable[[Index], tuple[Any, Any]]:
-    """The series' sum and the fraction's value. ``direct``: whether that of Q takes the series' place."""
+    """The series' sum and the fraction's value. ``direct``: whether Q's series replaces P's."""
 
     def turn(index: Index, number: Expr, state: Any) -> list[Any]:
         a, x = load(index)
@@ -131,7 +131,7 @@ def _terms(
             total = ops.add(total, ops.where(chosen, ops.truediv(other, further), powers))
         else:
             term, total = powers, ops.add(total, powers)
-        # The fraction from its end: forwards its convergents would lose a digit.
+        # The fraction is evaluated from its end: forwards its convergents would lose a digit.
         k = ops.sub(_C(_TURNS + 1), n)
         below = ops.sub(ops.fma(_C(2), k, ops.add(ops.sub(x, a), _C(1))), fraction)
         return [term, total, ops.truediv(ops.mul(k, ops.sub(k, a)), below)]
@@ -185,7 +185,7 @@ def _row(ctx: Builder, first: Operand, second: Operand, upper: bool) -> Tensor:
 
 
 def _at_the_ends(a: Any, x: Any, value: Any, upper: bool) -> Any:
-    """0, infinity and NaN, in the order in which eager asks."""
+    """Results at 0, infinity and NaN, tested in eager's order."""
     zero = _C(0)
     none, all_of_it = (_C(1), zero) if upper else (zero, _C(1))
     lost = ops.logical_or(ops.isnan(a), ops.isnan(x))

@@ -1,9 +1,8 @@
-"""Orthogonal polynomials of orders that are data: one fold each, closed forms where eager takes them.
+"""Orthogonal polynomials whose orders are data: one fold each, and closed forms if eager has them.
 
 The recurrences are those of DLMF 18.9, each in the order of operations of ``aten/src/ATen/native/Math.h``, so
-that results overflow and become NaN where eager's do; a product is added to in one rounding, as eager's
-compiler has it. An order is truncated to an integer; below 0 (and
-for NaN) the polynomial is 0.
+that results overflow and become NaN where eager's do; products and sums are fused (one rounding), as in
+eager's kernels. An order is truncated to an integer; below 0 (and for NaN) the polynomial is 0.
 """
 
 from __future__ import annotations
@@ -27,24 +26,21 @@ from smelt.records import dataclass
 aten = torch.ops.aten
 
 _FEW = 64
-"""Up to this order a number needs no look at the data to know how many turns there are."""
+"""The largest constant order whose number of iterations is known without a look at the data."""
 _ORDERS = float(1 << 62)
 
 Turn = Callable[[Constants, Any, Any, Any, Any], Any]
-"""``turn(c, x, k, last, before)``: the polynomial of order k + 1 from those of orders k and k - 1."""
+"""``turn(c, x, k, last, before)``: the polynomial of order k + 1, given those of orders k and k - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
     """A sequence of polynomials.
 
-    Attributes:
-        first: the polynomial of order 1.
-        turn: the recurrence.
-        closed: ``(c, x, n) -> (where, value)``: where eager takes a closed form, and that; the recurrence
-            is not needed there.
-        enough: ``(c, x) -> turns`` (float64) after which the recurrence has overflowed and become NaN.
-        limit: the order from which on eager gives NaN, by dtype.
+    Attributes: first: the polynomial of order 1. turn: the recurrence. closed: ``(c, x, n) -> (where,
+    value)``: whether eager takes a closed form, and its value; no recurrence is needed then. enough: ``(c, x)
+    -> turns``: the iterations (float64) after which the recurrence has overflowed and become NaN. limit: the
+    order from which on eager gives NaN, by dtype.
     """
 
     first: Callable[[Constants, Any], Any]
@@ -85,13 +81,13 @@ def _legendre(c: Constants, x: Any, k: Any, last: Any, before: Any) -> Any:
 
 
 def _exponential_growth(c: Constants, x: Any, largest: float) -> Any:
-    """Beyond -1..1 Chebyshev's and Legendre's grow like ``exp(n acosh|x|)``, but for ``sqrt(n)``."""
+    """An order of overflow: beyond -1..1 Chebyshev's and Legendre's grow like ``exp(n acosh|x|)``."""
     growth = ops.acosh(ops.maximum(ops.abs(x), c(1)))
     return ops.truediv(c(largest + 60), growth)
 
 
 def _root_growth(c: Constants, x: Any, largest: float) -> Any:
-    """Below 0 Laguerre's grow like ``exp(x/2 + 2 sqrt(-x n))`` (DLMF 18.15.19), but for a root of n."""
+    """An order of overflow: below 0 Laguerre's grow like ``exp(x/2 + 2 sqrt(-x n))`` (DLMF 18.15.19)."""
     size = ops.maximum(ops.neg(x), c(0))
     root = ops.fma(c(0.25), size, c(largest / 2 + 30))
     return ops.truediv(ops.mul(root, root), size)
@@ -111,8 +107,9 @@ def _signed(c: Constants, n: Any, value: Any) -> Any:
 
 
 def _chebyshev_closed(kind: str, least: int) -> Callable[[Constants, Any, Any], tuple[Any, Any]]:
-    """At -1 and 1; and by angles within, for orders above ``least``: in float64, where float32 would lose
-    n ulp of the angle.
+    """Closed forms at -1 and 1, and by angles in between for orders above ``least``.
+
+    Angles are in float64, since float32 would lose n ulp of them.
     """
 
     def closed(c: Constants, x: Any, n: Any) -> tuple[Any, Any]:
@@ -183,7 +180,7 @@ _SHIFTED = {
     f"shifted_chebyshev_polynomial_{kind}": _chebyshev(kind, least)
     for kind, least in (("t", 6), ("u", 6), ("v", 6), ("w", 4))
 }
-"""Chebyshev's of ``2 x - 1``."""
+"""Chebyshev polynomials of ``2 x - 1``."""
 
 
 def _polynomial(ctx: Builder, family: _Family, x: Operand, n: Operand, shifted: bool) -> Tensor:
@@ -229,7 +226,7 @@ def _polynomial(ctx: Builder, family: _Family, x: Operand, n: Operand, shifted: 
 
 
 def _number_of_turns(ctx: Builder, n: Operand, turns_of: Callable[[Index], Any]) -> int | Expr:
-    """As many as the element that needs the most: known for a small number, else found in the data."""
+    """The largest number of iterations of any element: constant for a small order, else from the data."""
     if isinstance(n, (int, float)) and abs(n) <= _FEW:
         return max(int(n), 0)
     if is_empty(ctx.shape):
@@ -241,7 +238,7 @@ def _number_of_turns(ctx: Builder, n: Operand, turns_of: Callable[[Index], Any])
 
 
 def _turns(c: Constants, family: _Family, x: Any, n: Any) -> Any:
-    """How many turns an element needs (int64)."""
+    """The number of iterations that an element needs (int64)."""
     wide = Constants(torch.float64)
     order = convert(n, c.dtype, wide.dtype)
     needed = order
@@ -254,7 +251,7 @@ def _turns(c: Constants, family: _Family, x: Any, n: Any) -> Any:
         idle = ops.logical_or(idle, ops.gt(order, wide(family.limit[c.dtype])))
     if family.closed is not None:
         idle = ops.logical_or(idle, family.closed(c, x, n)[0])
-    # NaN only needs one turn to become what the polynomial is.
+    # NaN needs only one iteration until the polynomial is NaN.
     turns = ops.where(idle, ops.where(ops.isnan(x), wide(1), wide(0)), ops.minimum(needed, wide(_ORDERS)))
     return ops.to_dtype(turns, torch.int64)
 

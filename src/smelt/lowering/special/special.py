@@ -1,4 +1,4 @@
-"""Special functions: scaled erfc, the normal quantile, Airy's function, polygamma; numbers in parts."""
+"""Special functions: scaled erfc, the normal quantile, Airy's function, polygamma; frexp and ldexp."""
 
 from __future__ import annotations
 
@@ -150,8 +150,9 @@ def _cotangent_derivative(order: int) -> list[float]:
 
 
 def _polygamma(c: Constants, order: int, x: Any) -> Any:
-    """In float64: below 0 by reflection (DLMF 5.15.6). Poles and infinities are as eager has them: order 1
-    divides by the sine there, the others know integers.
+    """The polygamma function in float64: below 0 by reflection (DLMF 5.15.6).
+
+    Poles and infinities are eager's: order 1 divides by the sine there, the others test for integers.
     """
     wide = Constants(torch.float64)
     sine = ops.sin(ops.mul(x, c(math.pi)))
@@ -190,7 +191,7 @@ def polygamma(ctx: Builder, order: int, x: Tensor) -> Tensor:
 # -- mantissa and exponent ---------------------------------------------------------------------------------
 
 _LAYOUT = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
-"""Compute dtype → integer of its width, bits of the fraction, bits of the exponent."""
+"""Compute dtype → integer dtype of its width, bits of the fraction, bits of the exponent."""
 
 
 @lowers(prims.frexp.default, aten.frexp.Tensor)
@@ -228,7 +229,7 @@ def frexp(ctx: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @lowers(aten.ldexp.Tensor)
 def ldexp(ctx: Builder, x: Tensor, exponent: Tensor) -> Tensor:
-    """``x * 2 ** exponent``; by a whole exponent in steps, none of which overflows before the result does."""
+    """``x * 2 ** exponent``; whole exponents are split into steps that do not overflow before the result."""
     if exponent.dtype is torch.bool:
         raise Unsupported("eager's ldexp takes no boolean exponents")
     if exponent.dtype.is_floating_point:

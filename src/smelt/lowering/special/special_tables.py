@@ -1,8 +1,8 @@
 """Chebyshev coefficients of the scaled error function, the normal quantile, Airy's and gamma functions.
 
 Each table holds ``c`` of ``f = sum of c[k] T_k(t)``; t in -1..1 is linear in the variable that the table
-names. They were found by interpolating f at Chebyshev points with mpmath, to 60 digits, and end where terms
-fall below 1e-18 of the largest; tests/lowering/test_special_tables.py finds them again.
+names. They were computed by interpolating f at Chebyshev points with mpmath, to 60 digits, and end where
+terms fall below 1e-18 of the largest; tests/lowering/test_special_tables.py recomputes them.
 """
 
 from __future__ import annotations
@@ -152,5 +152,7 @@ TEMME = (
         0.0005465474040685932, -0.00020115399990997508, 1.5098941315183825e-05,
     ),
 )
-"""``c_k(eta)`` of Temme's expansion of the incomplete gamma functions (DLMF 8.12.9), k from 0, eta from
--TEMME_REACH to TEMME_REACH; of each what counts where it is divided by ``100**k``."""
+"""``c_k(eta)`` of Temme's expansion of the incomplete gamma functions (DLMF 8.12.9), k from 0.
+
+eta runs from -TEMME_REACH to TEMME_REACH; each is cut to the terms that count after division by ``100**k``.
+"""

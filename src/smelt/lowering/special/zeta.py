@@ -26,12 +26,12 @@ _BERNOULLI = (
 )
 """B2, B4 …"""
 _SMALL = 2.0**-53
-"""A term that is a smaller part of the sum ends it, as in ATen's ``zeta``."""
+"""The series ends at a term whose ratio to the sum is below this, as in ATen's ``zeta``."""
 _WIDE = Constants(torch.float64)
 
 
 def _last_terms(x: Any, q: Any, total: Any, power: Any, done: Any) -> Any:
-    """The sum with what follows its first terms; ``power`` is the last of these, ``done`` if it is enough."""
+    """The sum with its remainder; ``power`` is the last term, ``done`` if it is small enough."""
     w = ops.add(q, _WIDE(_TERMS))
     integral = ops.truediv(ops.mul(power, w), ops.sub(x, _WIDE(1)))
     rest = ops.sub(ops.add(total, integral), ops.mul(_WIDE(0.5), power))
@@ -50,10 +50,10 @@ def _last_terms(x: Any, q: Any, total: Any, power: Any, done: Any) -> Any:
 
 @lowers(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
 def zeta(ctx: Builder, x: Operand, q: Operand) -> Tensor:
-    """``sum of (q + k) ** -x``, in float64. inf at x = 1, NaN below; for q below 0, x has to be whole.
+    """``sum of (q + k) ** -x``, in float64. inf at x = 1, NaN below; for q below 0, x must be whole.
 
-    There the terms are those of two series with positive terms: of ``f + k`` and ``1 - f + k`` for the
-    fraction f of -q, without the first series' end from ``1 - q`` on.
+    For q below 0 the terms are split into two series with positive terms: ``f + k`` and ``1 - f + k`` for the
+    fraction f of -q, without the end of the first series from ``1 - q`` on.
     """
     common = promote([x, q])
     if is_low(common):
@@ -64,7 +64,7 @@ def zeta(ctx: Builder, x: Operand, q: Operand) -> Tensor:
     out, wide = ctx.dtype, torch.float64
 
     def starts(index: Index) -> tuple[Any, ...]:
-        """Where the three series begin; above 0 it is one."""
+        """The starts of the three series; above 0 there is one series."""
         start = convert(load_q(index), common, wide)
         depth = ops.neg(start)
         fraction = ops.sub(depth, ops.floor(depth))
@@ -100,7 +100,7 @@ def zeta(ctx: Builder, x: Operand, q: Operand) -> Tensor:
         )
         half = ops.mul(exponent, _WIDE(0.5))
         even = ops.eq(half, ops.floor(half))
-        end = ops.where(ops.isnan(end), _WIDE(0), end)  # powers of what is above 1 have vanished
+        end = ops.where(ops.isnan(end), _WIDE(0), end)  # powers of numbers above 1 have vanished
         mirrored = ops.sub(lower, end)
         below = ops.add(upper, ops.where(even, mirrored, ops.neg(mirrored)))
         below = ops.where(ops.isinf(exponent), _WIDE(math.inf), below)

@@ -42,7 +42,7 @@ def spread(value: Sizes | None, rank: int, default: Sequence[int], what: str) ->
 
 
 def lowest(dtype: torch.dtype) -> float | int:
-    """What a maximum starts from."""
+    """The initial value of a maximum."""
     if dtype.is_floating_point:
         return float("-inf")
     return torch.iinfo(dtype).min
@@ -54,7 +54,7 @@ def lowest(dtype: torch.dtype) -> float | int:
 def _max_pool(
     ctx: Builder, x: Tensor, windows: Sequence[Window], first: Callable[[Index], list[Any]]
 ) -> tuple[Tensor, Tensor]:
-    """(maxima, positions in the input plane); ``first(places)`` is each dimension's first real position."""
+    """(maxima, positions in the input plane); ``first(places)``: each dimension's first real position."""
     rank = len(windows)
     outer, shape = len(x.shape) - rank, result_shape(ctx, 0)
     dtype, least = compute_dtype(x.dtype), lowest(x.dtype)
@@ -106,7 +106,7 @@ def _max_pool(
             step = window.position(o, as_expr(1)) - window.position(o, as_expr(0))
             moved = ops.mul(ops.remainder(number, count), ops.index_expr(step, torch.int64))
             reached = ops.add(ops.index_expr(window.position(o, as_expr(0)), torch.int64), moved)
-            coordinates.append(ops.maximum(reached, start))  # all padding and -inf: the first real one
+            coordinates.append(ops.maximum(reached, start))  # all padding and -inf: first input position
             number = ops.floordiv(number, count)
         return flat_position(coordinates[::-1], sizes)
 
@@ -184,7 +184,7 @@ Extent = Callable[[Expr], Any]
 def sliding_extent(
     size: Expr, out: Expr, kernel: int, stride: int, padding: int, ceil_mode: bool, include_pad: bool
 ) -> Extent | None:
-    """How many inputs window ``o`` of one dimension counts, as an int64 value; None: always ``kernel``."""
+    """The number of inputs that window ``o`` of a dimension counts, as int64; None: always ``kernel``."""
     always_full = not ceil_mode and (padding == 0 or include_pad)
     if not always_full and size.is_Integer and out.is_Integer:
         end = (out - 1) * stride - padding + kernel
@@ -204,7 +204,7 @@ def sliding_extent(
 
 
 class Average:
-    """The arguments of avg_poolNd, and what they say about a window."""
+    """The arguments of avg_poolNd, and the extents of windows."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Average:
         ]
 
     def divide(self, total: Any, places: Index, dtype: torch.dtype) -> Any:
-        """``total`` of window ``places`` divided by what counts in it."""
+        """``total`` of window ``places`` divided by the number of elements that count in it."""
         quotient = ops.truediv if dtype.is_floating_point else ops.truncdiv
         if self.override is not None:
             return quotient(total, ops.constant(self.override, dtype))
@@ -252,7 +252,7 @@ class Average:
 
 @lowers_by_rank({1: aten.avg_pool1d.default, 2: aten.avg_pool2d.default, 3: aten.avg_pool3d.default})
 def average_pool(ctx: Builder, x: Tensor, *args: Any, rank: int, **options: Any) -> Tensor:
-    """``args``, ``options``: those of `Average`, which has ATen's names."""
+    """Average pooling; ``args`` and ``options`` are the fields of `Average`, which has ATen's names."""
     if not x.dtype.is_floating_point and x.dtype is not torch.int64:  # which eager refuses
         raise Unsupported(f"average pooling of {x.dtype}")
     outer, shape, dtype = len(x.shape) - rank, ctx.shape, compute_dtype(x.dtype)
@@ -272,7 +272,7 @@ def average_pool(ctx: Builder, x: Tensor, *args: Any, rank: int, **options: Any)
 
 
 def adaptive_extent(window: Window, o: Expr, size: Expr, out: Expr) -> Expr:
-    """How many inputs adaptive window ``o`` holds."""
+    """The number of inputs in adaptive window ``o``."""
     if not window.tests(o, as_expr(0)):
         return window.count
     return adaptive_end(o, size, out) - FloorDiv(o * size, out)
@@ -281,7 +281,7 @@ def adaptive_extent(window: Window, o: Expr, size: Expr, out: Expr) -> Expr:
 def adaptive_divide(
     total: Any, windows: Sequence[Window], places: Index, sizes: Index, outs: Index, dtype: torch.dtype
 ) -> Any:
-    """``total`` divided by each dimension's window size in turn, as ATen does."""
+    """``total`` divided by each dimension's window size, one after the other, as in ATen."""
     for window, o, size, out in zip(windows, places, sizes, outs, strict=True):
         total = ops.truediv(total, ops.index_expr(adaptive_extent(window, o, size, out), dtype))
     return total

@@ -1,6 +1,7 @@
-"""Gradients of pooling in gather form: each input sums the gradients of the windows that it counts in.
+"""Gradients of pooling in gather form: each input sums the gradients of the windows that contain it.
 
-No atomic adds and a fixed order of summation (that of the outputs), so that results don't depend on threads.
+There are no atomic adds, and the order of summation is fixed (that of the outputs), so that results do not
+depend on threads.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def _start(size: Expr, out: Expr, kernel: int, sample: Any, o: Expr, dtype: torch.dtype) -> Any:
-    """Where window ``o`` of ``out`` starts, as int64; the last one ends where the input does.
+    """The start of window ``o`` of ``out``, as int64; the last window ends at the end of the input.
 
     Eager computes in the dtype of the samples: ``int((o + sample) * alpha) - int(sample * alpha)``.
     """
@@ -53,10 +53,10 @@ def _start(size: Expr, out: Expr, kernel: int, sample: Any, o: Expr, dtype: torc
 def fractional_max_pool(
     ctx: Builder, x: Tensor, kernel_size: Sizes, output_size: Any, random_samples: Tensor, *, rank: int
 ) -> tuple[Tensor, Tensor]:
-    """(maxima, positions in the input); in two dimensions each takes the other's sample.
+    """(maxima, positions in the input); in two dimensions their samples are swapped.
 
-    x (C, *) or (N, C, *); samples (N, C, dimensions) in [0, 1). The first of equal elements counts; of
-    several NaN in a window its last one as in eager, in large windows (not unrolled) its first one.
+    x (C, *) or (N, C, *); samples (N, C, dimensions) in [0, 1). The first of equal elements counts; among
+    several NaN the last one counts as in eager, in large windows (not unrolled) the first one.
     """
     order, samples = (1, 0) if rank == 2 else (0, 1, 2), random_samples
     outer, shape = len(x.shape) - rank, result_shape(ctx, 0)

@@ -1,7 +1,8 @@
-"""Sliding windows: which inputs an output of a pooling sees, and which outputs an input counts in.
+"""Sliding windows: the inputs of a pooling's output, and the outputs that an input counts in.
 
-A `Window` is one dimension: ``count`` candidates per output, each with a position and tests that it is real.
-Small static windows are unrolled into a chain of operators; others become a `Reduction` over the candidates.
+A `Window` is one dimension: ``count`` candidates per output, each with a position and tests whether it is
+real. Small static windows are unrolled into a chain of operators; others become a `Reduction` over the
+candidates.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from smelt.symbolic.affine import divided
 from smelt.symbolic.signs import least
 
 UNROLLED = 25
-"""Largest number of candidates that becomes straight-line code."""
+"""The largest number of candidates that are unrolled."""
 
 Test = tuple[str, Expr, Expr]
 """(comparison operator, left, right) of two index expressions."""
@@ -56,7 +57,7 @@ def sliding(
 ) -> Window:
     """Inputs ``o*stride - padding + k*dilation`` within ``[0, size)``; needless tests are left out.
 
-    Candidates beyond the last input even in the first window are left out: with ``ceil_mode`` or padding a
+    Candidates after the last input even in the first window are left out: with ``ceil_mode`` or padding a
     window may be larger than the inputs.
     """
     top = _furthest_start(size, out, kernel, stride, padding, dilation, ceil_mode)
@@ -98,7 +99,7 @@ def adaptive(size: Expr, out: Expr) -> Window:
         return Window(kernel, lambda o, k: o * kernel + k, lambda o, k: [])
     if out == 1:
         return Window(size, lambda o, k: k, lambda o, k: [])
-    if out == 0:  # nobody looks through any window
+    if out == 0:  # no output reads the windows
         return Window(as_expr(1), lambda o, k: k, lambda o, k: [])
 
     def position(o: Expr, k: Expr) -> Expr:
@@ -114,7 +115,7 @@ def adaptive(size: Expr, out: Expr) -> Window:
 
 
 def adaptive_end(o: Expr, size: Expr, out: Expr) -> Expr:
-    """Where adaptive window ``o`` ends (exclusive)."""
+    """The end of adaptive window ``o`` (exclusive)."""
     return FloorDiv((o + 1) * size + out - 1, out)
 
 
@@ -122,7 +123,7 @@ def adaptive_end(o: Expr, size: Expr, out: Expr) -> Expr:
 
 
 def covering(out: Expr, kernel: int, stride: int, padding: int, dilation: int) -> Window:
-    """Outputs whose sliding window may hold input ``i``: from the last one backwards."""
+    """Outputs whose sliding window may contain input ``i``, from the last one backwards."""
     span = (kernel - 1) * dilation + 1
     count = -(-span // stride)
     if out.is_Integer and out < count:  # windows larger than the inputs: each output is a candidate
@@ -147,7 +148,7 @@ def covering(out: Expr, kernel: int, stride: int, padding: int, dilation: int) -
 
 
 def covering_adaptive(size: Expr, out: Expr) -> Window:
-    """Outputs whose adaptive window holds input ``i``."""
+    """Outputs whose adaptive window contains input ``i``."""
     if size.is_Integer and out.is_Integer and out > 0 and size % out == 0:
         kernel = size / out
         return Window(as_expr(1), lambda i, k: divided(i, kernel), lambda i, k: [])
@@ -171,7 +172,7 @@ def covering_adaptive(size: Expr, out: Expr) -> Window:
 
 
 def unrolled(windows: Sequence[Window]) -> bool:
-    """Whether the candidates are few enough, and known, to be written out."""
+    """Whether the number of candidates is known and small enough to unroll them."""
     total = numel(window.count for window in windows)
     return bool(total.is_Integer and total <= UNROLLED)
 
@@ -183,7 +184,7 @@ def candidates(windows: Sequence[Window]) -> list[tuple[Expr, ...]]:
 
 
 def positions(windows: Sequence[Window], places: Index, numbers: Index) -> list[Expr]:
-    """Where candidate ``numbers`` is for the output (or input) at ``places``."""
+    """The position of candidate ``numbers`` for the output (or input) at ``places``."""
     return [window.position(o, k) for window, o, k in zip(windows, places, numbers, strict=True)]
 
 
@@ -201,7 +202,7 @@ def window_value(
     value: Callable[[list[Expr]], Any],
     other: float | int,
 ) -> Any:
-    """``value`` at a candidate's position, ``other`` where the candidate is not real."""
+    """``value`` at a candidate's position, or ``other`` if the candidate is not real."""
     where = positions(windows, places, numbers)
     tests = all_tests(windows, places, numbers)
     return ops.masked(holds(tests), lambda: value(where), other) if tests else value(where)
