@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
+from smelt.mlir.bindings import arith, cf, execution_engine, func, ir, scf
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 from smelt.mlir.modules import clone, declare, function_of, operations, type_of
 
@@ -114,8 +115,6 @@ class Executable:
     def __init__(
         self, module: Any, name: str = "main", calls: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
-        from torch_mlir import ir
-
         self.name = name
         self.callbacks: dict[str, Any] = {}
         self.raised: list[BaseException] = []
@@ -152,10 +151,8 @@ class Executable:
 
     def _compiled(self, level: int) -> Any:
         """The lowered module in machine code, at one of LLVM's levels of optimization."""
-        from torch_mlir.execution_engine import ExecutionEngine
-
         with self.module.context:
-            engine = ExecutionEngine(self.module, opt_level=level)
+            engine = execution_engine.ExecutionEngine(self.module, opt_level=level)
         engine.register_runtime(_FAIL, self.callback)
         for name, callback in self.callbacks.items():
             engine.register_runtime(name, callback)
@@ -164,8 +161,6 @@ class Executable:
 
     def _linked(self, declaration: Any, function: Callable[..., Any]) -> Any:
         """A C function for a declared one. What ``function`` raises, the call of the module raises."""
-        from torch_mlir import ir
-
         declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
         kind = type_of(declaration)
         inputs, results = ([_Kind(str(each)) for each in kinds] for kinds in (kind.inputs, kind.results))
@@ -319,8 +314,6 @@ def _same_width(given: torch.dtype, wanted: torch.dtype) -> bool:
 
 def _keep_arguments(function: Any, count: int) -> None:
     """Give the function a C interface, and forbid it to write to its arguments."""
-    from torch_mlir import ir
-
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     kept = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([kept] * count)
@@ -333,9 +326,6 @@ def _dialects(module: Any) -> set[str]:
 
 def _assert_calls(module: Any, names: Collection[str]) -> None:
     """Behind each call of these functions, assert that it has not raised."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import cf, func
-
     truth = ir.IntegerType.get_signless(1)
     declare(module, _DONE, [], [truth], interface=True)
     for operation in operations(module, "func.call"):
@@ -347,9 +337,6 @@ def _assert_calls(module: Any, names: Collection[str]) -> None:
 
 def _replace_assertions(module: Any) -> list[str]:
     """``cf.assert``, which ends the process, becomes a call that notes which one it was; the messages."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith, func, scf
-
     found = operations(module, "cf.assert")
     word, truth = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
     if found:
@@ -373,9 +360,6 @@ _OF_LIBM = ("math.tanh", "math.log1p", "math.expm1", "math.erf")
 def _call_libm(module: Any) -> None:
     """Some functions become calls of libm's: what MLIR's passes make of ``tanh``, ``log1p`` and ``expm1`` by
     ``exp`` and ``log`` has no right digit near 0, and they do not know ``erf`` of float64."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     declared: set[str] = set()
     for operation in operations(module, *_OF_LIBM):
         kind = operation.results[0].type
@@ -392,8 +376,6 @@ def _call_libm(module: Any) -> None:
 def _stop_where_assertions_fail(module: Any) -> None:
     """Behind each call that notes a failed assertion (in LLVM) the function returns, with nothing: what comes
     after it counts on the assertion, down to the sizes of memory."""
-    from torch_mlir import ir
-
     failure = ir.FlatSymbolRefAttr.get(_FAIL)
     for function in module.body.operations:
         if ir.StringAttr(function.attributes["sym_name"]).value.endswith(_FAIL):

@@ -29,6 +29,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir import bindings
+from smelt.mlir.bindings import ir
 from smelt.mlir.bisection import first_operation
 from smelt.mlir.diagnostics import (
     Diagnostic,
@@ -95,8 +96,6 @@ def transformed(module: Any, stages: Sequence[Stage], printing: bool = False) ->
         PipelineError: SM0712, a pipeline failed.
         SmeltError: SM0740 the process crashed, SM0741 it took too long; SM0743 there is no process.
     """
-    from torch_mlir import ir
-
     try:
         process = _Process(module, stages, COMPILE_LIMIT, returned=True, printing=printing)
     except EndedError as ended:
@@ -379,8 +378,6 @@ def _work(link_number: int, printed: int, code: int) -> None:
 
 def _brought(code: int, stages: Sequence[Stage], printing: bool) -> Any:
     """The module in the file ``code`` after the stages."""
-    from torch_mlir import ir
-
     with os.fdopen(code, "rb") as file:
         file.seek(0)
         module = ir.Module.parse(file.read(), context=bindings.new_context())

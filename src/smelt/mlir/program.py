@@ -14,6 +14,7 @@ from smelt.errors import Problem, Unsupported
 from smelt.lowering import lower
 from smelt.mlir import bindings
 from smelt.mlir.arrays.dialect import Array, Kind
+from smelt.mlir.bindings import func, ir
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.graphs import Evaluation, literal
 from smelt.mlir.locations import location
@@ -39,8 +40,6 @@ def emit(
         SmeltError: SM0710 the bindings are not installed, SM0713 MLIR's verifier refuses the module: a bug.
     """
     context = bindings.new_context()
-    from torch_mlir import ir
-
     target = kind()
     problems: list[Problem] = []
     with context, ir.Location.unknown():
@@ -62,9 +61,6 @@ def write_function(
 ) -> Any:
     """A function whose ``body`` makes values to return of its arguments; None, and unfinished, where that
     gives none."""
-    from torch_mlir import ir
-    from torch_mlir.dialects import func
-
     function = func.FuncOp(name, ir.FunctionType.get(list(types), []))
     block = function.add_entry_block([ir.Location.name(each.name) for each in arguments])
     with ir.InsertionPoint(block):

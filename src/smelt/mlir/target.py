@@ -15,6 +15,7 @@ from smelt.mlir.arrays.bodies import ArrayBodies, Loop, View
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
 from smelt.mlir.attributes import elements, ranked
+from smelt.mlir.bindings import ir, passmanager
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.external import call
 from smelt.symbolic.solving import solve_sizes
@@ -72,8 +73,6 @@ class Target(EvaluatedArrays):
         regions: int = 0,
     ) -> Any:
         """One operation of the dialect."""
-        from torch_mlir import ir
-
         return ir.Operation.create(
             f"{self.namespace}.{name}",
             results=list(results),
@@ -157,8 +156,6 @@ class Target(EvaluatedArrays):
         self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
     ) -> None:
         """Write a region: ``body`` makes what it gives of its block's arguments, which are of ``kinds``."""
-        from torch_mlir import ir
-
         types = [self.type(*kind) for kind in kinds]
         block = region.blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
         with ir.InsertionPoint(block), self.region():
@@ -215,10 +212,8 @@ class Target(EvaluatedArrays):
 
     def simplified(self, module: Any) -> Any:
         """A module after canonicalization."""
-        from torch_mlir.passmanager import PassManager
-
         with module.context:
-            PassManager.parse(SIMPLIFYING).run(module.operation)
+            passmanager.PassManager.parse(SIMPLIFYING).run(module.operation)
         return module
 
     def finish(self, array: Array, dtype: torch.dtype) -> Array:

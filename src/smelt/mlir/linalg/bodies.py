@@ -27,6 +27,7 @@ from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
 from smelt.loops.straightline import Instruction, Recordable, prune
 from smelt.mlir.arrays.dialect import Array
+from smelt.mlir.bindings import tensor
 from smelt.mlir.linalg.handler import ElementHandler
 from smelt.mlir.linalg.operands import (
     Load,
@@ -414,8 +415,6 @@ class Bodies:
 
     def scatter(self, body: Scatter) -> list[Any]:
         """``scf.for`` over all elements in order: each is put into its place."""
-        from torch_mlir.dialects import tensor
-
         index = loop_variables("i", len(body.shape))
 
         def put(at: list[Any], state: list[Any]) -> list[Any]:

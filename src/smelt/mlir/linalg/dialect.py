@@ -27,6 +27,7 @@ from smelt.mlir import bindings
 from smelt.mlir.arrays.bodies import View
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
+from smelt.mlir.bindings import arith, ir, ml_program, scf, tensor
 from smelt.mlir.calls import ASSERTIONS, BODIES, CALLS, SEED
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.linalg.bodies import Bodies
@@ -91,9 +92,6 @@ class Linalg(Target):
         self.writer.sizes.know(symbol.name, self.item(number))
 
     def item(self, x: Array) -> Scalar:
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith
-
         if isinstance(x, Scalar):
             return x
         zero = [arith.constant(ir.IndexType.get(), 0) for _ in x.shape]
@@ -189,8 +187,6 @@ class Linalg(Target):
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
         """``scf.if``; numbers come out of it as tensors of rank 0."""
-        from torch_mlir.dialects import scf
-
         types = [self.type(*kind) for kind in kinds]
         made = scf.IfOp(self.item(condition).value, types, has_else=True)
         for block, function in zip((made.then_block, made.else_block), functions, strict=True):
@@ -209,8 +205,6 @@ class Linalg(Target):
         step: Callable[[Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
         """``scf.while``."""
-        from torch_mlir.dialects import scf
-
         values = self._values(initial)
         types = [each.type for each in values]
         loop = scf.WhileOp(types, values)
@@ -229,9 +223,6 @@ class Linalg(Target):
         step: Callable[[Array, Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
         """``scf.for``."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith, scf
-
         zero, one = (arith.constant(ir.IndexType.get(), number) for number in range(2))
         loop = scf.ForOp(zero, self.writer.sizes.size(turns), one, self._values(initial))
         with self.writer.region(loop.body):
@@ -264,9 +255,6 @@ class Linalg(Target):
 
     def seed(self) -> Array:
         """The next number of the generator that the module keeps (Knuth's, of 64 bits)."""
-        from torch_mlir import ir
-        from torch_mlir.dialects import arith, ml_program, tensor
-
         self.seeded = True
         kind = self.type(torch.int64, ())
         held = ml_program.GlobalLoadOp(kind, ir.SymbolRefAttr.get([GLOBAL])).result
@@ -278,9 +266,6 @@ class Linalg(Target):
         return Array(self.writer.fill(Scalar(after, torch.int64), torch.int64, ()), torch.int64, ())
 
     def declare(self) -> None:
-        from torch_mlir import ir
-        from torch_mlir.dialects import ml_program
-
         if self.seeded:
             kind = self.type(torch.int64, ())
             first = ir.Attribute.parse(f"dense<0> : {kind}")

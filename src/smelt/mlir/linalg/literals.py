@@ -8,6 +8,7 @@ import torch
 
 from smelt.mlir import bindings
 from smelt.mlir.attributes import elements
+from smelt.mlir.bindings import arith, ir
 
 _INLINE = 16
 """So many elements are printed with the operation; more become a resource."""
@@ -22,9 +23,6 @@ def literal(tensor: torch.Tensor, name: str) -> Any:
     Raises:
         Unsupported: MLIR has no such element type.
     """
-    from torch_mlir import ir
-    from torch_mlir.dialects import arith
-
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
     kind = bindings.element_type(tensor.dtype)

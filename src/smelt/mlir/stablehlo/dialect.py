@@ -13,6 +13,7 @@ from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, Shape, single
 from smelt.mlir.arrays.reductions import divisor, identity, split
 from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
+from smelt.mlir.bindings import ir, stablehlo
 from smelt.mlir.calls import BODIES, CALLS, SEED
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.stablehlo import products
@@ -54,8 +55,6 @@ class StableHlo(Operations):
         return self.memo[key]
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
-        from torch_mlir import ir
-
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
         with ir.Location.name(name):
             return self.write("constant", [], tensor.dtype, shape, value=self.attribute(tensor))
@@ -201,10 +200,8 @@ class StableHlo(Operations):
     # -- by positions that are data -----------------------------------------------------------------
 
     def take(self, x: Array, positions: Array) -> Array:
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
         rest = list(range(positions.rank, positions.rank + x.rank - 1))
-        numbers = hlo.GatherDimensionNumbers.get(rest, [0], [], [], [0], positions.rank)
+        numbers = stablehlo.GatherDimensionNumbers.get(rest, [0], [], [], [0], positions.rank)
         shape, window = (*positions.shape, *x.shape[1:]), (ONE, *x.shape[1:])
         if all(size.is_Integer for size in window):
             return self.write(
@@ -229,11 +226,8 @@ class StableHlo(Operations):
         return self.write("dynamic_update_slice", [x, update, *places], x.dtype, x.shape)
 
     def put(self, base: Array, positions: Array, values: Array, mode: str | None) -> Array:
-        from torch_mlir import ir
-        from torch_mlir._mlir_libs import _stablehlo as hlo
-
         attributes = {
-            "scatter_dimension_numbers": hlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
+            "scatter_dimension_numbers": stablehlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
             "indices_are_sorted": ir.BoolAttr.get(False),
             "unique_indices": ir.BoolAttr.get(False),
         }
@@ -318,8 +312,6 @@ class StableHlo(Operations):
         return Array(made.results[1], torch.int64, shape)
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
-        from torch_mlir import ir
-
         if x.rank == 0:
             return x, self.full(0, torch.int64, ())
         dim = x.rank - 1

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.mlir.arrays.dialect import Array, Shape
+from smelt.mlir.bindings import ir
 from smelt.mlir.target import Target
 
 
@@ -17,8 +18,6 @@ class Operations(Target):
     namespace, branching, looping, ending = "stablehlo", "if", "while", "return"
 
     def element(self, dtype: torch.dtype) -> Any:
-        from torch_mlir import ir
-
         if dtype in _UNSIGNED:
             return ir.IntegerType.get_unsigned(_UNSIGNED[dtype])
         return super().element(dtype)

@@ -10,6 +10,7 @@ import torch
 from sympy import Expr, Symbol
 
 from smelt.contract.facts import environment_of
+from smelt.mlir.bindings import ir
 from smelt.symbolic import FloorDiv, Mod, as_expr
 
 _MOST = (1 << 63) - 1
@@ -32,8 +33,6 @@ class Constraints:
 
     def bind(self, value: Any, meta: torch.Tensor) -> None:
         """State the sizes of ``value``, if one is symbolic and all can be written as affine maps."""
-        from torch_mlir import ir
-
         exprs = [as_expr(size) for size in meta.shape]
         symbols = sorted(
             {symbol for expr in exprs for symbol in expr.free_symbols},
@@ -71,8 +70,6 @@ def _integer(bound: Any, default: int) -> int:
 
 
 def _symbolic_int(symbol: Symbol, least: int, most: int) -> Any:
-    from torch_mlir import ir
-
     word = ir.IntegerType.get_signless(64)
     return ir.Operation.create(
         "torch.symbolic_int",
@@ -87,8 +84,6 @@ def _symbolic_int(symbol: Symbol, least: int, most: int) -> Any:
 
 def _affine(expr: Expr, symbols: dict[Symbol, Any]) -> Any | None:
     """``expr`` as an affine expression of symbols; None where it is none."""
-    from torch_mlir import ir
-
     if expr.is_Integer:
         return ir.AffineExpr.get_constant(int(expr))
     if isinstance(expr, Symbol):

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from smelt.contract.higher_order import bodies_of, higher_order_name
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.types import type_of
 
@@ -33,8 +34,6 @@ def write(walk: Any, node: Node) -> None:
 
 def _cond(walk: Any, node: Node) -> None:
     """``cond(p, then, else, operands)`` → ``prim.If`` with both bodies inline."""
-    from torch_mlir import ir
-
     predicate: Any = node.args[0]
     operands = [_value(walk, each) for each in node.args[3]]  # type: ignore[union-attr]
     condition = _condition(walk, predicate)
@@ -53,8 +52,6 @@ def _while(walk: Any, node: Node) -> None:
 
     Numbers are carried as tensors of rank 0.
     """
-    from torch_mlir import ir
-
     go_on, body = bodies_of(node)
     module = _module(walk, body)
     carried: Any = node.args[2]

@@ -12,6 +12,7 @@ from sympy import Expr, Symbol
 
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape, single
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect import numbers, order
 from smelt.mlir.torch_dialect.elementwise import elementwise, widened
 from smelt.mlir.torch_dialect.literals import literal
@@ -75,8 +76,6 @@ class TorchDialect(Operations):
         return self.write("randint.low", operands, torch.int64, ())
 
     def require(self, condition: Array, message: str) -> None:
-        from torch_mlir import ir
-
         holds = condition if condition.rank == 0 else self.write("all", [condition], torch.bool, ())
         attributes = {"message": ir.StringAttr.get(message)}
         ir.Operation.create("torch.runtime.assert", operands=[self.number_of(holds)], attributes=attributes)
@@ -239,8 +238,6 @@ class TorchDialect(Operations):
         test: Callable[[Sequence[Array]], Array],
         step: Callable[[Sequence[Array]], Sequence[Array]],
     ) -> list[Array]:
-        from torch_mlir import ir
-
         kinds = [(each.dtype, each.shape) for each in initial]
         types = [each.value.type for each in initial]
         most = self.constants.get(torch.iinfo(torch.int64).max)

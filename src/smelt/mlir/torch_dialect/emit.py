@@ -17,6 +17,7 @@ from smelt.errors import Problem, Unsupported
 from smelt.lowering.needs import METHODS, needs_of
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
+from smelt.mlir.bindings import ir
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.diagnostics import UnsupportedOperatorsError, verify
 from smelt.mlir.locations import location_of
@@ -64,8 +65,6 @@ def emit(
         SmeltError: SM0710 the bindings are not installed, SM0713 a bug.
     """
     context = bindings.new_context()
-    from torch_mlir import ir
-
     with context, ir.Location.unknown():
         module = ir.Module.create()
         problems: list[Problem] = []
@@ -249,8 +248,6 @@ class Walk:
 
     def write(self, node: Node, overload: OpOverload, operands: Sequence[Any]) -> None:
         """One operation for a call; its results become the node's values."""
-        from torch_mlir import ir
-
         meta: Any = node.meta.get("val")
         name = operation_name(overload)
         packed = len(overload._schema.returns) == 1 and isinstance(meta, (list, tuple))
@@ -276,8 +273,6 @@ class Walk:
 
     def unpack(self, node: Node, packed: Any, metas: Sequence[Any]) -> None:
         """The tensors of a list."""
-        from torch_mlir import ir
-
         parts = ir.Operation.create(
             "torch.prim.ListUnpack", results=[type_of(each) for each in metas], operands=[packed]
         )
@@ -285,8 +280,6 @@ class Walk:
 
     def cast(self, value: Any, kind: Any) -> Any:
         """A tensor under a type that knows more, or less, of its sizes."""
-        from torch_mlir import ir
-
         if value.type == kind:
             return value
         return ir.Operation.create("torch.tensor_static_info_cast", results=[kind], operands=[value]).results[
@@ -295,8 +288,6 @@ class Walk:
 
     def _stand_in(self, node: Node) -> None:
         """Values of the right types for a node that failed, so that what uses it is looked at too."""
-        from torch_mlir import ir
-
         meta = node.meta.get("val")
         try:
             kinds = [type_of(each) for each in (meta if isinstance(meta, (list, tuple)) else (meta,))]
@@ -386,6 +377,4 @@ def _takes(overload: OpOverload, count: int) -> bool:
 
 def is_registered(name: str) -> bool:
     """Whether the dialect has an operation of this name (under a context)."""
-    from torch_mlir import ir
-
     return bool(ir.Context.current.is_registered_operation(name))

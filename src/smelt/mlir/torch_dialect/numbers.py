@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect.arguments import Constants
 
 _INT = "!torch.int"
@@ -97,8 +98,6 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
 
 def list_of(values: Sequence[Any], kind: str) -> Any:
     """``torch.prim.ListConstruct`` of values that are there already."""
-    from torch_mlir import ir
-
     result = [ir.Type.parse(f"!torch.list<{kind}>")]
     return ir.Operation.create("torch.prim.ListConstruct", results=result, operands=list(values)).results[0]
 
@@ -142,8 +141,6 @@ def _through_tensor(name: str, value: Any, constants: Constants) -> Any:
 
 
 def _choose(condition: Any, then: Any, other: Any) -> Any:
-    from torch_mlir import ir
-
     made = ir.Operation.create("torch.prim.If", results=[then.type], operands=[condition], regions=2)
     for region, value in zip(made.regions, (then, other)):
         with ir.InsertionPoint(region.blocks.append()):
@@ -169,8 +166,6 @@ def _as_int(value: Any) -> Any:
 
 def _make(name: str, kind: str, operands: list[Any]) -> Any:
     """One operation; Unsupported where the wheel's dialect does not have it."""
-    from torch_mlir import ir
-
     if not ir.Context.current.is_registered_operation(name):
         raise Unsupported(f"the Torch dialect has no {name}")
     return ir.Operation.create(name, results=[ir.Type.parse(kind)], operands=operands).results[0]

@@ -12,6 +12,7 @@ from sympy import Expr, Symbol
 from smelt.errors import Unsupported
 from smelt.mlir.arrays.dialect import Array, Number, Shape
 from smelt.mlir.arrays.expressions import Numbers, evaluate_number
+from smelt.mlir.bindings import ir
 from smelt.mlir.target import Target
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.arguments import Constants
@@ -34,16 +35,12 @@ class Operations(Target):
     # -- operations ---------------------------------------------------------------------------------
 
     def type(self, dtype: torch.dtype, shape: Shape) -> Any:
-        from torch_mlir import ir
-
         sizes = ",".join(str(size) if size.is_Integer else "?" for size in shape)
         return ir.Type.parse(f"!torch.vtensor<[{sizes}],{element(dtype)}>")
 
     def write(self, name: str, operands: Sequence[Any], dtype: torch.dtype, shape: Shape) -> Array:
         """``torch.aten.NAME`` with one result; an operand may be an array, a list of numbers, or a number,
         dtype or None, which becomes a constant."""
-        from torch_mlir import ir
-
         values = [self._operand(each) for each in operands]
         full_name = name if name.startswith("torch.") else f"torch.aten.{name}"
         made = ir.Operation.create(full_name, results=[self.type(dtype, shape)], operands=values)
@@ -90,8 +87,6 @@ class Operations(Target):
 
     def sorted(self, x: Array, descending: bool) -> tuple[Array, Array]:
         """``aten.sort`` of the last dimension."""
-        from torch_mlir import ir
-
         types = [self.type(x.dtype, x.shape), self.type(torch.int64, x.shape)]
         operands = [x.value, self.constants.get(-1), self.constants.get(descending)]
         values, positions = ir.Operation.create("torch.aten.sort", results=types, operands=operands).results

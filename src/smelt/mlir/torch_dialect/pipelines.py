@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from smelt.errors import Problem, SmeltError
+from smelt.mlir.bindings import ir
 from smelt.mlir.isolated import IsolatedExecutable
 from smelt.mlir.locations import where_of
 from smelt.mlir.modules import operations
@@ -171,8 +172,6 @@ def refuse(module: Any) -> None:
     Raises:
         SmeltError: SM0742, all operations that they get wrong, each with its line and reason.
     """
-    from torch_mlir import ir
-
     problems = [
         Problem(f"{each.name}: {ir.StringAttr(each.attributes[FAULT]).value}", where_of(each.location))
         for each in operations(module)

@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from smelt.contract.facts import is_view
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import ir
 from smelt.mlir.torch_dialect import numbers
 from smelt.mlir.torch_dialect.literals import literal
 from smelt.mlir.torch_dialect.types import type_of
@@ -49,8 +50,6 @@ def _size(walk: Any, node: Node) -> None:
 
 @writes(aten.sym_numel.default)
 def _numel(walk: Any, node: Node) -> None:
-    from torch_mlir import ir
-
     kind = [ir.Type.parse("!torch.int")]
     operand = walk.value_of(node.args[0])
     walk.values[node] = ir.Operation.create("torch.aten.numel", results=kind, operands=[operand]).results[0]
@@ -59,8 +58,6 @@ def _numel(walk: Any, node: Node) -> None:
 @writes(aten._assert_scalar.default)
 def _assert(walk: Any, node: Node) -> None:
     """``_assert_scalar(condition, message)`` → ``torch.runtime.assert``."""
-    from torch_mlir import ir
-
     condition, message = node.args[:2]
     value = walk.value_of(condition) if isinstance(condition, Node) else walk.constants.get(bool(condition))
     ir.Operation.create(
@@ -71,8 +68,6 @@ def _assert(walk: Any, node: Node) -> None:
 @writes(aten._assert_async.default, aten._assert_async.msg)
 def _assert_tensor(walk: Any, node: Node) -> None:
     """``_assert_async(condition, message)`` → ``torch.runtime.assert`` of its number."""
-    from torch_mlir import ir
-
     condition: Any = node.args[0]
     message = str(node.args[1]) if len(node.args) > 1 else "an assertion does not hold"
     operand = walk.value_of(condition)
@@ -308,8 +303,6 @@ def _rfft(walk: Any, node: Node) -> None:
 @writes(aten._linalg_slogdet.default, aten._linalg_det.default)
 def _determinant(walk: Any, node: Node) -> None:
     """``_linalg_slogdet(x)`` → ``linalg_slogdet(x)``: without the factors, where nobody wants them."""
-    from torch_mlir import ir
-
     results = 2 if node.target is aten._linalg_slogdet.default else 1
     if any(user.args[1] >= results for user in node.users):  # type: ignore[operator]
         walk.call(node, node.target)
@@ -323,8 +316,6 @@ def _determinant(walk: Any, node: Node) -> None:
 @writes(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def _embedding_bag(walk: Any, node: Node) -> None:
     """``_embedding_bag`` → ``embedding_bag.padding_idx``, whose "no padding" is None instead of -1."""
-    from torch_mlir import ir
-
     operands = walk.operands.of_call(node, node.target)
     padding = node.args[8] if len(node.args) > 8 else node.kwargs.get("padding_idx", -1)
     operands[8] = walk.constants.get(None if padding == -1 else padding)
@@ -339,6 +330,4 @@ def _slice(walk: Any, operand: Any, meta: Any, dim: int, start: int, stop: int) 
 
 
 def _operation(name: str, meta: Any, operands: Sequence[Any]) -> Any:
-    from torch_mlir import ir
-
     return ir.Operation.create(name, results=[type_of(meta)], operands=list(operands)).results[0]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.errors import Unsupported
+from smelt.mlir.bindings import ir
 from smelt.symbolic import as_expr
 
 _ELEMENTS = {
@@ -97,8 +98,6 @@ def type_of(value: Any) -> Any:
     Raises:
         Unsupported: the Torch dialect has no such type.
     """
-    from torch_mlir import ir
-
     return ir.Type.parse(type_text(value))
 
 
