@@ -152,6 +152,10 @@ class Target(EvaluatedArrays):
         """The array with all its elements in its value."""
         return x
 
+    def truth(self, condition: Array) -> Any:
+        """An array of rank 0 as the operand of a branch."""
+        return self.solid(condition).value
+
     def fill(
         self, region: Any, kinds: Sequence[Kind], body: Callable[[Sequence[Array]], Sequence[Array]]
     ) -> None:
@@ -166,7 +170,7 @@ class Target(EvaluatedArrays):
         self, condition: Array, functions: Sequence[Callable[[], Sequence[Array]]], kinds: Sequence[Kind]
     ) -> list[Array]:
         types = [self.type(*kind) for kind in kinds]
-        made = self.operation(self.branching, types, [self.solid(condition).value], regions=2)
+        made = self.operation(self.branching, types, [self.truth(condition)], regions=2)
         for region, function in zip(made.regions, functions, strict=True):
             self.fill(region, [], partial(self._of_kinds, function, kinds))
         return [Array(value, *kind) for value, kind in zip(made.results, kinds)]

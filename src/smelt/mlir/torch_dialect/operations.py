@@ -27,6 +27,7 @@ class Operations(Target):
     """
 
     raises = True
+    namespace, branching, ending = "torch", "prim.If", "prim.If.yield"
 
     def __init__(self, constants: Constants) -> None:
         super().__init__()
@@ -79,6 +80,9 @@ class Operations(Target):
             self.memo[key] = numbers.item(x.value, torch.empty((), dtype=x.dtype).item())
         return self.memo[key]
 
+    def truth(self, condition: Array) -> Any:
+        return self.number_of(condition)
+
     def plain_convert(self, x: Array, dtype: torch.dtype) -> Array:
         """As torch-mlir's pipelines convert, which take uint8 for int8."""
         if x.dtype == dtype:
@@ -114,9 +118,12 @@ class _Numbers(Numbers):
         self.dialect = dialect
 
     def symbol(self, symbol: Symbol) -> Any:
-        if symbol.name not in self.dialect.symbols:
-            raise Unsupported(f"the size {symbol} is no dimension of an argument")
-        return self.dialect.number_of(self.dialect.symbols[symbol.name])
+        dialect, key = self.dialect, ("number", symbol.name)
+        if key not in dialect.memo:
+            if symbol.name not in dialect.symbols:
+                raise Unsupported(f"the size {symbol} is no dimension of an argument")
+            dialect.memo[key] = dialect.number_of(dialect.symbols[symbol.name])
+        return dialect.memo[key]
 
     def constant(self, value: Number, dtype: torch.dtype) -> Any:
         return self.dialect.constants.get(torch.tensor(value, dtype=dtype).item())
@@ -128,4 +135,4 @@ class _Numbers(Numbers):
         return numbers.converted(value, dtype)
 
     def elementwise(self, name: str, *args: Any) -> Any:
-        return numbers.compute(numbers.FUNCTIONS.get(name, name), list(args), self.dialect.constants)
+        return numbers.compute(name, args, self.dialect.constants)
