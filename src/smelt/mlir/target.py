@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from smelt.loops.ir import Extern, Graph, Origin
+from smelt.loops.ir import Extern, Graph
 from smelt.mlir import bindings
-from smelt.mlir.arrays.bodies import ArrayBodies, Loop, View
+from smelt.mlir.arrays.bodies import ArrayBodies
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
 from smelt.mlir.attributes import elements, ranked
 from smelt.mlir.bindings import ir, passmanager
+from smelt.mlir.bodies import LoopBodies, View
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.external import call
 from smelt.symbolic.solving import solve_sizes
 
 SIMPLIFYING = "builtin.module(func.func(canonicalize,cse))"
-
-
-class Bodies(Protocol):
-    """Evaluates loop bodies: the part of the walk over a graph in which whole arrays and Linalg differ."""
-
-    def evaluate(self, body: Loop, origin: Origin | None = None) -> list[Array]:
-        """The arrays that a body computes, one for each of its results."""
-        ...
 
 
 class Target(EvaluatedArrays):
@@ -199,7 +192,7 @@ class Target(EvaluatedArrays):
 
     # -- the program --------------------------------------------------------------------------------
 
-    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
+    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> LoopBodies:
         """What evaluates the loop bodies of a graph; ``view`` gives the array of a view of a buffer."""
         return ArrayBodies(self, buffers, view)
 

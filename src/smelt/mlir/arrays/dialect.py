@@ -96,6 +96,9 @@ class ArrayDialect:
         """An array of one number."""
         raise NotImplementedError
 
+    def zeros(self, dtype: torch.dtype, shape: Shape) -> Array:
+        return self.full(False if dtype is torch.bool else 0, dtype, shape)
+
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
         """A constant array: a weight or a table; ``name`` is for people."""
         raise NotImplementedError

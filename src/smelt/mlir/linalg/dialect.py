@@ -9,25 +9,13 @@ import sympy
 import torch
 from sympy import Expr, Symbol
 
-from smelt.loops.ir import (
-    REDUCTIONS,
-    Contraction,
-    Extern,
-    Fold,
-    Graph,
-    Origin,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    Sort,
-)
+from smelt.loops.ir import Contraction, Extern, Graph, Sort
 from smelt.loops.philox import GENERATOR
 from smelt.mlir import bindings
-from smelt.mlir.arrays.bodies import View
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
 from smelt.mlir.bindings import arith, ir, ml_program, scf, tensor
+from smelt.mlir.bodies import View
 from smelt.mlir.calls import ASSERTIONS, BODIES, CALLS, SEED
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.linalg.bodies import Bodies
@@ -67,8 +55,8 @@ class Linalg(Target):
         self.writer = Writer(self.symbols)
         self.seeded = False
 
-    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> _Bodies:
-        return _Bodies(self.writer, graph, buffers, view)
+    def bodies(self, graph: Graph, buffers: Mapping[str, Array], view: View) -> Bodies:
+        return _Bodies(self, self.writer, graph, buffers, view)
 
     # -- numbers ------------------------------------------------------------------------------------
 
@@ -276,33 +264,14 @@ class Linalg(Target):
 
 
 class _Bodies(Bodies):
-    def evaluate(self, body: Any, origin: Origin | None = None) -> list[Array]:
-        """The tensors that a body computes, one for each of its results.
+    """With the bodies that are files of their own."""
 
-        Raises:
-            Unsupported: Linalg has no form for it.
-            SmeltError: SM0501, the loop function is wrong.
-        """
-        self.origin = origin or Origin("?")
-        shape = body.shape
-        if isinstance(body, Pointwise):
-            made, dtypes = self.pointwise(body), [body.dtype]
-        elif isinstance(body, Reduction):
-            made, dtypes = self.reduction(body), [body.dtype] * REDUCTIONS[body.kind]
-            dtypes = [torch.int64] if body.kind in ("argmax", "argmin") else dtypes
-        elif isinstance(body, Contraction):
-            made, dtypes = [contract(self, body)], [body.dtype]
-        elif isinstance(body, Scan):
-            made, dtypes = self.scan(body), list(body.dtypes)
-        elif isinstance(body, Fold):
-            made, dtypes = self.fold(body), [dtype for dtype, _ in body.state]
-        elif isinstance(body, Sort):
-            made, dtypes = sort(self, body), [body.dtype, torch.int64]
-        else:
-            assert isinstance(body, Scatter)
-            shape = self.graph.buffers[body.base].shape
-            made, dtypes = self.scatter(body), [body.dtype]
-        return [Array(each, dtype, tuple(shape)) for each, dtype in zip(made, dtypes)]
+    def contraction(self, body: Contraction) -> Array:
+        return Array(contract(self, body), body.dtype, body.shape)
+
+    def sort(self, body: Sort) -> list[Array]:
+        dtypes = body.dtype, torch.int64
+        return [Array(each, dtype, body.shape) for each, dtype in zip(sort(self, body), dtypes)]
 
 
 def _state(initial: Sequence[Array], values: Sequence[Any]) -> list[Array]:
