@@ -70,18 +70,10 @@ def _load() -> None:
     stablehlo.register_stablehlo_passes()
 
 
-_INTEGER_BITS = {
-    torch.bool: 1,
-    torch.int8: 8,
-    torch.uint8: 8,
-    torch.int16: 16,
-    torch.uint16: 16,
-    torch.int32: 32,
-    torch.uint32: 32,
-    torch.int64: 64,
-    torch.uint64: 64,
-}
-_FLOATS = {
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+_NAMES = {
+    torch.bool: "i1",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
     torch.float32: "f32",
@@ -91,14 +83,24 @@ _FLOATS = {
 }
 
 
-def element_type(dtype: torch.dtype) -> Any:
-    """The builtin MLIR type of one element, integers signless: ``f32``, ``i64``, ``i1`` (under a context).
+def element_name(dtype: torch.dtype, signed: str = "", unsigned: str = "") -> str:
+    """The name of the builtin type of one element: ``f32``, ``i1``, ``i64``.
+
+    ``signed`` and ``unsigned``: what stands before that of an integer.
 
     Raises:
         Unsupported: MLIR has no type for ``dtype``.
+
+    >>> element_name(torch.int64), element_name(torch.uint8, "s", "u")
+    ('i64', 'ui8')
     """
-    if dtype in _INTEGER_BITS:
-        return ir.IntegerType.get_signless(_INTEGER_BITS[dtype])
-    if dtype in _FLOATS:
-        return ir.Type.parse(_FLOATS[dtype])
-    raise Unsupported(f"{dtype} has no MLIR element type")
+    if dtype in (*INTEGERS, *UNSIGNED):
+        return f"{unsigned if dtype in UNSIGNED else signed}i{8 * dtype.itemsize}"
+    if dtype not in _NAMES:
+        raise Unsupported(f"{dtype} has no MLIR element type")
+    return _NAMES[dtype]
+
+
+def element_type(dtype: torch.dtype, signed: str = "", unsigned: str = "") -> Any:
+    """The builtin MLIR type of one element (under a context): see `element_name`."""
+    return ir.Type.parse(element_name(dtype, signed, unsigned))

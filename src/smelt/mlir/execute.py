@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from smelt.errors import SmeltError
-from smelt.mlir.bindings import arith, cf, execution_engine, func, ir, scf
+from smelt.mlir.bindings import INTEGERS, arith, cf, element_name, execution_engine, func, ir, scf
 from smelt.mlir.diagnostics import run_pipeline_with_repro_report
 from smelt.mlir.modules import clone, declare, function_of, operations, type_of
 
@@ -68,20 +68,12 @@ _TO_LLVM = (
 )
 
 DTYPES = {
-    "i1": torch.bool,
-    "i8": torch.int8,
-    "si8": torch.int8,
-    "ui8": torch.uint8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "complex<f32>": torch.complex64,
-    "complex<f64>": torch.complex128,
-}
+    element_name(dtype): dtype
+    for dtype in (
+        *(torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64, *INTEGERS),
+        *(torch.complex64, torch.complex128),
+    )
+} | {"si8": torch.int8, "ui8": torch.uint8}
 _NUMBERS = {"i1": ctypes.c_bool, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "f32": ctypes.c_float}
 _NUMBERS |= {"f64": ctypes.c_double, "index": ctypes.c_int64, "i8": ctypes.c_int8}
 

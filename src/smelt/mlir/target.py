@@ -14,9 +14,9 @@ from smelt.mlir import bindings
 from smelt.mlir.arrays.bodies import ArrayBodies
 from smelt.mlir.arrays.dialect import Array, Kind, Shape
 from smelt.mlir.arrays.evaluate import EvaluatedArrays
+from smelt.mlir.arrays.loops import LoopBodies, View
 from smelt.mlir.attributes import elements, ranked
 from smelt.mlir.bindings import ir, passmanager
-from smelt.mlir.bodies import LoopBodies, View
 from smelt.mlir.capabilities import Capabilities
 from smelt.mlir.external import call
 from smelt.symbolic.solving import solve_sizes
@@ -109,24 +109,6 @@ class Target(EvaluatedArrays):
         plain = [(name, each.value if isinstance(each, Array) else each) for name, each in arguments]
         values = call(body, plain, [self.type(*each) for each in results], unsigned)
         return [Array(value, *each) for value, each in zip(values, results)]
-
-    # -- transposed arrays ----------------------------------------------------------------------------
-
-    def remember_transposed(self, result: Array, x: Array, order: Sequence[int]) -> Array:
-        """``result``, of which `untransposed` knows then where it comes from."""
-        self.memo["transposed", result.value] = (x, tuple(order))
-        return result
-
-    def untransposed(self, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
-        """What a reduction of ``x`` over ``dims`` may as well be made of: the array that ``x`` is the
-        transposed of, where the dimensions that stay have one order in both, and the dimensions there."""
-        found = self.memo.get(("transposed", x.value))
-        if found is not None:
-            source, order = found
-            stay = [place for d, place in enumerate(order) if d not in dims]
-            if stay == sorted(stay) and tuple(source.shape[d] for d in order) == x.shape:
-                return source, [order[d] for d in dims]
-        return x, list(dims)
 
     # -- regions ------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from smelt.loops.ir import Contraction, Reduction, Scan, Scatter, Sort, accumula
 from smelt.mlir.arrays.convolutions import FORWARD, convolution_of
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Shape
 from smelt.mlir.arrays.evaluate import ArrayHandler, Value
+from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn
 from smelt.mlir.arrays.scans import RunningHandler, associative
-from smelt.mlir.bodies import Extents, LoopBodies, Turn
 from smelt.ops import using
 from smelt.symbolic import contiguous_strides, numel
 from smelt.symbolic.affine import expand

@@ -17,8 +17,8 @@ from smelt.loops.record import RecordedValue, Recorder
 from smelt.loops.reductions import greatest, least
 from smelt.loops.straightline import Instruction, Recordable, prune
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
+from smelt.mlir.arrays.loops import Extents, LoopBodies, Turn, View
 from smelt.mlir.bindings import tensor
-from smelt.mlir.bodies import Extents, LoopBodies, Turn, View
 from smelt.mlir.linalg.handler import ElementHandler
 from smelt.mlir.linalg.operands import (
     Load,

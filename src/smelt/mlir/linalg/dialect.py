@@ -14,13 +14,12 @@ from smelt.loops.philox import GENERATOR
 from smelt.mlir import bindings
 from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, Kind, Number, Shape
+from smelt.mlir.arrays.loops import View
+from smelt.mlir.attributes import elements
 from smelt.mlir.bindings import arith, ir, ml_program, scf, tensor
-from smelt.mlir.bodies import View
-from smelt.mlir.calls import ASSERTIONS, BODIES, CALLS, SEED
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.capabilities import ASSERTIONS, BODIES, CALLS, SEED, Capabilities
 from smelt.mlir.linalg.bodies import Bodies
 from smelt.mlir.linalg.contractions import contract
-from smelt.mlir.linalg.literals import literal
 from smelt.mlir.linalg.operands import reshape
 from smelt.mlir.linalg.scalars import ELEMENTWISE, Scalar, as_index, compare, convert, require, word
 from smelt.mlir.linalg.sorting import sort
@@ -32,6 +31,9 @@ from smelt.symbolic.solving import solve_sizes
 ZERO = sympy.Integer(0)
 GLOBAL = "seed"
 """The name of what keeps the generator's number."""
+
+_INLINE = 16
+"""So many elements are printed with the operation."""
 
 
 class Linalg(Target):
@@ -70,8 +72,10 @@ class Linalg(Target):
         return Array(self.writer.fill(value, dtype, shape), dtype, shape)
 
     def literal(self, tensor: torch.Tensor, name: str) -> Array:
+        """``arith.constant``; many elements are a resource called ``name``, the tensor's own memory."""
         shape = tuple(sympy.Integer(size) for size in tensor.shape)
-        return Array(literal(tensor, name), tensor.dtype, shape)
+        value = elements(tensor, self.element(tensor.dtype), name, _INLINE)
+        return Array(arith.ConstantOp(self.type(tensor.dtype, shape), value).result, tensor.dtype, shape)
 
     def size(self, expr: Any) -> Scalar:
         return word(self.writer.sizes.number(sympy.sympify(expr)))

@@ -6,7 +6,6 @@ A loop function's values inside a ``linalg.generic`` (or a loop nest) are `Scala
 
 from __future__ import annotations
 
-import math as numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -234,15 +233,6 @@ def _below_width(y: Scalar) -> Scalar:
     return Scalar(arith.cmpi(arith.CmpIPredicate.ult, y.value, width.value), torch.bool)
 
 
-def _isinf(x: Scalar) -> Scalar:
-    return compare("eq", _abs(x), _number(x, numbers.inf))
-
-
-def _sigmoid(x: Scalar) -> Scalar:
-    one = _number(x, 1.0)
-    return _div(one, _add(one, _math("exp")(_neg(x))))
-
-
 def _comparison(name: str) -> Rule:
     return lambda x, y: compare(name, x, y)
 
@@ -263,8 +253,6 @@ ELEMENTWISE: dict[str, Rule] = {
     "bitwise_or": _plain("", "ori"),
     "bitwise_xor": _plain("", "xori"),
     "bitwise_not": _not,
-    "reciprocal": lambda x: _div(_number(x, 1.0), x),
-    "sigmoid": _sigmoid,
     "round": _math("roundeven"),
     "truediv": _div,
     "pow": _math("powf"),
@@ -280,7 +268,6 @@ ELEMENTWISE: dict[str, Rule] = {
     },
     **{name: _comparison(name) for name in _FLOAT_TESTS},
     "isnan": isnan,
-    "isinf": _isinf,
     "logical_and": _plain("", "andi"),
     "logical_or": _plain("", "ori"),
     "logical_xor": _plain("", "xori"),

@@ -14,8 +14,7 @@ from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Dot, Number, S
 from smelt.mlir.arrays.reductions import divisor, identity, split
 from smelt.mlir.attributes import attribute, elements, i64, i64s, splat
 from smelt.mlir.bindings import ir, stablehlo
-from smelt.mlir.calls import BODIES, CALLS, SEED
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.capabilities import BODIES, CALLS, SEED, Capabilities
 from smelt.mlir.stablehlo import products
 from smelt.mlir.stablehlo.elementwise import ELEMENTWISE
 from smelt.mlir.stablehlo.operations import Operations
@@ -156,8 +155,7 @@ class StableHlo(Operations):
         if list(order) == list(range(x.rank)):
             return x
         shape = tuple(x.shape[d] for d in order)
-        result = self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
-        return self.remember_transposed(result, x, order)
+        return self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         ends = tuple(_end(*each) for each in zip(starts, sizes, steps, strict=True))
@@ -247,7 +245,6 @@ class StableHlo(Operations):
     # -- reductions and order -----------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        x, dims = self.untransposed(x, dims)
         if kind == "sum" and x.dtype.is_floating_point:
             return self._sum(x, dims)
         return self._reduce(kind, x, dims)

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from smelt.mlir.bindings import ir
-from smelt.mlir.torch_dialect import numbers
+from smelt.mlir.torch_dialect import loops, numbers
 from smelt.mlir.torch_dialect.types import type_of
 
 aten = torch.ops.aten
@@ -52,7 +52,7 @@ def _max_pool(walk: Any, node: Node) -> None:
 def _batch_norm(walk: Any, node: Node) -> None:
     """``_native_batch_norm_legit_no_training(x, …)`` → ``batch_norm``; its other results have no elements."""
     if any(user.args[1] != 0 for user in node.users):
-        walk.write(node, node.target)
+        loops.write(walk, node)
         return
     *tensors, momentum, eps = walk.operands.of_call(node, node.target)
     no = walk.constants.get(False)

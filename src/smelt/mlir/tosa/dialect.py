@@ -15,8 +15,7 @@ from smelt.mlir.arrays.decomposed import DECOMPOSED
 from smelt.mlir.arrays.dialect import Array, ConvolutionGeometry, Number, Shape, single
 from smelt.mlir.attributes import i32, i32s
 from smelt.mlir.bindings import ir, tensor
-from smelt.mlir.calls import BODIES, CALLS
-from smelt.mlir.capabilities import Capabilities
+from smelt.mlir.capabilities import BODIES, CALLS, Capabilities
 from smelt.mlir.isolated import transformed
 from smelt.mlir.target import SIMPLIFYING
 from smelt.mlir.tosa import order, products, reductions, shapes
@@ -209,10 +208,9 @@ class Tosa(Operations):
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
         held = self.held(x)
-        result = self.write(
+        return self.write(
             "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=i32s(order)
         )
-        return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         shape = tuple(sizes)
@@ -308,7 +306,7 @@ class Tosa(Operations):
     # -- reductions and order -------------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        return reductions.reduce(self, kind, *self.untransposed(x, dims))
+        return reductions.reduce(self, kind, x, dims)
 
     def position_of_extreme(self, kind: str, x: Array) -> Array:
         return reductions.position_of_extreme(self, kind, x)
