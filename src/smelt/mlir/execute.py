@@ -217,6 +217,11 @@ class Executable:
         return results
 
 
+def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """What runs a module of this dialect: every dialect's package has a function of this name."""
+    return Executable(module, calls=calls)
+
+
 class _Kind:
     """One argument or result: how it is passed. ``text`` is its MLIR type."""
 

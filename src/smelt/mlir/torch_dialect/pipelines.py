@@ -6,7 +6,7 @@ is possible (`smelt.mlir.torch_dialect.loops`); `refuse` tells of the others bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,13 +194,14 @@ _TO_LINALG = (
 )
 
 
-def executable(module: Any) -> Callable[..., list[Any]]:
+def executable(module: Any, calls: Mapping[str, Callable[..., Any]]) -> Callable[..., list[Any]]:
     """A module of the Torch dialect, compiled by way of torch-mlir's pipelines in a process of its own.
 
     Raises:
         SmeltError: SM0742, operations that the pipelines get wrong; SM0740, SM0741 they crash or hang.
         PipelineError: SM0712, they fail.
     """
+    assert not calls
     refuse(module)
     return IsolatedExecutable(module, [(_TO_LINALG, "bringing torch to Linalg")])
 

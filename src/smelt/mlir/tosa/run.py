@@ -7,8 +7,9 @@ dialect here, with the sizes as ``index`` numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
+
+import torch
 
 from smelt.errors import SmeltError
 from smelt.mlir.bindings import arith, ir, linalg, tensor
@@ -41,8 +42,16 @@ def executable(
             if "?" in str(type_of(function_of(module, name)).results):
                 what = f"{name} gives tensors of sizes that TOSA cannot check"
                 raise SmeltError("SM0750", what, remedy="run it as Linalg")
-        return partial(Executable(transformed(module, stages), calls=calls))
-    return partial(IsolatedExecutable(module, stages))
+        run: Callable[..., list[Any]] = Executable(transformed(module, stages), calls=calls)
+    else:
+        run = IsolatedExecutable(module, stages)
+    return lambda *values: run(*map(_as_pairs, values))
+
+
+def _as_pairs(value: Any) -> Any:
+    """An argument of a module that has no complex numbers."""
+    paired = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if paired else value
 
 
 def _lower_shapes(module: Any) -> None:
