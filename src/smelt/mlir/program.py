@@ -79,7 +79,7 @@ def _write_function(
     graph = lower(program.graph_module)
     metas = [each.meta for each in signature.arguments]
     try:
-        kinds = [target.outside(*_kind(meta)) for meta in metas]
+        kinds = [target.outside(*kind_of(meta)) for meta in metas]
         types = [
             target.type(*kind) if isinstance(meta, torch.Tensor) else target.number_type(kind[0])
             for meta, kind in zip(metas, kinds)
@@ -132,7 +132,7 @@ def _guards(program: Program) -> Iterator[Any]:
             yield condition
 
 
-def _kind(meta: Any) -> Kind:
+def kind_of(meta: Any) -> Kind:
     """Dtype and shape; a number has rank 0."""
     if isinstance(meta, torch.Tensor):
         return meta.dtype, tuple(as_expr(size) for size in meta.shape)

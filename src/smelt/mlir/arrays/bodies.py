@@ -75,7 +75,7 @@ class ArrayBodies(LoopBodies):
         dtype: torch.dtype | None = None,
     ) -> Array:
         if any(size == 0 for size in body.shape):
-            return self.dialect.zeros(torch.int64 if kind.startswith("arg") else body.dtype, body.shape)
+            return self.dialect.zeros(body.dtype, body.shape)
         index, within = variables("i", len(body.shape)), variables("r", len(body.reduce_shape))
         handler = self._handler(dict(zip((*index, *within), (*body.shape, *body.reduce_shape))))
         with using(handler):
@@ -86,10 +86,7 @@ class ArrayBodies(LoopBodies):
         value = self.expect(value, body.dtype)
         kept = tuple(v for v in index if v in value.axes)
         array = handler.as_array(value, (*kept, *within))
-        if kind in ("argmax", "argmin"):
-            rows = self.dialect.reshape(array, (*array.shape[: len(kept)], numel(body.reduce_shape)))
-            array = self.dialect.position_of_extreme(kind, rows)
-        elif within:
+        if within:
             array = self.dialect.reduce(kind, array, list(range(len(kept), array.rank)))
         return handler.as_array(Value(array.dtype, kept, array), index)
 

@@ -254,11 +254,6 @@ class ArrayDialect:
         """``sum prod max min any all xor_sum`` over ``dims``, which go away. max and min propagate NaN."""
         raise NotImplementedError
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        """``argmax`` or ``argmin`` of the last dimension, which goes away: int64, the first of equals; NaN
-        counts as the extreme."""
-        raise NotImplementedError
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         """Values and positions (int64) of the last dimension in order, stable; NaN is largest, -0 is 0."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from smelt.loops.ir import (
 )
 from smelt.mlir.arrays.dialect import Array, ArrayDialect
 from smelt.ops import ops
-from smelt.symbolic import numel
+from smelt.symbolic import contiguous_strides, flatten, numel
 
 View = Callable[[StridedView], Array]
 Loop = Pointwise | Reduction | Contraction | Scan | Fold | Scatter | Sort
@@ -107,6 +108,8 @@ class LoopBodies:
         return self.sort(body) if isinstance(body, Sort) else [self.scatter(body)]
 
     def _reduction(self, body: Reduction) -> list[Array]:
+        if body.kind in ("argmax", "argmin"):
+            return [self.position(body)]
         if body.kind not in ("welford", "online_softmax"):
             return [self.reduced(body.kind, body, body.inner_fn)]
         if body.kind == "welford":
@@ -117,6 +120,25 @@ class LoopBodies:
             return ops.exp(ops.sub(body.inner_fn(index, rindex), top))
 
         return [top, self.reduced("sum", body, power, [top])]
+
+    def position(self, body: Reduction) -> Array:
+        """The first position of the extreme value, NaN counting as such: of all positions where it is the
+        least."""
+        if any(size == 0 for size in (*body.shape, *body.reduce_shape)):
+            return self.dialect.zeros(torch.int64, body.shape)
+        top = self.reduced(body.kind.removeprefix("arg"), body, body.inner_fn)
+        strides, behind = contiguous_strides(body.reduce_shape), numel(body.reduce_shape)
+
+        def place(index: Any, rindex: Any, top: Any) -> Any:
+            value = body.inner_fn(index, rindex)
+            hit = ops.eq(value, top)
+            if body.dtype.is_floating_point:
+                hit = ops.logical_or(hit, ops.isnan(value))
+            here = ops.index_expr(flatten(rindex, strides), torch.int64)
+            return ops.where(hit, here, ops.index_expr(behind, torch.int64))
+
+        places = replace(body, kind="min", dtype=torch.int64)
+        return self.reduced("min", places, place, [top])
 
     def _welford(self, body: Reduction) -> list[Array]:
         """Mean, squared deviations from it, and the count: a sum, and then another."""

@@ -33,15 +33,11 @@ from smelt.mlir.linalg.scalars import (
     ELEMENTWISE,
     Scalar,
     as_index,
-    compare,
     convert,
-    isnan,
-    select,
 )
 from smelt.mlir.linalg.writer import ONE, Operand, Writer, loop_index
 from smelt.ops import using
 from smelt.symbolic import numel
-from smelt.symbolic.affine import expand
 
 ZERO = sympy.Integer(0)
 _FEW = 128
@@ -193,7 +189,7 @@ class Bodies(LoopBodies):
         given: Sequence[Array] = (),
         turn: Turn | None = None,
     ) -> list[Array]:
-        """One generic, which writes over ``given``; a fill or a view where that is all."""
+        """One generic, which writes over ``given`` in a turn of a loop; a fill or a view where that is all."""
         number: Any = None if turn is None else self.dialect.item(turn[1])
         known = {} if turn is None else {turn[0]: as_index(number)}
         space = {v: size for v, size in extents.items() if v not in known}
@@ -202,18 +198,20 @@ class Bodies(LoopBodies):
         self.expect(code, *dtypes)
         if code.constant is not None:
             made = [self.writer.fill(code.constant, dtypes[0], shape)]
-        elif code.load is not None and not known and (seen := self._seen(code.load, space)) is not None:
-            made = [self.writer.cast(seen, dtypes[0], shape)]
+        elif code.load is not None and not known and (whole := self._seen(code.load, space)) is not None:
+            made = [self.writer.cast(whole, dtypes[0], shape)]
         else:
-            fresh = [self.writer.empty(dtype, shape) for dtype in dtypes[len(given) :]]
-            outs = [Operand(each, index) for each in (*(each.value for each in given), *fresh)]
+            seen = [Operand(each.value, index) for each in given]
+            over = seen if known else []
+            fresh = [self.writer.empty(dtype, shape) for dtype in dtypes[len(over) :]]
             made = self.loop(
                 code,
                 space,
-                outs,
-                lambda values, *_: [value.value for value in values],
+                [*over, *(Operand(each, index) for each in fresh)],
+                lambda found, *_: [each.value for each in found],
                 known=known,
-                carried=names,
+                given=[] if known else [(*name, each) for name, each in zip(names, seen)],
+                carried=names if known else (),
             )
         return [Array(each, dtype, shape) for each, dtype in zip(made, dtypes, strict=True)]
 
@@ -265,8 +263,6 @@ class Bodies(LoopBodies):
         dtype: torch.dtype | None = None,
     ) -> Array:
         """Long sums and products of float32 are made in float64."""
-        if kind in ("argmax", "argmin"):
-            return Array(self._extreme(body), torch.int64, body.shape)
         index, rindex, extents = self._domain(body)
         code, names = self._recorded(extents, given, lambda values: [function(index, rindex, *values)])
         if code.results[0][1] not in (body.dtype, dtype):
@@ -284,32 +280,6 @@ class Bodies(LoopBodies):
         made = self.loop(code, extents, [Operand(start, index)], finish, len(rindex), given=inputs)[0]
         wanted = dtype or body.dtype
         return Array(self.writer.converted(made, within, wanted, body.shape), wanted, body.shape)
-
-    def _extreme(self, body: Reduction) -> Any:
-        """The value and its place, handed on together."""
-        index, rindex, extents = self._domain(body)
-        code = self.record(extents, lambda recorder: [recorder.run(body.inner_fn, index, rindex)])
-        self.expect(code, body.dtype)
-        edge = least(body.dtype) if body.kind == "argmax" else greatest(body.dtype)
-        tops = self.writer.fill(edge, body.dtype, body.shape)
-        places = self.writer.fill(0, torch.int64, body.shape)
-        flat: Expr = ZERO
-        for variable, size in zip(rindex, body.reduce_shape):
-            flat = flat * size + variable
-        name = "gt" if body.kind == "argmax" else "lt"
-
-        def finish(values: Sequence[Scalar], before: Sequence[Any], handler: ElementHandler) -> list[Any]:
-            value, top = values[0], Scalar(before[0], body.dtype)
-            place = Scalar(before[1], torch.int64)
-            better = compare(name, value, top)
-            if body.dtype.is_floating_point:
-                missing = ELEMENTWISE["logical_and"](isnan(value), ELEMENTWISE["logical_not"](isnan(top)))
-                better = ELEMENTWISE["logical_or"](better, missing)
-            here = handler.index_expr(expand(flat), torch.int64)
-            return [select(better, value, top).value, select(better, here, place).value]
-
-        outputs = [Operand(tops, index), Operand(places, index)]
-        return self.loop(code, extents, outputs, finish, len(rindex))[1]
 
     # -- scatters ----------------------------------------------------------------------------------------
 

@@ -273,41 +273,6 @@ class StableHlo(Operations):
         self._combiner(made.regions[0], x.dtype, lambda old, new: self.apply(name, old, new))
         return Array(made.results[0], x.dtype, shape)
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        dim, shape = x.rank - 1, x.shape[:-1]
-        places = self.broadcast(self.iota(x.shape[-1], torch.int64), x.shape, [dim])
-        worst = identity("max" if kind == "argmax" else "min", x.dtype)
-        first = [self.full(worst, x.dtype, ()), self.full(torch.iinfo(torch.int64).max, torch.int64, ())]
-        made = self.operation(
-            "reduce",
-            [self.type(x.dtype, shape), self.type(torch.int64, shape)],
-            [each.value for each in (x, places, *first)],
-            {"dimensions": i64s([dim])},
-            regions=1,
-        )
-
-        def better(parts: Sequence[Array]) -> list[Array]:
-            one, one_at, other, other_at = parts
-            compare = "gt" if kind == "argmax" else "lt"
-            wins, equal = (self.apply(name, one, other) for name in (compare, "eq"))
-            if x.dtype.is_floating_point:
-                nan, other_nan = (self.apply("isnan", each) for each in (one, other))
-                only = self.apply("gt", nan, other_nan)
-                wins = self.apply("logical_or", wins, only)
-                both = self.apply("logical_and", nan, other_nan)
-                equal = self.apply("logical_or", equal, both)
-            before = self.apply("lt", one_at, other_at)
-            first_one = self.apply("logical_and", equal, before)
-            wins = self.apply("logical_or", wins, first_one)
-            return [
-                self.apply("where", wins, one, other),
-                self.apply("where", wins, one_at, other_at),
-            ]
-
-        kinds: list[tuple[torch.dtype, Shape]] = [(x.dtype, ()), (torch.int64, ())] * 2
-        self.fill(made.regions[0], kinds, better)
-        return Array(made.results[1], torch.int64, shape)
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         if x.rank == 0:
             return x, self.full(0, torch.int64, ())

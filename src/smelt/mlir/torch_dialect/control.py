@@ -12,10 +12,10 @@ from torch.fx import GraphModule, Node
 
 from smelt.contract.higher_order import BODIES, higher_order_name
 from smelt.errors import Unsupported
-from smelt.mlir.arrays.dialect import Array, Kind
+from smelt.mlir.arrays.dialect import Array
 from smelt.mlir.control import CONTROL
+from smelt.mlir.program import kind_of
 from smelt.mlir.torch_dialect.types import type_of
-from smelt.symbolic import as_expr
 
 
 def write(walk: Any, node: Node) -> None:
@@ -32,16 +32,8 @@ def write(walk: Any, node: Node) -> None:
     bodies = [partial(_inline, walk, node.args[place]) for place in places]
     arguments = [_arrays(walk, each) for place, each in enumerate(node.args) if place not in places]
     metas = node.meta["val"]
-    results = run(walk.dialect, bodies, [_kind(meta) for meta in metas], *arguments)
+    results = run(walk.dialect, bodies, [kind_of(meta) for meta in metas], *arguments)
     walk.values[node] = [_value(walk, each, meta) for each, meta in zip(results, metas, strict=True)]
-
-
-def _kind(meta: Any) -> Kind:
-    if isinstance(meta, torch.Tensor):
-        return meta.dtype, tuple(as_expr(size) for size in meta.shape)
-    if isinstance(meta, (bool, torch.SymBool)):
-        return torch.bool, ()
-    return torch.int64 if isinstance(meta, (int, torch.SymInt)) else torch.float64, ()
 
 
 def _arrays(walk: Any, given: Any) -> Any:
@@ -50,7 +42,7 @@ def _arrays(walk: Any, given: Any) -> Any:
         return [_arrays(walk, each) for each in given]
     value = walk.value_of(given) if isinstance(given, Node) else walk.constants.get(given)
     meta = given.meta["val"] if isinstance(given, Node) else given
-    return Array(value, *_kind(meta)) if isinstance(meta, torch.Tensor) else walk.dialect.tensor_of(value)
+    return Array(value, *kind_of(meta)) if isinstance(meta, torch.Tensor) else walk.dialect.tensor_of(value)
 
 
 def _value(walk: Any, array: Array, meta: Any) -> Any:

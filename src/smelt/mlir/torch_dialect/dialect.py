@@ -211,9 +211,6 @@ class TorchDialect(Operations):
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         return order.reduce(self, kind, x, dims)
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        return order.position_of_extreme(self, kind, x)
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)
 

@@ -308,9 +308,6 @@ class Tosa(Operations):
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
         return reductions.reduce(self, kind, x, dims)
 
-    def position_of_extreme(self, kind: str, x: Array) -> Array:
-        return reductions.position_of_extreme(self, kind, x)
-
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)
 
