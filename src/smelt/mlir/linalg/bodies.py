@@ -189,7 +189,7 @@ class Bodies(LoopBodies):
         given: Sequence[Array] = (),
         turn: Turn | None = None,
     ) -> list[Array]:
-        """One generic, which writes over ``given`` in a turn of a loop; a fill or a view where that is all."""
+        """One generic, which writes over ``given`` in a turn of a loop; a fill or a view if that is all."""
         number: Any = None if turn is None else self.dialect.item(turn[1])
         known = {} if turn is None else {turn[0]: as_index(number)}
         space = {v: size for v, size in extents.items() if v not in known}
