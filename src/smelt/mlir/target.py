@@ -110,6 +110,24 @@ class Target(EvaluatedArrays):
         values = call(body, plain, [self.type(*each) for each in results], unsigned)
         return [Array(value, *each) for value, each in zip(values, results)]
 
+    # -- transposed arrays ----------------------------------------------------------------------------
+
+    def remember_transposed(self, result: Array, x: Array, order: Sequence[int]) -> Array:
+        """``result``, of which `untransposed` knows then where it comes from."""
+        self.memo["transposed", result.value] = (x, tuple(order))
+        return result
+
+    def untransposed(self, x: Array, dims: Sequence[int]) -> tuple[Array, list[int]]:
+        """What a reduction of ``x`` over ``dims`` may as well be made of: the array that ``x`` is the
+        transposed of, where the dimensions that stay have one order in both, and the dimensions there."""
+        found = self.memo.get(("transposed", x.value))
+        if found is not None:
+            source, order = found
+            stay = [place for d, place in enumerate(order) if d not in dims]
+            if stay == sorted(stay) and tuple(source.shape[d] for d in order) == x.shape:
+                return source, [order[d] for d in dims]
+        return x, list(dims)
+
     # -- regions ------------------------------------------------------------------------------------
 
     @contextmanager

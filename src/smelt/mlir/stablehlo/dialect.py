@@ -155,7 +155,8 @@ class StableHlo(Operations):
         if list(order) == list(range(x.rank)):
             return x
         shape = tuple(x.shape[d] for d in order)
-        return self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
+        result = self.write("transpose", [x], x.dtype, shape, permutation=i64s(order))
+        return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         ends = tuple(_end(*each) for each in zip(starts, sizes, steps, strict=True))
@@ -245,6 +246,7 @@ class StableHlo(Operations):
     # -- reductions and order -----------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
+        x, dims = self.untransposed(x, dims)
         if kind == "sum" and x.dtype.is_floating_point:
             return self._sum(x, dims)
         return self._reduce(kind, x, dims)

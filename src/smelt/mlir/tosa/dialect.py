@@ -208,9 +208,10 @@ class Tosa(Operations):
         if x.number is not None:
             return self.full(x.number, x.dtype, shape)
         held = self.held(x)
-        return self.write(
+        result = self.write(
             "transpose", [x.value], x.dtype, shape, tuple(held[d] for d in order), perms=i32s(order)
         )
+        return self.remember_transposed(result, x, order)
 
     def slice(self, x: Array, starts: Shape, sizes: Shape, steps: Shape) -> Array:
         shape = tuple(sizes)
@@ -306,7 +307,7 @@ class Tosa(Operations):
     # -- reductions and order -------------------------------------------------------------------------
 
     def reduce(self, kind: str, x: Array, dims: Sequence[int]) -> Array:
-        return reductions.reduce(self, kind, x, dims)
+        return reductions.reduce(self, kind, *self.untransposed(x, dims))
 
     def sort(self, x: Array, descending: bool) -> tuple[Array, Array]:
         return order.sort(self, x, descending)
